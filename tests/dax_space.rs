@@ -92,7 +92,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens while there is space, and writes all when there is none.
+/// Opens while there is space, and writes all when the space is used up.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -113,7 +113,7 @@ fn refuse(path: &Path) {
     read(path);
 }
 
-/// What a process of its own does: the name of a case, and the image.
+/// The work of a process of its own: the name of a case, and the image.
 fn play(role: &str) {
     let (case, path) = role.split_once(' ').unwrap();
     let case = match case {
@@ -227,8 +227,8 @@ fn an_image_that_shares_its_blocks() {
     in_process(TEST, "refuse", &other);
 }
 
-/// Space for a store to what has its space already: btrfs writes nothing in place. A write that finds none is an error, and what was
-/// written is what is read.
+/// Space for a store to blocks that are allocated: btrfs writes nothing in place. A write without space is an error, and earlier
+/// writes can be read.
 fn write_elsewhere(path: &Path) {
     let opened = mapped(path, true, Some((1000, SIZE - 3000))).unwrap();
     assert!(opened.notices.iter().any(|notice| notice.contains("system calls")));

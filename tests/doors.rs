@@ -1,4 +1,4 @@
-//! The doors to the device beneath a mounted file system: what sysfs says of real devices, and the same bytes through each.
+//! The doors to the device beneath a mounted file system: the values of sysfs for real devices, and the same bytes through each.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn device(path: &Path) -> (u32, u32) {
     (rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
-/// The whole of what lies behind a door.
+/// The whole content of a door's device.
 fn content(door: &Door) -> Vec<u8> {
     let (file, _) = door.open().unwrap_or_else(|error| panic!("{door}: {error}"));
     assert!(file.limits().direct);
@@ -113,7 +113,7 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// What looked at the disk while a partition is mounted would else cost each read until the last partition is unmounted.
+/// Pages of a program that read the disk while a partition is mounted would else cost each read until the last partition is unmounted.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);

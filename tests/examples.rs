@@ -51,7 +51,7 @@ fn sum(data: &[u8]) -> String {
     format!("sum of all bytes: {sum}")
 }
 
-/// The programs that read say what is in the volume.
+/// The programs that read print the content of the volume.
 #[test]
 fn readers_give_what_is_there() {
     require!([Need::Tool("mke2fs")]);
@@ -150,7 +150,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains("\n0 findings"), "{text}");
-    // One byte of the file, behind the device's back.
+    // One byte of the file, changed without the device.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

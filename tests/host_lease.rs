@@ -1,4 +1,4 @@
-//! What a lease must survive, each made to happen: a process that was stopped while its lease was taken away, requests in flight when
+//! Events that a lease must survive, each forced to happen: a process that was stopped while its lease was taken away, requests in flight when
 //! a lease is broken, files closed before their requests come back, a thousand leases broken at once.
 
 mod common;
@@ -30,12 +30,12 @@ use sys::{Shared, ends_well_forked, truncate};
 
 const NONE: DioFlags = DioFlags::empty();
 const LEN: usize = 1 << 20;
-/// The length of the hole behind it, up to the file's end.
+/// The length of the hole after it, up to the file's end.
 const HOLE: usize = 4096;
-/// The version of what is in the files that get another's blocks.
+/// The version of the content of files that get another's blocks.
 const FOREIGN: u64 = 0xf0;
 
-/// They change what holds for all processes, and each needs the processors.
+/// They change settings of all processes, and each needs the processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,7 +46,7 @@ fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word | version << 48).to_le_bytes()).collect()
 }
 
-/// The lowest and the highest version in what was read from a position. Words that are no word of the file at all have none.
+/// The lowest and the highest version in data read from a position. Words that are no word of the file at all have none.
 fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
     let mut found: Option<(u64, u64)> = None;
     for (index, word) in (pos / 8..).zip(read.chunks_exact(8)) {
@@ -74,7 +74,7 @@ fn open(host: &Host, path: &Path) -> File {
     file
 }
 
-/// A full file system with one file to be read. Whoever gets blocks, gets those that were just freed.
+/// A full file system with one file to be read. An allocation gets the blocks that were just freed.
 struct Full {
     mounted: Mounted,
     path: PathBuf,
@@ -108,7 +108,7 @@ impl Full {
         self.sync();
     }
 
-    /// Hands the file's blocks to another file: whoever reads them now, reads what never was in the file. Then the file has another
+    /// Hands the file's blocks to another file: a reader of these blocks now gets data that never were in the file. Then the file has another
     /// content, elsewhere, and no hole.
     fn rewrite(&self) {
         let writer = OsOptions::new().write(true).open(&self.path).unwrap();
@@ -123,7 +123,7 @@ impl Full {
 /// After so many seconds the kernel takes a broken lease away.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
-/// What the process that is stopped and the test share.
+/// The memory shared by the stopped process and the test.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
 // Its words: the reads so far, the raw ones, the lowest version allowed, whether it is over, and whether to keep the processor busy.
@@ -133,7 +133,7 @@ const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that is stopped; no test of its own. Several threads that read and judge, until they are told to end. The thread that is told of broken leases comes last.
+/// The process that is stopped; not a test of its own. Several threads that read and judge, until they are told to end. The thread that handles broken leases comes last.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -203,7 +203,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
     }
 }
 
-/// A queued read of what is a hole in the first version: nothing is asked of the device for it.
+/// A queued read of a hole of the first version: nothing is asked of the device for it.
 fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
     let lowest = memory[LOWEST].load(SeqCst);
     file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
@@ -255,7 +255,7 @@ fn a_stopped_process_believes_nothing() {
     }
 }
 
-/// Requests that were on their way when the lease was broken, and that their thread takes back later, do not bring what is in the
+/// Requests that were on their way when the lease was broken, and that their thread takes back later, do not bring the content of the
 /// blocks by then: neither those that the device had done before, nor those that it was given after.
 #[test]
 fn requests_in_flight_are_cut() {
@@ -458,7 +458,7 @@ fn a_thousand_leases_are_broken_at_once() {
     break_a_thousand();
 }
 
-/// The kernel tells of a broken lease by a signal, of which only so many can wait to be taken.
+/// The kernel reports a broken lease by a signal, of which only so many can wait to be taken.
 #[test]
 fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -467,7 +467,7 @@ fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     break_a_thousand();
 }
 
-/// Nor waits a host at its end for a thread that cannot be told of it.
+/// A host at its end does not wait for a thread that cannot be notified.
 #[test]
 fn a_host_ends_without_room_for_signals() {
     let _alone = alone();
@@ -511,7 +511,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // Behind that the kernel would have taken them away.
+    // After that the kernel would have taken them away.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

@@ -29,7 +29,7 @@ fn allow_descriptors() -> rustix::io::Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum })
 }
 
-/// What the file of a number holds.
+/// The content of the file of a number.
 fn content(number: usize) -> Vec<u8> {
     let mut rng = Rng::new(SEED ^ (number as u64) << 32);
     let len = 1 + rng.below(LONGEST as u64) as usize;

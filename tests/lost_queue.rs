@@ -1,5 +1,5 @@
 //! A queue that the kernel refuses while it has requests in flight: by a seccomp filter that comes late, or since its descriptor is gone.
-//! What it has for ever it keeps, and nobody waits for it; what the kernel had not taken is only an error.
+//! Requests that the kernel has taken are kept for ever, and nobody waits for them; the others are only errors.
 //!
 //! Requests stay in flight on a loop device whose file lies on a frozen file system. They are those of a process of its own, since what it
 //! leaks, the device above all, stays with it until it ends.
@@ -41,7 +41,7 @@ const OLD: u8 = 0x11;
 const NEW: u8 = 0x5A;
 const FOREIGN: u8 = 0xEE;
 
-/// What a process is to do, and where.
+/// The task of a process, and its place.
 const CASE: &str = "IRONMAP_LOST_CASE";
 const GROUND: &str = "IRONMAP_LOST_GROUND";
 const PLACE: &str = "IRONMAP_LOST_PLACE";
@@ -63,7 +63,7 @@ impl Disk {
         Self { device, ground }
     }
 
-    /// Whether there is an error in the superblock; what there is beside that e2fsck has nothing to say of.
+    /// Whether there is an error in the superblock; e2fsck finds nothing beside that.
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
@@ -203,7 +203,7 @@ fn memory(fill: u8) -> Buffer {
     buffer
 }
 
-/// Memory as it is taken by someone else who needs some: what was freed, and is not to be, shows there.
+/// Memory as it is taken by someone else who needs some: memory that was freed by mistake shows there.
 fn foreign() -> Vec<Buffer> {
     (0..64).map(|_| memory(FOREIGN)).collect()
 }
@@ -220,7 +220,7 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::new().depth(8)).unwrap()
 }
 
-/// A file of old data; what is freed and allocated near it is known without asking the device.
+/// A file of old data; blocks freed and allocated near it are known without a read of the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
     let number =
@@ -335,7 +335,7 @@ impl World {
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();
-        // The device does one after the other: behind a write that waits for the file system, reads wait as well.
+        // The device does one after the other: after a write that waits for the file system, reads wait as well.
         let blocker = thread::spawn({
             let volume = volume.clone();
             move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()
@@ -355,7 +355,7 @@ impl World {
                 held.submit_write(&mut queue, memory(NEW), START, none, 3).unwrap();
                 Loss::Filter.come();
                 assert!(queue.wait(3).is_err());
-                let popped = queue.pop().expect("what was not taken");
+                let popped = queue.pop().expect("the request that was not taken");
                 assert_eq!((popped.token, popped.memory.len()), (3, LEN));
                 assert_eq!(popped.result.unwrap_err().errno(), Errno::EPERM);
                 assert!(queue.pop().is_none());
@@ -431,7 +431,7 @@ fn untaken(volume: &Volume) {
             Loss::Filter.come();
             assert!(queue.wait(2).is_err());
             for _ in 0..2 {
-                let popped = queue.pop().expect("what was not taken");
+                let popped = queue.pop().expect("the request that was not taken");
                 assert_eq!(popped.memory.len(), LEN);
                 assert_eq!(popped.result.unwrap_err().errno(), Errno::EPERM);
             }

@@ -168,7 +168,7 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// Nor do copies, tags and checks: over a device that computes over data, whoever keeps memory from changing.
+/// Nor do copies, tags and checks: over a device that computes over data, with each way to keep memory from changing.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {

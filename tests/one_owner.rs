@@ -1,4 +1,4 @@
-//! A volume has one owner: who comes second is refused, with a reason that names the other.
+//! A volume has one owner: the second opener is refused, with a reason that names the first.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
     drop((first, second));
     let writer = File::open(&path).unwrap();
-    // A child of the other test may hold what was just closed, until it is another program.
+    // A child of the other test may hold the closed descriptor until it is another program.
     rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_busy(&path, "locked by another program");
     drop(writer);
@@ -170,7 +170,7 @@ fn what_another_mount_namespace_has_is_refused() {
         }
     }
     {
-        // Who reads does not keep writers out; that it is the kernel must be found out from the loop device.
+        // A reader does not exclude writers; the loop device shows that it is the kernel.
         let (_hidden, there) = Elsewhere::mounts(&image.path(), "--read-only", "-o ro,noload");
         assert_not_written(&path, &format!("attached to {}", there.device));
         assert_busy(&path, &format!("attached to {}", there.device));
@@ -179,7 +179,7 @@ fn what_another_mount_namespace_has_is_refused() {
     image.check();
 }
 
-/// A user who may ask no loop device: what nobody else has open is his, and of what somebody has, a hidden loop device could be the one.
+/// A user who may not query loop devices: a file that nobody else has open is free, and a hidden loop device could be the one that has it open.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -229,7 +229,7 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // Who only reads it is in nobody's way.
+    // A reader blocks nobody.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }

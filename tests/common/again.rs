@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 /// Tells the second process what it is to do.
 const ROLE: &str = "IRONMAP_TEST_ROLE";
 
-/// What this process was told, if it is the second.
+/// The role given to this process, if it is the second.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }

@@ -1,4 +1,4 @@
-//! What lies beneath the volumes of the tests: their devices as they are, or an integrity device over each.
+//! The layer beneath the volumes of the tests: their devices as they are, or an integrity device over each.
 //!
 //! `IRONMAP_BENEATH=integrity-bitmap` or `integrity-journal` chooses: `./x beneath` runs the suites with both. The tags of an image or of
 //! memory are made when it is opened, and lie in memory, so that the programs that look at the image see nothing of them. Where power is
@@ -36,7 +36,7 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
     }
 }
 
-/// Opens a volume as [`Volume::open`] does. What completes without being read cannot be verified: the null engine has nothing beneath.
+/// Opens a volume as [`Volume::open`] does. Requests that complete without a read cannot be verified: the null engine has nothing beneath.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -51,7 +51,7 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     over_faulty(device, &held)
 }
 
-/// A device over one that fails or is watched; `held` is what stands below that.
+/// A device over one that fails or is watched; `held` is the device below that.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let Some(mode) = chosen() else { return device };
     let sector = held.limits().logical_block;
@@ -72,7 +72,7 @@ pub(crate) mod tail {
         format, options,
     };
 
-    /// What a workload begins with: the same device, longer by tags where something lies beneath.
+    /// The first state of a workload: the same device, longer by tags where something lies beneath.
     pub(crate) fn tagged(base: &Ram) -> Ram {
         chosen().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
@@ -101,7 +101,7 @@ pub(crate) mod tail {
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// How often what was recovered, for the report of a campaign.
+    /// Counts of recoveries, for the report of a campaign.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,
@@ -110,11 +110,11 @@ pub(crate) mod tail {
         pub(crate) records: AtomicU64,
     }
 
-    /// The volume of `size` bytes that is on a device behind a power cut: the integrity device is recovered, and then each of its sectors
+    /// The volume of `size` bytes that is on a device after a power cut: the integrity device is recovered, and then each of its sectors
     /// verifies.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault.
     pub(crate) fn recovered(image: Ram, size: u64, counts: &Recoveries) -> Result<Ram, String> {
         if chosen().is_none() {
             return Ok(image);
@@ -123,7 +123,7 @@ pub(crate) mod tail {
         let fail = |error: ironmap::Error| format!("the integrity device: {error}");
         let opened = Integrity::open(image.clone(), None).map_err(fail)?;
         let mut wrong = Ok(());
-        let mut found = |finding| wrong = Err(format!("behind recovery: {finding:?}"));
+        let mut found = |finding| wrong = Err(format!("after recovery: {finding:?}"));
         opened.device.scrub(&mut found, &mut |_, _| {}).map_err(fail)?;
         wrong?;
         opened.device.close().map_err(fail)?;

@@ -33,7 +33,7 @@ pub(crate) fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Vec<u8> {
     output.stdout
 }
 
-/// What a program that failed said.
+/// The output of a program that failed.
 pub(crate) fn failure<A: AsRef<OsStr>>(program: &str, args: &[A], output: &Output) -> String {
     let args: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
     let (out, err) =

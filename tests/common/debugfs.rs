@@ -3,7 +3,7 @@
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// What debugfs says of the inodes of a view, at the view's paths.
+/// The output of debugfs for the inodes of a view, at the view's paths.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();

@@ -34,7 +34,7 @@ pub(crate) const EMPTY: &str = "empty";
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
-/// Files of one block that are removed again, so that what is written next falls to pieces.
+/// Files of one block that are removed again, so that the next writes are fragmented.
 const PADS: u64 = 200;
 /// Files of one block, removed, whose blocks become unwritten extents.
 const STALE: u64 = 200;
@@ -73,7 +73,7 @@ impl Fixture {
         &self.image
     }
 
-    /// What a file holds.
+    /// The content of a file.
     pub(crate) fn content(&self, name: &str) -> &[u8] {
         let found = self.contents.iter().find(|(file, _)| *file == name);
         &found.unwrap_or_else(|| panic!("no file {name}")).1
@@ -91,7 +91,7 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // What lies on a device that the test has made knows of no engine.
+        // A layer on a device that the test has made has no engine of its own.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
@@ -109,7 +109,7 @@ impl Fixture {
     }
 }
 
-/// What stands between a volume and its image.
+/// The layers between a volume and its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stack {
     Psync,

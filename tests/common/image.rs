@@ -71,7 +71,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // The same volume each time: nothing is left to chance, and no thread of the kernel writes behind our back.
+        // The same volume each time: nothing is random, and no thread of the kernel writes at the same time.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -137,7 +137,7 @@ impl Image {
         self.e2fsck("-fy");
     }
 
-    /// Lets e2fsck sort and hash every directory anew.
+    /// Lets e2fsck sort and hash every directory again.
     pub(crate) fn rebuild_directories(&self) {
         self.e2fsck("-fyD");
     }
@@ -171,7 +171,7 @@ impl Image {
         run("tune2fs", &args);
     }
 
-    /// Changes the volume by debugfs's commands, one a line; what it prints, each answer headed by `debugfs: COMMAND`.
+    /// Changes the volume by debugfs's commands, one a line; gives its output, each answer headed by `debugfs: COMMAND`.
     pub(crate) fn debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&["-w"], commands)
     }
@@ -237,7 +237,7 @@ impl Image {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same where the kernel may refuse it; what mount(8) says then.
+    /// The same where the kernel may refuse it; gives mount(8)'s message then.
     pub(crate) fn try_mount(&self, options: &str) -> Result<LoopMount, String> {
         LoopMount::new(self, options)
     }

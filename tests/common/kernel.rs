@@ -22,7 +22,7 @@ pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     view
 }
 
-/// What `stat` says of a tree whose contents and links cannot be read.
+/// The `stat` values of a tree whose contents and links cannot be read.
 pub(crate) fn view_of_stats(root: &Path) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, None, 0);

@@ -62,7 +62,7 @@ impl Attachment {
         Self { sequence: sequence(&dir).expect("a loop device"), dir }
     }
 
-    /// Waits until whoever has the device open closes it. It must have been detached.
+    /// Waits until the device is closed. It must have been detached.
     pub(crate) fn wait_ended(&self) {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)

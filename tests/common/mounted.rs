@@ -14,7 +14,7 @@ const START: u64 = 1 << 20;
 /// A loop device over a file.
 struct Disk {
     disk: LoopDevice,
-    /// What the file system is made on: all of it, or its partition.
+    /// The device of the file system: all of it, or its partition.
     device: String,
     dir: TempDir,
 }
@@ -46,7 +46,7 @@ impl Mounted {
         Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same where the kernel may refuse it; what mount(8) says then.
+    /// The same where the kernel may refuse it; gives mount(8)'s message then.
     pub(crate) fn try_new(
         sector: u32,
         mkfs: &str,
@@ -56,7 +56,7 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// The same on a partition, in the midst of a disk. The kernel is told of it: it need not know any partition table.
+    /// The same on a partition, in the midst of a disk. The kernel gets its place and size: it need not know any partition table.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);
@@ -148,7 +148,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts what may be in use for a moment longer: a program that used io_uring lets its files go after its end, one that is
+/// Unmounts a directory that may be in use for a moment longer: a program that used io_uring lets its files go after its end, one that is
 /// about to be started by another thread has all of ours, and a loop device has its file until it is gone.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which takes a millisecond.

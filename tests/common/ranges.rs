@@ -4,7 +4,7 @@ use ironmap::bio::{Buffer, Memory};
 
 use super::rng::Rng;
 
-/// What memory holds before a read.
+/// The content of memory before a read.
 pub(crate) const UNTOUCHED: u8 = 0xA5;
 
 /// The part of a file that a request of `len` bytes at `pos` gives.
@@ -13,7 +13,7 @@ pub(crate) fn part(content: &[u8], pos: u64, len: usize) -> &[u8] {
     &content[from..from.saturating_add(len).min(content.len())]
 }
 
-/// Memory at any distance from an aligned address. The allocation is one page longer than what is used.
+/// Memory at any distance from an aligned address. The allocation is one page longer than the used part.
 pub(crate) struct Room(Buffer);
 
 impl Room {
@@ -23,7 +23,7 @@ impl Room {
         Self(buffer)
     }
 
-    /// `len` bytes, `offset` bytes behind an aligned address.
+    /// `len` bytes, `offset` bytes after an aligned address.
     pub(crate) fn at(&mut self, offset: usize, len: usize) -> &mut [u8] {
         &mut self.0[offset..offset + len]
     }
@@ -38,7 +38,7 @@ impl Room {
     }
 }
 
-/// Cuts a length at random multiples of `unit`; some pieces have no bytes. The last takes what is left.
+/// Cuts a length at random multiples of `unit`; some pieces have no bytes. The last takes the rest.
 pub(crate) fn pieces(rng: &mut Rng, len: usize, unit: usize) -> Vec<usize> {
     let mut pieces = Vec::new();
     let mut left = len;
@@ -57,7 +57,7 @@ pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }
 
-/// Address and length of each buffer: what must come back as it went down.
+/// Address and length of each buffer: they must come back as they went down.
 pub(crate) fn shape(memory: &Memory) -> Vec<(usize, usize)> {
     memory.buffers().iter().map(|buffer| (buffer.address(), buffer.len())).collect()
 }
@@ -67,8 +67,8 @@ pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// What is wrong with the memory after a read that gave `count` bytes and must have given `expected`; `unit` is the
-/// device's logical block. Behind the end of the file the last sector is zero or untouched, and all else untouched.
+/// The fault of the memory after a read that gave `count` bytes and must have given `expected`; `unit` is the
+/// device's logical block. Past the end of the file the last sector is zero or untouched, and all else untouched.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));
@@ -79,7 +79,7 @@ pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -
     let sector = count.next_multiple_of(unit).min(memory.len());
     let touched = |byte: &u8| *byte != UNTOUCHED;
     if memory[count..sector].iter().any(|byte| touched(byte) && *byte != 0) {
-        return Some(format!("what the device holds behind {count} bytes shows"));
+        return Some(format!("data of the device after {count} bytes show"));
     }
     memory[sector..].iter().position(touched).map(|at| format!("byte {} was touched", sector + at))
 }

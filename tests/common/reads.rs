@@ -38,7 +38,7 @@ pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read>
     let mut ranges = Vec::new();
     let mut pos = 0;
     for _ in 0..depth.stretches {
-        // ENXIO: no data behind.
+        // ENXIO: no data after it.
         let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(pos)) else { break };
         let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(size);
         for edge in [data, hole] {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ironmap::integrity::Mode;
 
-/// What a test cannot do without.
+/// A requirement of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
     /// Mounts, loop devices, owners and device nodes.

@@ -1,4 +1,4 @@
-//! What has no safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and what takes io_uring away from
+//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and the ones that take io_uring away from
 //! a process that uses it.
 // The one place of the tests with unsafe code.
 #![allow(unsafe_code)]
@@ -19,14 +19,14 @@ use std::thread::JoinHandle;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A shared mapping of a file's first bytes, for reading and writing. To touch it behind the file's end is a fault that ends the
+/// A shared mapping of a file's first bytes, for reading and writing. To touch it past the file's end is a fault that ends the
 /// process.
 pub(crate) struct Shared {
     words: NonNull<AtomicU64>,
     len: usize,
 }
 
-// SAFETY: what is shared are atomics, and the mapping belongs to no thread.
+// SAFETY: the shared data are atomics, and the mapping belongs to no thread.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -135,7 +135,7 @@ impl Drop for Watch {
     }
 }
 
-/// Allows what is asked for just now; how many questions there were.
+/// Allows the accesses that wait now; gives their number.
 fn allow(group: &OwnedFd) -> u64 {
     let mut events = [0_u64; 512];
     // SAFETY: the buffer is as long as is said.
@@ -171,8 +171,8 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
 
 /// Runs something in a forked process, and says whether that came to a good end within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has this thread only. It may allocate, since the C library keeps its own locks in order, and what else
-    // the others had locked is the business of what is tested. A panic ends it, and so does the alarm.
+    // SAFETY: the child has this thread only. It may allocate, since the C library keeps its own locks in order, and other locks that
+    // other threads held are part of the test. A panic ends it, and so does the alarm.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: takes an integer; the signal's action is the default.
@@ -216,7 +216,7 @@ pub(crate) fn forbid_io_uring() {
 
 /// Puts a file in the place of whatever is open by a number.
 pub(crate) fn put_in_place(file: &File, number: i32) {
-    // SAFETY: takes integers. Who has that number is what the test is about.
+    // SAFETY: takes integers. The owner of that number is the subject of the test.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

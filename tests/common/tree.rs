@@ -14,7 +14,7 @@ use rustix::fs::{
 
 use super::rng::Rng;
 
-/// What the tree may hold.
+/// The kinds of files in the tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     pub(crate) seed: u64,
@@ -95,7 +95,7 @@ impl Tree {
         }
     }
 
-    /// Single blocks far apart, behind each kind of indirect block, and holes before the end.
+    /// Single blocks far apart, after each kind of indirect block, and holes before the end.
     fn sparse(&mut self) {
         let dir = self.room("sparse");
         let block = self.scope.block;
@@ -119,7 +119,7 @@ impl Tree {
         create(&dir.join("empty")).set_len(1 << 30).expect("set the size");
     }
 
-    /// Allocated and never written: all of it, around what is written, and behind the end.
+    /// Allocated and never written: all of it, around written blocks, and past the end.
     fn unwritten(&mut self) {
         let dir = self.room("unwritten");
         let block = self.scope.block;
@@ -258,7 +258,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // What fits in the smallest block beside the inode, and what needs inodes of its own.
+        // Values that fit into the smallest block beside the inode, and values that need inodes of their own.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -370,7 +370,7 @@ fn create(path: &Path) -> File {
     File::create_new(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Sets an attribute where the volume has room for it; what was kept, the oracle says.
+/// Sets an attribute where the volume has room for it; the oracle says which were kept.
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     match rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()) {
         Ok(()) => {}

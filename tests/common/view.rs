@@ -24,7 +24,7 @@ pub(crate) type Time = (i64, u32);
 /// A path from the volume's root, without a leading `/`; the root itself is empty.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// What is known of a path. `None`: this oracle cannot say, and nothing is compared.
+/// The facts of a path. `None`: this oracle cannot say, and nothing is compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -102,7 +102,7 @@ impl Way {
     pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Vectored, Self::Async, Self::Strict];
 }
 
-/// What every device can take in one piece.
+/// A size that every device accepts in one piece.
 const STRICT: u64 = 4096;
 
 /// A file, open in both ways.
@@ -203,7 +203,7 @@ impl Subject {
                 bytes.extend_from_slice(&super::ranges::bytes(&done.memory)[..done.result?]);
             }
             Way::Strict => {
-                // Whole blocks of any device around what is asked for.
+                // Whole blocks of any device around the request.
                 let start = read.pos & !(STRICT - 1);
                 let skipped = (read.pos - start) as usize;
                 let len = (skipped + read.len).next_multiple_of(STRICT as usize);
@@ -275,7 +275,7 @@ fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
             pieces.push(Piece { pos, len, addr: iomap.addr_of(FilePos(pos)).0, unwritten });
         }
         pos = iomap.end().0;
-        // A hole behind the last block reaches to the end of all positions.
+        // A hole after the last block reaches to the end of all positions.
         if iomap.kind == IomapType::Inline || pos >= i64::MAX as u64 {
             return Ok(joined(pieces));
         }

@@ -24,7 +24,7 @@ pub(crate) const WAYS: [Way; 4] = [Way::Flat, Way::Vectored, Way::Owned, Way::Ow
 
 /// The longest read.
 const LONGEST: u64 = 300_000;
-/// What any device takes.
+/// An alignment that any device accepts.
 const ALIGNED: u64 = 4096;
 
 /// A host file opened twice: for whatever is asked, and for aligned reads only.
@@ -81,7 +81,7 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // Behind the end the kernel's direct reads leave what they like.
+                    // Past the end the kernel's direct reads leave what they like.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);

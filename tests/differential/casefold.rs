@@ -36,7 +36,7 @@ fn names_are_found_in_any_case() {
     for index in 0..1000 {
         File::create_new(dir.join(format!("Entry-É-{index}"))).expect("a file");
     }
-    // e2fsck 1.47.0 cannot hash a name that is no UTF-8: it has a directory of its own.
+    // e2fsck 1.47.0 cannot hash a name that is not UTF-8: it has a directory of its own.
     let odd = source.path().join("odd");
     std::fs::create_dir(&odd).expect("a directory");
     let no_utf8 = std::ffi::OsStr::from_bytes(b"NO-\xff-UTF8");
@@ -65,7 +65,7 @@ fn names_are_found_in_any_case() {
         assert_eq!(find(&format!("Entry-É-{index}")), find(&format!("ENTRY-E\u{301}-{index}")));
     }
     let odd = root.lookup(b"odd").expect("the directory");
-    assert!(odd.lookup(b"NO-\xff-UTF8").is_ok(), "a name that is no UTF-8, by its bytes");
-    assert!(odd.lookup(b"no-\xff-utf8").is_err(), "a name that is no UTF-8 has no case");
+    assert!(odd.lookup(b"NO-\xff-UTF8").is_ok(), "a name that is not UTF-8, by its bytes");
+    assert!(odd.lookup(b"no-\xff-utf8").is_err(), "a name that is not UTF-8 has no case");
     assert!(root.lookup(b"DIR").is_err(), "the root directory does regard case");
 }

@@ -19,7 +19,7 @@ use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
-    /// What the kernel needs to mount it.
+    /// The kernel's requirements to mount it.
     kernel: &'static [Need],
     /// Kernels may be built so that they mount it for reading only.
     kernel_writes: bool,
@@ -85,7 +85,7 @@ impl Layout {
             &actual,
             &format!("{what}, against debugfs"),
         );
-        // What mke2fs itself adds or changes. With inline data, mke2fs 1.47.0 loses the holes at files' ends.
+        // Files that mke2fs itself adds or changes. With inline data, mke2fs 1.47.0 loses the holes at files' ends.
         let is_copied = |path: &[u8]| {
             let cut = self.has("inline_data")
                 && [&b"sparse"[..], b"unwritten"].iter().any(|dir| path.starts_with(dir));

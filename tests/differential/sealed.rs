@@ -1,4 +1,4 @@
-//! What ironmap must not show: encrypted names and contents, and what fs-verity keeps behind the end of a file.
+//! Data that ironmap must not show: encrypted names and contents, and fs-verity's blocks past the end of a file.
 
 use ironmap::ErrorKind;
 use ironmap::fs::{Follow, InodeFlags};
@@ -94,7 +94,7 @@ fn a_file_with_the_flag_is_not_read() {
     assert_encrypted(read(&volume, file.number()), "file");
 }
 
-/// fs-verity keeps a tree of hashes in blocks of the file that lie behind its end: data is read, those are not.
+/// fs-verity keeps a tree of hashes in blocks of the file that lie past its end: data is read, those are not.
 #[test]
 fn what_lies_behind_the_end_of_a_verity_file_is_not_read() {
     let source = scratch();
@@ -117,5 +117,5 @@ fn what_lies_behind_the_end_of_a_verity_file_is_not_read() {
     assert!(file.flags().contains(InodeFlags::VERITY));
     // There is something to hide.
     let behind = file.map(FilePos(65_536), 4096).expect("a mapping");
-    assert_eq!(behind.kind, IomapType::Mapped, "blocks behind the end");
+    assert_eq!(behind.kind, IomapType::Mapped, "blocks past the end");
 }

@@ -186,7 +186,7 @@ fn any_range_can_be_read_without_strict() {
     }
 }
 
-/// Half of them aligned in some respect; some behind the end; a few of more bytes than a bounce buffer holds.
+/// Half of them aligned in some respect; some past the end; a few of more bytes than a bounce buffer holds.
 fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     let align = |rng: &mut Rng, value: u64| {
         if rng.below(2) == 0 { value } else { value / unit.max(512) * unit.max(512) }
@@ -201,7 +201,7 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     Request { pos, offset, pieces: pieces(rng, len, unit) }
 }
 
-/// At, behind, and far behind the end there is nothing to read, and no reason to ask the device, however the request
+/// At, past, and far past the end there is nothing to read, and no reason to ask the device, however the request
 /// looks.
 #[test]
 fn behind_the_end_there_is_nothing() {
@@ -263,8 +263,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// The result ends with the file. The rest of its last sector, where the device holds something else, is zeroed; what
-/// lies behind is the caller's and stays.
+/// The result ends with the file. The rest of its last sector, where the device holds something else, is zeroed; bytes
+/// after that are the caller's and stay.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));

@@ -16,7 +16,7 @@ use ironmap::{ErrorKind, File, Queue, QueueOptions};
 const SEED: u64 = 0xa5_11c;
 const NONE: DioFlags = DioFlags::empty();
 
-/// What a request in flight must give.
+/// The expected result of a request in flight.
 struct Sent {
     expected: Vec<u8>,
     shape: Vec<(usize, usize)>,
@@ -35,7 +35,7 @@ impl InFlight {
         assert!(self.0.insert(token, sent).is_none());
     }
 
-    /// Takes what has completed; gives the tokens in the order they came.
+    /// Takes completed requests; gives the tokens in the order they came.
     fn take(&mut self, queue: &mut Queue) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some(done) = queue.pop() {

@@ -1,4 +1,4 @@
-//! Devices that fail: what the owner hears, and that no failure turns into wrong data.
+//! Devices that fail: errors reach the owner, and no failure turns into wrong data.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names what was asked of
+/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
 /// the device, which holds the request.
 #[test]
 fn a_small_read_reports_its_error_once() {
@@ -264,7 +264,7 @@ fn a_device_that_stays_busy_is_given_up() {
     }
 }
 
-/// A metadata block that cannot be read is the error of whoever needed it, and an event with its place on the device; once it
+/// A metadata block that cannot be read is the error of the reader that needed it, and an event with its place on the device; once it
 /// can be read again nothing of that is left.
 #[test]
 fn metadata_errors_are_events_too() {

@@ -1,4 +1,4 @@
-//! Reads across holes, unwritten extents and many extents: what reaches the device, and what comes back.
+//! Reads across holes, unwritten extents and many extents: the requests to the device, and the result.
 
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;

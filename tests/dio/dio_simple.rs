@@ -1,4 +1,4 @@
-//! The simple path: what takes it, what does not and why, and that nobody can tell from the bytes.
+//! The simple path: which requests take it, which do not and why, and that the bytes are the same.
 
 use std::io::IoSliceMut;
 
@@ -17,7 +17,7 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// What a read added to the counters: `None` for a hit, else the reason of the miss.
+/// The change of the counters by a read: `None` for a hit, else the reason of the miss.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);

@@ -1,6 +1,6 @@
 //! Inodes without a name that cannot be freed, since their map, their attributes, or the list that names them is broken. Removing such a file
-//! removes its name; no such orphan keeps a volume from being opened for writing or mounted by the kernel; the superblock tells of errors,
-//! and e2fsck frees what is left.
+//! removes its name; no such orphan keeps a volume from being opened for writing or mounted by the kernel; the superblock records errors,
+//! and e2fsck frees the rest.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ type Break = fn(&Image);
 const BREAKS: [(&str, &str, Break); 9] = [
     ("the magic number of a leaf", EXTENTS, |image| image.poke_block(leaf(image), 0, &[0, 0])),
     ("blocks outside the volume", EXTENTS, |image| image.poke_block(leaf(image), 20, &[0xF0; 4])),
-    ("an order that is none", EXTENTS, |image| image.poke_block(leaf(image), 24, &[0; 4])),
+    ("a wrong order", EXTENTS, |image| image.poke_block(leaf(image), 24, &[0; 4])),
     ("the checksum of a leaf", SUMS, |image| image.poke_block(leaf(image), 13, &[0x55])),
     ("the magic number of the root", SUMS, |image| set(image, "block[0] 0")),
     ("blocks of the file system", POINTERS, |image| set(image, "block[0] 2")),
@@ -172,10 +172,10 @@ fn a_broken_orphan_keeps_nobody_from_opening() {
     }
 }
 
-/// A file with a name whose truncation was under way stays, with what lies behind its end.
+/// A file with a name whose truncation was under way stays, with its blocks past the end.
 #[test]
 fn a_broken_truncation_keeps_nobody_from_opening() {
-    // Not of what lies before the end.
+    // Not for faults before the end.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -198,7 +198,7 @@ fn a_broken_truncation_keeps_nobody_from_opening() {
     }
 }
 
-/// The list ends before what cannot be an orphan; the one before that is freed.
+/// The list ends before an entry that cannot be an orphan; the one before that is freed.
 #[test]
 fn a_list_that_cannot_be_followed_ends_there() {
     let free = |_: &Image| 4000;
@@ -251,7 +251,7 @@ fn a_list_that_cannot_be_followed_ends_there() {
     }
 }
 
-/// The same for entries of the orphan file: what is no orphan is cleared, the others are freed.
+/// The same for entries of the orphan file: an entry that is not an orphan is cleared, the others are freed.
 #[test]
 fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     let image = image("-t ext4 -b 1024 -O ^metadata_csum,orphan_file");
@@ -341,7 +341,7 @@ fn a_truncation_that_failed_shows_nothing_old() {
     let said = stat(&image);
     let leaves: Vec<u64> =
         said.match_indices("(ETB0):").map(|(at, name)| number(&said[at..], name)).collect();
-    // What is past it is freed first, what is before it stays.
+    // Blocks past it are freed first, blocks before it stay.
     image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
     let bad = InodeNo(inode_of(&image, "/bad"));
     let volume = open(&image).unwrap();

@@ -1,5 +1,5 @@
-//! What can be read of a damaged volume: beside the kernel's `mount -o ro` and `-o ro,noload` of the same image, all that these list and read,
-//! and a line about what was passed over. Opening for writing stays strict.
+//! The readable parts of a damaged volume: beside the kernel's `mount -o ro` and `-o ro,noload` of the same image, all that these list and read,
+//! and a line about each fault that was passed over. Opening for writing stays strict.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn open(image: &Image, no_load: bool) -> Result<Volume> {
     VolumeOptions::new().no_load(no_load).open(image.location())
 }
 
-/// Every path with its content, or the reason why there is none: a name of the errno.
+/// Every path with its content, or the name of the errno if it cannot be read.
 type Seen = std::collections::BTreeMap<String, Result<Vec<u8>, String>>;
 
 fn seen_by_kernel(dir: &Path, name: &str, seen: &mut Seen) {
@@ -83,7 +83,7 @@ fn seen_by_us(volume: &Volume, inode: Result<Inode>, name: &str, seen: &mut Seen
     }
 }
 
-/// What the kernel lists and reads, we list and read; gives what was passed over.
+/// ironmap lists and reads all that the kernel does; gives the reports of faults that were passed over.
 fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     let volume = open(image, no_load).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut ours = Seen::new();
@@ -125,7 +125,7 @@ fn groups_with_damaged_descriptors_are_read() {
             let left = compare(&image, &what, false);
             let told = left.iter().filter(|line| line.contains(&format!("group {group} ")));
             assert!(told.count() <= 1 && left.len() <= 1, "{what}: {left:?}");
-            assert!(group > 0 || left.len() == 1, "{what}: the root's group is told of: {left:?}");
+            assert!(group > 0 || left.len() == 1, "{what}: the root's group is reported: {left:?}");
             is_not_written(&image, &what);
         }
     }

@@ -1,5 +1,5 @@
-//! Pointer blocks that hold zeros alone. Linux leaves them where a hole is punched, and e2fsck calls such a volume clean. Who removes, cuts
-//! or punches the file frees them, as Linux does: e2fsck finds no block that nobody has.
+//! Pointer blocks that hold zeros alone. Linux leaves them where a hole is punched, and e2fsck calls such a volume clean. Removing, truncating
+//! or punching the file frees them, as in Linux: e2fsck finds no block that nobody has.
 
 use crate::require;
 use std::os::unix::fs::FileExt;
@@ -55,7 +55,7 @@ fn nodes(image: &Image, name: &str) -> Vec<(String, u64)> {
     named.map(|(name, block)| (name[1..].to_owned(), block.parse().unwrap())).collect()
 }
 
-/// What is done to the file whose map has an empty node.
+/// The operation on the file whose map has an empty node.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Remove,
@@ -82,7 +82,7 @@ impl Work {
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
         drop(file);
-        // What is left is freed with it.
+        // The rest is freed with it.
         if let Ok(file) = fs.resolve(b"/f", Follow::All) {
             if matches!(self, Self::PunchAll | Self::Empty) {
                 assert_eq!(file.stat().blocks, 0, "{self:?}");
@@ -95,7 +95,7 @@ impl Work {
     }
 }
 
-/// Each pointer block on the way to a block, of each number of levels, is the one of zeros.
+/// Each pointer block on the way to a block, of each number of levels, holds the zeros in turn.
 #[test]
 fn pointer_blocks_of_zeros_are_freed() {
     for (levels, first) in (1..).zip(REGIONS) {
@@ -105,7 +105,7 @@ fn pointer_blocks_of_zeros_are_freed() {
             let nodes = nodes(&image, "f");
             assert_eq!(nodes.len(), levels, "{nodes:?}");
             image.poke_block(nodes[empty].1, 0, &[0; BLOCK as usize]);
-            // What lay below is free, and counted nowhere.
+            // Blocks below it are free, and counted nowhere.
             image.repair();
             image.check();
             let left = self::nodes(&image, "f").len();
@@ -115,7 +115,7 @@ fn pointer_blocks_of_zeros_are_freed() {
     }
 }
 
-/// What the kernel's punching leaves, which is the way such maps come about.
+/// Maps after the kernel's punching, which is how such maps arise.
 #[test]
 fn what_the_kernel_punched_is_freed() {
     require!([Need::Root]);

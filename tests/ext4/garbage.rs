@@ -45,7 +45,7 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// What a block of a table held before the first of its inodes was made is seen by nobody: neither by e2fsck nor by the kernel, after a
+/// Old content of an inode table's block, from before its first inode was made, is not seen: neither by e2fsck nor by the kernel, after a
 /// crash or a close, when we make the first inode of a block and when the kernel does.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {

@@ -1,4 +1,4 @@
-//! Directories that are listed while they change: what is there all the time comes exactly once.
+//! Directories that are listed while they change: an entry that exists all the time is listed exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn a_listing_goes_on_in_another_form() {
     }
 }
 
-/// A directory that is removed while it is listed: the listing ends, and what was its blocks is not looked at.
+/// A directory that is removed while it is listed: the listing ends, and its former blocks are not read.
 #[test]
 fn the_listing_of_a_removed_directory_ends() {
     let image = Image::mke2fs("64M", &words("-t ext4 -b 1024"));

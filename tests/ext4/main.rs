@@ -1,4 +1,4 @@
-//! Volumes: what is read, written, recovered and checked of ext4, with e2fsck, debugfs and the kernel as judges.
+//! Volumes: ext4 read, written, recovered and checked, with e2fsck, debugfs and the kernel as judges.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -45,7 +45,7 @@ fn image(mkfs: &str) -> Image {
     image
 }
 
-/// The first number behind a word of what debugfs says.
+/// The first number after a word in the output of debugfs.
 fn number(said: &str, before: &str) -> u64 {
     let (_, rest) = said.split_once(before).unwrap_or_else(|| panic!("no {before}: {said}"));
     let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != 'x').unwrap_or(rest.len());
@@ -84,7 +84,7 @@ fn break_extents(image: &Image, path: &str) -> Broken {
     Broken { inode: number(&said, "Inode "), block }
 }
 
-/// What dumpe2fs says of the superblock.
+/// The superblock's fields by dumpe2fs.
 fn fields(image: &Image) -> BTreeMap<String, String> {
     let said = String::from_utf8(run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]));
     let said = said.unwrap();
@@ -96,7 +96,7 @@ fn field(image: &Image, name: &str) -> String {
     fields(image).remove(name).unwrap_or_default()
 }
 
-/// What e2fsck mends is all mended, and the record is gone with it.
+/// e2fsck repairs all, and clears the record.
 fn mended(image: &Image) {
     image.repair();
     image.check();
@@ -174,7 +174,7 @@ fn corrupt<T>(result: Result<T>) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// The rule of `continue`, with and without a journal: who meets it hears of it, all others go on, and the record says where the first
+/// The rule of `continue`, with and without a journal: the operation that meets it fails, all others go on, and the record says where the first
 /// and the last was.
 #[test]
 fn continue_records_the_error_and_goes_on() {
@@ -213,7 +213,7 @@ fn continue_records_the_error_and_goes_on() {
     }
 }
 
-/// With `remount-ro` nothing is changed any more, by no way, and reading goes on; what was synced before stays, and so does the record,
+/// With `remount-ro` nothing is changed any more, by any path, and reading goes on; data synced before stay, and so does the record,
 /// which the journal's copy of the superblock does not have, when the journal is recovered.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
@@ -263,7 +263,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     }
 }
 
-/// With `panic` nothing is read either, and whoever asks hears why.
+/// With `panic` nothing is read either, and the errors say why.
 #[test]
 fn panic_refuses_everything() {
     let image = image("");
@@ -465,7 +465,7 @@ fn what_is_met_by_reading_a_read_only_volume_is_written_nowhere() {
     assert!(std::fs::read(image.path()).unwrap() == before, "it was written to");
 }
 
-/// What s_errors says is obeyed as the kernel obeys it, numbers that nobody knows too; and the kernel counts and places the same errors
+/// s_errors has the same effect as in the kernel, also for unknown numbers; and the kernel counts and places the same errors
 /// alike.
 #[test]
 fn the_kernel_takes_and_records_the_same() {

@@ -157,7 +157,7 @@ fn an_inode_is_opened_by_its_number() {
     assert_eq!(kind(volume.open_inode(read, FileOptions::new())), ErrorKind::NotFound);
 }
 
-/// A tree is removed with what is in it, and links in it are not followed.
+/// A tree is removed with its content, and links in it are not followed.
 #[test]
 fn a_tree_is_removed() {
     let image = made();
@@ -372,7 +372,7 @@ fn a_change_of_the_content_ends_capabilities() {
     image.check();
 }
 
-/// What no kernel could read back is not made: a target with a NUL, a device that has no number.
+/// A file that no kernel could read back is not made: a target with a NUL, a device that has no number.
 #[test]
 fn what_cannot_be_is_not_made() {
     use ironmap::fs::{Credentials, NewFile};

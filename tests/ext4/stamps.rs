@@ -64,7 +64,7 @@ fn times(fs: &Arc<dyn FileSystem>, file: InodeNo) -> Times {
     times_of(fs.inode(file).unwrap().stat())
 }
 
-/// What a power cut leaves now: as e2fsck recovers it where there is a journal.
+/// The times after a power cut now: as e2fsck recovers them if there is a journal.
 fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     let crashed = image.copy();
     if !kind.contains(&"ext2") {
@@ -128,7 +128,7 @@ fn stamps_go_with_the_next_change() {
     }
 }
 
-/// Writes that follow one another closely need not leave a stamp each, but the first one behind a time that someone has set does.
+/// Writes that follow one another closely need not leave a stamp each, but the first one after an explicitly set time does.
 #[test]
 fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
     for kind in KINDS {
@@ -212,7 +212,7 @@ fn stamps_of_many_threads_are_kept() {
     files.iter().for_each(|file| assert_eq!(times(&fs, *file)[1], USED));
 }
 
-/// The kernel sees after a close what was seen before it.
+/// The kernel sees after a close the times that were seen before it.
 #[test]
 fn the_kernel_sees_them_after_a_close() {
     require!([Need::Root]);

@@ -184,7 +184,7 @@ fn blocks_shorter_than_sectors_are_refused_before_anything_is_written() {
     }
 }
 
-/// What is written to a file is committed in time, also where the volume's last handle is gone and the file is still open.
+/// Writes to a file are committed in time, also where the volume's last handle is gone and the file is still open.
 #[test]
 fn a_file_that_outlives_its_volume_is_committed() {
     let dir = scratch();

@@ -1,4 +1,4 @@
-//! Operations on a volume that is open for writing: what they do is there, and e2fsck finds nothing.
+//! Operations on a volume that is open for writing: their effects are there, and e2fsck finds nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ impl Image {
         crate::common::beneath::open(&location, &options).unwrap()
     }
 
-    /// Runs on the volume, closes it, and asks e2fsck; then runs the check on the volume, opened anew and read-only.
+    /// Runs on the volume, closes it, and asks e2fsck; then runs the check on the volume, opened again and read-only.
     fn run(&self, work: impl FnOnce(&Volume), check: impl FnOnce(&Volume)) {
         let volume = self.open();
         work(&volume);
@@ -258,7 +258,7 @@ fn names_move_replace_and_change_places() {
     }
 }
 
-/// Entries of one directory that lie in its inode are exchanged one behind the other: the second does not undo the first.
+/// Entries of one directory that lie in its inode are exchanged one after the other: the second does not undo the first.
 #[test]
 fn names_in_one_directory_change_places() {
     for options in ["-O inline_data", "-O ^inline_data"] {
@@ -337,7 +337,7 @@ fn attributes_are_set() {
     }
 }
 
-/// What was preallocated can be written on a volume without space, in pieces that cut its extents until the map takes nodes; and a hole
+/// Preallocated blocks can be written on a volume without space, in pieces that cut its extents until the map takes nodes; and a hole
 /// can be punched into it.
 #[test]
 fn what_was_preallocated_can_be_written_on_a_full_volume() {
@@ -452,7 +452,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     }
 }
 
-/// Large values have inodes of their own, which others get when a value is replaced. Who reads meanwhile gets the one value or the other.
+/// Large values have inodes of their own, which others get when a value is replaced. A concurrent reader gets the one value or the other.
 #[test]
 fn a_large_value_is_read_while_it_is_replaced() {
     const ROUNDS: u8 = 200;

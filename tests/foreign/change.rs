@@ -24,13 +24,13 @@ const TARGETS: usize = 6;
 const DIRECTORIES: usize = 40;
 /// Names that are removed of a directory at most, and names in all.
 const REMOVED: usize = 300;
-/// What is told of an image.
+/// How many faults of an image are printed.
 const TOLD: usize = 4;
 /// An image of 60,000 directories, all of them lost: e2fsck takes minutes to connect them again.
 const SLOW: &str = "f_many_subdirs";
 /// Images with multiple mount protection.
 const HELD: &str = "mmp";
-/// Where what is made goes.
+/// The directory for new files.
 const OWN: &[u8] = b"made-by-a-test";
 
 /// The names of a directory.
@@ -80,7 +80,7 @@ impl At<'_> {
         names
     }
 
-    /// Directories with what is in them, from the root on, each once.
+    /// Directories with their entries, from the root on, each once.
     fn directories(&self) -> Vec<(InodeNo, Names)> {
         let (mut all, mut next) = (Vec::new(), 0);
         let mut known = std::collections::HashSet::from([ROOT]);
@@ -343,13 +343,13 @@ fn open(image: &Image) -> Result<Volume> {
     crate::common::beneath::open(&image.location(), &options)
 }
 
-/// What an operation may be answered on a sound volume.
+/// The errors that an operation may give on a sound volume.
 fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
 
-/// Does each operation, and asks e2fsck after each: of a sound volume it finds nothing, and no operation finds a fault either. What was
-/// broken before stays broken in ways of its own: there it counts that e2fsck can still repair all of it.
+/// Does each operation, and asks e2fsck after each: in a sound volume it finds nothing, and no operation finds a fault either. A volume that was
+/// broken before stays broken in its own way: there it counts that e2fsck can still repair all of it.
 fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     let sound = fsck::look(image).clean;
     let mut wrong = Vec::new();
@@ -389,7 +389,7 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     }
 }
 
-/// Opens the volume, does an operation and closes it; what went wrong on the way.
+/// Opens the volume, does an operation and closes it; gives the errors.
 ///
 /// # Errors
 /// It cannot be opened.

@@ -14,7 +14,7 @@ pub(crate) struct Difference {
 pub(crate) const CHECKS: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
-        reason: "e2fsck -n tells of wrong checksums of uninit_bg, and ends with code 0",
+        reason: "e2fsck -n reports wrong checksums of uninit_bg, and ends with code 0",
     },
     Difference {
         names: &["f_extent_too_deep"],
@@ -34,7 +34,7 @@ pub(crate) const CHECKS: &[Difference] = &[
     },
     Difference {
         names: &["f_badtable, repaired", "f_bbinode, repaired"],
-        reason: "e2fsck leaves out what lies in blocks that the volume lists as bad; the kernel does not know that list",
+        reason: "e2fsck leaves out data in blocks that the volume lists as bad; the kernel does not know that list",
     },
     Difference {
         names: &["f_inlinedata_repair, repaired"],
@@ -42,11 +42,11 @@ pub(crate) const CHECKS: &[Difference] = &[
     },
 ];
 
-/// What the kernel reads and ironmap does not, or reads otherwise.
+/// Files that the kernel reads and ironmap does not, or reads otherwise.
 pub(crate) const READS: &[Difference] = &[
     Difference {
         names: &["f_bad_encryption", "f_dup_de_crypt", "f_encrypted_lpf"],
-        reason: "without the key the kernel makes up names for what is in an encrypted directory; ironmap says that they are encrypted",
+        reason: "without the key the kernel makes up names for the entries of an encrypted directory; ironmap says that they are encrypted",
     },
     Difference {
         names: &[
@@ -87,7 +87,7 @@ pub(crate) const READS: &[Difference] = &[
     },
 ];
 
-/// What a change finds or leaves.
+/// The faults that a change finds or leaves.
 pub(crate) const CHANGES: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],
@@ -111,7 +111,7 @@ pub(crate) const CHANGES: &[Difference] = &[
     },
     Difference {
         names: &["f_extent_int_bad_csum, repaired"],
-        reason: "e2fsck takes a node of an extent tree that begins behind the file's size for a wrong one; the kernel's fallocate makes the same",
+        reason: "e2fsck takes a node of an extent tree that begins past the file's size for a wrong one; the kernel's fallocate makes the same",
     },
     Difference {
         names: &["f_uninit_disable"],

@@ -16,14 +16,14 @@ const FEATURE_INCOMPAT: u64 = 0x60;
 const LAST_ORPHAN: u64 = 0xE8;
 const RECOVER: u32 = 4;
 
-/// What e2fsck says of itself.
+/// The version of e2fsck.
 pub(crate) fn version() -> String {
     let program = find("e2fsck").expect("e2fsck is installed");
     let out = Command::new(program).arg("-V").output().expect("e2fsck runs");
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// What e2fsck says.
+/// The output of e2fsck.
 pub(crate) struct Verdict {
     pub(crate) clean: bool,
     pub(crate) text: String,
@@ -37,9 +37,9 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     let mut child = command.spawn().expect("e2fsck runs");
     let mut said = Vec::new();
     let mut output = child.stdout.take().unwrap().take(MOST);
-    output.read_to_end(&mut said).expect("what e2fsck says");
+    output.read_to_end(&mut said).expect("the output of e2fsck");
     if said.len() as u64 == MOST {
-        // What it is at will never end.
+        // Its work will never end.
         child.kill().expect("end e2fsck");
     }
     drop(output);
@@ -57,7 +57,7 @@ fn is_unsettled(image: &Image) -> bool {
     word(FEATURE_INCOMPAT) & RECOVER != 0 || word(LAST_ORPHAN) != 0
 }
 
-/// What e2fsck says where it recovers a journal and finds nothing wrong with it.
+/// The output of e2fsck where it recovers a journal and finds nothing wrong with it.
 const RECOVERED: [&str; 5] = [
     "recovering journal",
     "Clearing orphaned",
@@ -84,9 +84,9 @@ pub(crate) fn look(image: &Image) -> Verdict {
     found
 }
 
-/// Lets e2fsck repair all; what it still finds.
+/// Lets e2fsck repair all; gives the faults that it still finds.
 pub(crate) fn repair(image: &Image) -> Verdict {
-    // What one run repairs may show more.
+    // A repair may reveal more faults.
     for _ in 0..3 {
         run(&["-fy"], &image.path());
     }

@@ -12,7 +12,7 @@ use crate::common::image::{Image, scratch_in};
 use crate::watch::Watch;
 
 pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
-/// What one step with one image may take, on a slow and busy machine. Most take some milliseconds.
+/// The time limit of one step with one image, on a slow and busy machine. Most take some milliseconds.
 const TIME: Duration = Duration::from_secs(180);
 /// As many images there are at least: fewer are not the package's.
 const LEAST: usize = 150;
@@ -50,7 +50,7 @@ fn all() -> Vec<Foreign> {
     images
 }
 
-/// What a step says to the watch and to the reader of a failure.
+/// Reports of a step to the watch and to the reader of a failure.
 pub(crate) struct Steps<'a> {
     watch: &'a Watch,
     image: &'a str,
@@ -64,7 +64,7 @@ impl Steps<'_> {
         self.watch.next(self.current.clone());
     }
 
-    /// Notes what is wrong with the step that was begun.
+    /// Notes a fault of the current step.
     pub(crate) fn wrong(&mut self, what: &str) {
         self.failures.push(format!("{}: {what}", self.current));
     }

@@ -21,9 +21,9 @@ use crate::differences::{READS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::require;
 
-/// What is read of a volume: directories may lead to each other without end.
+/// The limit of paths read of a volume: directories may lead to each other without end.
 const PATHS: usize = 3000;
-/// What is read of a file, from its start and before its end.
+/// The bytes read of a file, from its start and before its end.
 const HEAD: u64 = 512 << 10;
 const TAIL: u64 = 64 << 10;
 /// Differences of one image that are told.
@@ -31,7 +31,7 @@ const TOLD: usize = 6;
 
 type Content = (Vec<u8>, Vec<u8>);
 
-/// What is seen of a path. `None`: it gives an error.
+/// The visible attributes of a path. `None`: it gives an error.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     stat: Option<Stat>,
@@ -57,7 +57,7 @@ struct Stat {
 
 type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Walks a tree in the order of the names; a directory that is reached twice is entered once. `look` gives what is seen of a path, and
+/// Walks a tree in the order of the names; a directory that is reached twice is entered once. `look` gives the attributes of a path, and
 /// the names in it.
 fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     let (mut tree, mut entered) = (Tree::new(), HashSet::new());
@@ -247,7 +247,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// What the kernel gives and ironmap does not, or otherwise.
+/// Files that the kernel gives and ironmap does not, or otherwise.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();

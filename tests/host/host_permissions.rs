@@ -34,7 +34,7 @@ impl Drop for Node<'_> {
     }
 }
 
-/// What an ordinary user may do here: `role` is the path of the file, and how it must be served.
+/// The checks of an ordinary user: `role` is the path of the file, and how it must be served.
 fn as_nobody(role: &str) {
     let (served, path) = role.split_once(' ').unwrap();
     let host = Host::new(&HostOptions::default()).unwrap();

@@ -47,7 +47,7 @@ fn files(mounted: &Mounted) -> Vec<PathBuf> {
         for index in 0..EXTENTS / 3 {
             unwritten.write_all_at(&rng.bytes(100), 6 * index * block).unwrap();
         }
-        // And behind the end.
+        // And past the end.
         reserve(FallocateFlags::KEEP_SIZE, 3 * EXTENTS * block).unwrap();
         names.push("unwritten");
     }
@@ -101,7 +101,7 @@ fn xfs_of_all_block_sizes() {
     }
 }
 
-/// A file system that does not begin where the disk does, which is what is read.
+/// A file system that does not begin where the disk does; the disk is read.
 #[test]
 fn a_partition() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("addpart")]);
@@ -118,7 +118,7 @@ fn devices_with_blocks_of_4096_bytes() {
     }
 }
 
-/// A file system in a file of another: what is in it is read raw, but that file itself has the loop device for a writer.
+/// A file system in a file of another: its files are read raw, but that file itself has the loop device for a writer.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -132,7 +132,7 @@ fn a_file_system_in_a_host_file() {
     file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
-/// What was written a moment ago has no place yet; to open the file is to have it written back.
+/// Data written a moment ago have no blocks yet; an open makes the kernel write them back.
 #[test]
 fn a_file_is_read_raw_right_after_it_was_written() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("filefrag")]);

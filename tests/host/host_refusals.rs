@@ -1,4 +1,4 @@
-//! What is not read around the kernel: each reason is found and named, and the kernel serves such a file with the right bytes,
+//! Files that are not read around the kernel: each reason is found and named, and the kernel serves such a file with the right bytes,
 //! in every way of reading and without an error.
 
 use crate::require;
@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// Whoever else has the file open for writing, or mapped, though the descriptor is closed: in this process or in another.
+/// Another writer has the file open, or mapped, though the descriptor is closed: in this process or in another.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,7 +109,7 @@ fn writers() {
     }
 }
 
-/// A data=journal mount may have the data in the journal only, whoever chose the mode.
+/// A data=journal mount may have the data in the journal only, with any way of choosing the mode.
 #[test]
 fn ext4_with_journalled_data() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -227,7 +227,7 @@ fn xfs_realtime() {
     assert_served(&mounted.write("file", &content(SIZE)), "realtime");
 }
 
-/// Verity has the kernel check what is read; the promise of a raw read would be another.
+/// With verity the kernel verifies reads; a raw read could not promise that.
 #[test]
 fn verity() {
     require!([

@@ -1,4 +1,4 @@
-//! What a raw read of a host file costs the kernel: one system call, and none for the lease. Counted by strace.
+//! The system calls of a raw read of a host file: one, and none for the lease. Counted by strace.
 
 use crate::common::again::{again, name_of, role};
 use crate::common::image::scratch;

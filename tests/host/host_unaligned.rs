@@ -1,4 +1,4 @@
-//! Requests at the limits are answered alike by the raw path and by the kernel's: who serves a file is not to be told from the answers.
+//! Requests at the limits are answered alike by the raw path and by the kernel's: the answers do not show which of them serves a file.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;

@@ -27,7 +27,7 @@ const SIZE: usize = 300_001;
 /// Since Linux 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// How a file is served to who opens it now.
+/// How a file is served that is opened now.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
@@ -81,7 +81,7 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// An open is asked for when it is made, by ironmap too; what is only told of needs no answer; another mount is no way to the file.
+/// An open is asked for when it is made, by ironmap too; a mere notification needs no answer; another mount does not lead to the file.
 #[test]
 fn other_marks_are_in_no_way() {
     const TEST: &str = "other_marks_are_in_no_way";

@@ -1,4 +1,4 @@
-//! Host files: what is read around a mounted file system, and what is not.
+//! Host files: those that are read around a mounted file system, and those that are not.
 
 #[path = "../common/mod.rs"]
 mod common;

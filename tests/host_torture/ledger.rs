@@ -1,8 +1,8 @@
 //! The oracle: a file in memory that all processes share says what every part of every file may hold just now.
 //!
-//! A word of data says which file it belongs to, where in it and in which version it was written; a hole has zeros. Whoever changes a
-//! file writes down what is to come before the change begins and what is there after it has ended. A reader notes what had ended
-//! before its read and what had begun after it: between these lies what each word can be.
+//! A word of data says which file it belongs to, where in it and in which version it was written; a hole has zeros. A process that changes a
+//! file records the new content before the change begins and again after it has ended. A reader notes the changes that had ended
+//! before its read and those that had begun after it: each word must lie between these.
 //!
 //! A kernel's own read beside a write may have some words before and some after it; so each word is judged alone.
 
@@ -209,7 +209,7 @@ impl Change<'_> {
     }
 }
 
-/// A read that is under way: what had ended before it.
+/// A read that is under way: the changes that had ended before it.
 pub(crate) struct Look {
     id: u64,
     pos: u64,
@@ -220,7 +220,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Judges what was read.
+    /// Judges the data that were read.
     pub(crate) fn judge(&self, ledger: &Ledger, read: &[u8]) -> Result<(), String> {
         let first = self.pos.next_multiple_of(8);
         let words = read.get((first - self.pos) as usize..).unwrap_or_default().chunks_exact(8);
@@ -237,7 +237,7 @@ impl Look {
         self.judge_count(ledger, read.len())
     }
 
-    /// What is wrong with a word.
+    /// The fault of a word.
     fn fault(&self, ledger: &Ledger, index: u64, value: u64) -> Option<String> {
         let cell = index * 8 / CELL;
         if cell >= CELLS {

@@ -1,7 +1,7 @@
 //! Host files are never wrong: threads read them raw while other processes change them in every way, move their blocks, fill the disk
 //! and hand freed blocks to other files.
 //!
-//! - `ledger`: the oracle: what every word of every file may be at any time.
+//! - `ledger`: the oracle: the values that every word of every file may have at any time.
 //! - `reader`: the threads that read and judge.
 //! - `mutator`: processes that change files.
 //! - `others`: processes that reuse blocks, move data, freeze and grow the file system.
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// What all processes know.
+/// The settings of all processes.
 struct Setting {
     kind: Kind,
     seed: u64,

@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// What an administrator does, and a reuse of the disk; counted where it succeeded.
+/// Acts of an administrator, and a reuse of the disk; counted where it succeeded.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",

@@ -26,7 +26,7 @@ const HANDLES: usize = 10;
 /// The longest read.
 const LONGEST: u64 = 160 << 10;
 
-/// What a thread has seen.
+/// The counts of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,
@@ -97,7 +97,7 @@ pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) 
 }
 
 impl Reader<'_> {
-    /// Opens some file. What its name stands for can change before it is open: so it is opened by descriptor.
+    /// Opens some file. The file of a name can change before it is open: so it is opened by descriptor.
     fn open(&mut self) -> Handle {
         loop {
             let path = match self.rng.below(12) {

@@ -13,7 +13,7 @@ fn all_of_ext4() -> Scratch {
     Scratch::new(Base::all().swap_remove(0))
 }
 
-/// The last descriptor block of the log and the copy behind it.
+/// The last descriptor block of the log and the copy after it.
 fn last_copy(scratch: &Scratch) -> (Spot, Spot) {
     let raw = Raw(scratch.bytes());
     let spots = &scratch.base().spots;

@@ -71,7 +71,7 @@ fn survive(target: Option<Target>) {
     }
 }
 
-/// What is not damaged is read without an error: else the tests below would test nothing.
+/// An undamaged volume is read without an error: else the tests below would test nothing.
 #[test]
 fn the_bases_are_sound() {
     for base in Base::all() {

@@ -1,4 +1,4 @@
-//! What is changed in a volume: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
+//! The changes of a volume: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
 
 use arbitrary::Arbitrary;
 

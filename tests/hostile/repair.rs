@@ -1,4 +1,4 @@
-//! Makes the checksums of a damaged volume right again, so that what stands behind them is reached.
+//! Makes the checksums of a damaged volume right again, so that the structures that they protect are reached.
 
 use super::scratch::Scratch;
 use super::spots::{INODE, JOURNAL_MAGIC, Raw, SUPERBLOCK, Spot, Sum};
@@ -187,7 +187,7 @@ impl Log {
         scratch.write(at + field, &sum.to_be_bytes());
     }
 
-    /// The checksums in a descriptor block's tags, of the copies behind it.
+    /// The checksums in a descriptor block's tags, of the copies after it.
     fn tags(&self, scratch: &mut Scratch, seed: u32, features: u32, index: u32, at: usize) {
         let third = features & 0x10 != 0;
         let len = if third { 16 } else { 8 + if features & 2 != 0 { 4 } else { 0 } + 2 };

@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
     base: Base,
     block_size: usize,
     bytes: Vec<u8>,
-    /// What differs from the base.
+    /// The differences from the base.
     dirty: Vec<(usize, usize)>,
     file: OwnedFd,
     device: Arc<dyn Device>,
@@ -78,7 +78,7 @@ impl Scratch {
         self.repaired()
     }
 
-    /// Repairs the checksums of what was written, and opens the volume.
+    /// Repairs the checksums of the written parts, and opens the volume.
     pub(crate) fn repaired(&mut self) -> Result<Volume> {
         let spots = std::mem::take(&mut self.base.spots);
         repair(self, &spots);

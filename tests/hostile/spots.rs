@@ -3,7 +3,7 @@
 
 use super::repair::crc;
 
-/// What a change may aim at.
+/// The targets of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The superblock and the group descriptors.
@@ -92,7 +92,7 @@ impl Raw<'_> {
         if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
     }
 
-    /// Where descriptors stand: these volumes have one block of them, behind the superblock's.
+    /// Where descriptors stand: these volumes have one block of them, after the superblock's.
     fn group(&self, group: u32) -> usize {
         (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
     }
@@ -261,7 +261,7 @@ fn fast_commit_index(bytes: &[u8]) -> Option<u32> {
         .then(|| raw.be32(journal + 0x10) - raw.be32(journal + 0x54) + 1)
 }
 
-/// Adds fast commits behind the log of a volume that has the feature: every kind of record.
+/// Adds fast commits after the log of a volume that has the feature: every kind of record.
 pub(crate) fn fast_commits(bytes: &mut [u8]) {
     let raw = Raw(bytes);
     if !raw.has(0x5C, 0x400) {
@@ -318,7 +318,7 @@ pub(crate) fn fast_commits(bytes: &mut [u8]) {
     bytes[journal + 0xFC..][..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The largest regular file but for the journal.
+/// The largest regular file except for the journal.
 fn file_with_extents(raw: &Raw<'_>) -> u32 {
     let regular = |number: &u32| raw.u16(raw.inode(*number)) & 0xF000 == 0x8000;
     let first = raw.u32(SUPERBLOCK + 0x54);

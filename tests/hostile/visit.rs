@@ -1,4 +1,4 @@
-//! Uses all that a volume offers, within bounds of its own, and checks what must hold of any answer.
+//! Uses all that a volume offers, within bounds of its own, and checks the invariants of any answer.
 
 use std::collections::HashSet;
 
@@ -105,7 +105,7 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
     let mut end = 0;
     for iomap in file.mappings().take(MAPPINGS) {
         let Some(iomap) = seen(iomap) else { break };
-        assert!(iomap.pos.0 == end && iomap.len > 0, "{iomap:?} behind {end}");
+        assert!(iomap.pos.0 == end && iomap.len > 0, "{iomap:?} after {end}");
         end = iomap.end().0;
         if iomap.kind == IomapType::Mapped {
             let last = iomap.addr.0.checked_add(iomap.len);

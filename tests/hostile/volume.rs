@@ -50,7 +50,7 @@ impl Base {
         let size = format!("{megabytes}M");
         let block_size = block.to_string();
         let mut mke2fs = Command::new("mke2fs");
-        // Fixed seeds: the same volume in every run, but for its time stamps.
+        // Fixed seeds: the same volume in every run, except for its time stamps.
         mke2fs.args(["-q", "-F", "-b", &block_size, "-I", "256", "-N", "320"]);
         mke2fs.args(["-U", SEED, "-E", &format!("hash_seed={SEED}")]).args(options.split(' '));
         run(mke2fs.arg("-d").arg(&tree).arg(&image).arg(&size), &[0]);

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What takes longer hangs: most volumes are read in less than a millisecond, on however busy a machine in less than a second.
+/// A longer run hangs: most volumes are read in less than a millisecond, on however busy a machine in less than a second.
 const TIME: Duration = Duration::from_secs(120);
-/// What all tests of this program may have allocated at one time: past it an allocation aborts. docs/SAFETY.md says what the
-/// crate itself may take; these small volumes cannot make it take as much.
+/// The memory that all tests of this program may have allocated at one time: past it an allocation aborts. docs/SAFETY.md gives the
+/// limits of the crate itself; these small volumes cannot make it take as much.
 const MEMORY: u64 = 768 << 20;
 
 /// A thread that ends the program, with the volume named, where one takes too long. It waits for messages, not for time.

@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::stand::{Stand, bio, read, write};
 
 const SIZE: u64 = 512 << 10;
-/// What a device below does not tear.
+/// The unit that a device below does not tear.
 const UNIT: u64 = 512;
 const REGION: u64 = 16 << 10;
 /// Writes go here.
@@ -37,7 +37,7 @@ struct Written {
     fua: bool,
 }
 
-/// What was done to a device. Events are counted from 1.
+/// The operations on a device. Events are counted from 1.
 #[derive(Default)]
 struct History {
     events: u64,
@@ -112,7 +112,7 @@ impl Case {
         }
     }
 
-    /// What is wrong in a state.
+    /// The fault of a state.
     fn check(&self, image: &Arc<Ram>, now: u64) -> Result<(), String> {
         let opened =
             Integrity::open(image.clone(), None).map_err(|error| format!("open: {error}"))?;
@@ -212,7 +212,7 @@ impl Case {
             let before = image.snapshot();
             let fail = |fault: String| panic!("{}, state {name}: {fault}", self.name);
             self.check(&image, now).unwrap_or_else(fail);
-            // What was recovered and closed is clean.
+            // A recovered and closed device is clean.
             let opened = Integrity::open(image, None).unwrap();
             let recovered = opened.recovered;
             assert!(
@@ -413,7 +413,7 @@ fn broken_promises_are_found() {
     }
 }
 
-/// Counts what is read of the data.
+/// Counts the reads of the data.
 #[derive(Debug)]
 struct Counted {
     below: Arc<Ram>,
@@ -460,7 +460,7 @@ fn only_regions_in_use_are_read_after_a_crash() {
         write(&device, region * REGION, &[9; 4096], false).unwrap();
     }
     device.flush().unwrap();
-    // The tags were not written: what the data hold is tagged again.
+    // The tags were not written: the data are tagged again.
     let crashed = stand.snapshot();
     let data = Arc::new(Counted { below: crashed.data.clone(), read: AtomicU64::new(0) });
     let tags = crashed.tags.clone().map(|tags| tags as Arc<dyn Device>);
@@ -491,7 +491,7 @@ fn a_record_with_other_data_that_check_themselves_is_not_whole() {
     }
     let crashed = stand.snapshot();
     let journal = crashed.info.area_len() - 4096 - crashed.info.journal;
-    // Behind two heads and the first record of two blocks: the second's data.
+    // After two heads and the first record of two blocks: the second's data.
     let place = journal + (2 + 2 + 1) * 4096;
     assert_eq!(read(crashed.tag_ram(), place, 4096).unwrap(), checked(2));
     write(crashed.tag_ram(), place, &checked(1), false).unwrap();

@@ -1,4 +1,4 @@
-//! What is changed in a tag area, behind repaired checksums: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
+//! The changes of a tag area, with repaired checksums: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
 
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
@@ -36,7 +36,7 @@ pub(crate) struct Change {
     sealed: bool,
 }
 
-/// What is done to one of the devices.
+/// The damage of one of the devices.
 #[derive(Arbitrary, Debug)]
 pub struct Damage {
     device: u8,
@@ -84,7 +84,7 @@ impl Damage {
         Self { device: rng.next() as u8, changes }
     }
 
-    /// Uses what is left of one of the devices: what fails says by name what is wrong, and nothing panics.
+    /// Uses one of the devices after the damage: an error names the fault, and nothing panics.
     pub(crate) fn survive(&self, devices: &[Stand]) {
         let stand = devices[usize::from(self.device) % devices.len()].snapshot();
         self.changes.iter().take(8).for_each(|change| change.apply(&stand));
@@ -189,7 +189,7 @@ pub(crate) fn use_it(stand: &Stand, what: &str) {
     let _ = device.scrub(&mut |_| {}, &mut |_, _| {});
     if device.close().is_ok() && stand.info.mode == Mode::Journal {
         drop(device);
-        // What was closed has nothing to replay.
+        // A closed device has nothing to replay.
         let again = stand.open_with(&options).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(again.recovered.records, 0, "{what}");
     }

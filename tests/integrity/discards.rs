@@ -1,4 +1,4 @@
-//! Discards: what a device gives of sectors that hold nothing is no error, whatever it is; all else is verified as before.
+//! Discards: a read of sectors that hold nothing is not an error, with any content; all other sectors are verified as before.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::stand::{Stand, all_options, as_device, change, queue, read, read_each
 
 const SIZE: u64 = 1 << 20;
 
-/// The device gives other bytes than before, as one may of what was discarded.
+/// The device gives other bytes than before, as a device may for discarded sectors.
 fn scramble(stand: &Stand, at: u64, len: u64, rng: &mut Rng) {
     write(&*stand.data, at, &rng.bytes(len as usize), false).unwrap();
 }
@@ -25,7 +25,7 @@ fn scrub(device: &Integrity) -> (u64, u64) {
     (scrubbed.sectors, scrubbed.discarded)
 }
 
-/// Discarded sectors are read by every way as the device gives them, also behind a close and behind a crash; a write makes them verified again.
+/// Discarded sectors are read by every way as the device gives them, also after a close and after a crash; a write makes them verified again.
 #[test]
 fn what_was_discarded_reads_as_anything() {
     for (number, options) in all_options().enumerate() {
@@ -56,7 +56,7 @@ fn what_was_discarded_reads_as_anything() {
             assert_eq!(wrong, Err(Errno::EILSEQ), "{what}");
             change(&stand.data, neighbour, |byte| *byte ^= 1);
         }
-        // What is written is, too.
+        // A written sector is verified again.
         write(&device, at, &[5; 4096], false).unwrap();
         change(&stand.data, at + 1, |byte| *byte ^= 1);
         assert!(read(&device, at, 512).is_err(), "{what}");
@@ -100,7 +100,7 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// A device that has no use for discards leaves data and tags as they were, also behind a crash; one that fails at them leaves no sector
+/// A device that has no use for discards leaves data and tags as they were, also after a crash; one that fails at them leaves no sector
 /// that cannot be read.
 #[test]
 fn a_discard_that_fails_is_told_and_harms_nothing() {

@@ -1,4 +1,4 @@
-//! Devices below that fail: what they made of a write is undefined, but data and tag agree, and readers hear of errors as they were.
+//! Devices below that fail: the effect of a failed write is undefined, but data and tag agree, and readers get the errors unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +78,7 @@ fn sectors_of_a_write_that_failed_can_be_read() {
     }
 }
 
-/// Errors of either device come up as they are, at any place, and nothing is wrong behind them.
+/// Errors of either device come up as they are, at any place, and nothing is wrong after them.
 #[test]
 fn an_error_at_any_request_is_told_and_harms_nothing_else() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -132,7 +132,7 @@ fn an_error_at_any_request_is_told_and_harms_nothing_else() {
     }
 }
 
-/// A record of the journal that was written although its write gave an error is not replayed over what was written and acknowledged behind it.
+/// A record of the journal that was written although its write gave an error is not replayed over later acknowledged writes.
 #[test]
 fn a_record_that_failed_comes_not_back_over_later_writes() {
     for seed in 0..60 {
@@ -140,7 +140,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(as_device(&stand.data), Some(tags.clone())).unwrap().device;
         let mut rng = Rng::new(seed);
-        // What each sector may hold: what was acknowledged last, and what failed since.
+        // The allowed content of each sector: the last acknowledged write, and failed writes since.
         let mut may_hold = vec![vec![0]; 256];
         for number in 1..=60_u8 {
             if number == 1 {
@@ -169,7 +169,7 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
     }
 }
 
-/// Bits of the map that a failed write left on the device are gone behind a close. Behind one they would not be believed: the
+/// Bits of the map that a failed write left on the device are gone after a close. After one they would not be believed: the
 /// regions would get fitting tags for whatever the device makes of them.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
@@ -216,7 +216,7 @@ impl Layer for FailingFlush {
     }
 }
 
-/// The kernel tells of a failed flush once, and the next one succeeds, whatever was lost. So no later one makes it good: the device is
+/// The kernel reports a failed flush once, and the next one succeeds, also if data were lost. So no later one makes it good: the device is
 /// recovered when it is opened again.
 #[test]
 fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
@@ -346,7 +346,7 @@ fn a_refused_block_of_tags_fails_nobody_else() {
     assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
 }
 
-/// A recovery that fails says so, changes nothing about what is to be recovered, and the next one succeeds.
+/// A recovery that fails says so, keeps the regions to recover, and the next one succeeds.
 #[test]
 fn a_recovery_that_fails_is_done_again() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -385,7 +385,7 @@ fn a_recovery_that_fails_is_done_again() {
     }
 }
 
-/// Behind its close a device is read, and not written.
+/// After its close a device is read, and not written.
 #[test]
 fn a_closed_device_is_read_only() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -403,7 +403,7 @@ fn a_closed_device_is_read_only() {
     }
 }
 
-/// What the device below cuts short is finished: a part of a sector cannot be verified.
+/// A short transfer of the device below is finished: a part of a sector cannot be verified.
 #[test]
 fn short_transfers_are_finished() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -483,7 +483,7 @@ fn read_only_after_a_crash() {
     }
 }
 
-/// What the devices below say of themselves, and of sectors that they found wrong, is said by those above: one that injects faults, one that
+/// The properties of the devices below, and the sectors that they found wrong, are reported by those above: one that injects faults, one that
 /// records, one whose data is nothing, and another integrity device.
 #[test]
 fn wrong_tuples_are_told_through_every_device_above() {

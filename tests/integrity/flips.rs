@@ -145,7 +145,7 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                     .iter()
                     .all(|event| matches!(event, Event::Mismatch(found) if found.sector == sector))
             );
-            // It is never kept: what was changed back is read.
+            // It is never kept: a sector that was changed back is read.
             drop(opened);
         }
     }
@@ -183,7 +183,7 @@ fn swap(ram: &ironmap::device::Ram, one: u64, two: u64, len: u64) {
     }
 }
 
-/// A write whose data never came to the device: its sectors hold what was there before.
+/// A write whose data never came to the device: its sectors hold the old data.
 #[test]
 fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     for options in all_options() {

@@ -1,4 +1,4 @@
-//! Every kind of device holds what was there and what was written, closed and opened again.
+//! Every kind of device holds its old data and new writes, closed and opened again.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device that is formatted anew is the new one or none, wherever that ends, and whatever becomes of the last block later: never the one
+/// A device that is formatted again is the new one or none, wherever that ends, and whatever becomes of the last block later: never the one
 /// that was there before, with tags of which some were overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
@@ -154,7 +154,7 @@ fn a_device_that_was_formatted_anew_is_gone() {
         let sim: Arc<dyn Device> = Arc::new(Sim::new(as_device(&stand.data), faults));
         let formatted = format(&sim, None, &larger, &mut |_, _| {});
         if let Ok(opened) = stand.open_with(&IntegrityOptions::default()) {
-            let nothing = &mut |found| panic!("behind {fail_after} requests: {found:?}");
+            let nothing = &mut |found| panic!("after {fail_after} requests: {found:?}");
             opened.device.scrub(nothing, &mut |_, _| {}).unwrap();
         }
         let Ok(info) = formatted else { continue };

@@ -1,4 +1,4 @@
-//! Tag areas of random bytes: errors that name what is wrong, and never a panic.
+//! Tag areas of random bytes: errors that name the fault, and never a panic.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ fn numbers_without_bounds_are_refused() {
     }
 }
 
-/// The fuzzer's changes, drawn from a seed: every structure, behind a checksum that fits.
+/// The fuzzer's changes, drawn from a seed: every structure, with a checksum that fits.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {
     let devices = crashed();

@@ -1,4 +1,4 @@
-//! The integrity device: what was changed beneath it is never read, whatever else happens, and nothing else is ever refused.
+//! The integrity device: data changed beneath it are never read, in any case, and nothing else is ever refused.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
 

@@ -175,7 +175,7 @@ fn nobody_waits_for_a_queue_that_nobody_looks_at() {
     }
 }
 
-/// What is in flight when a queue is dropped ends, and its sectors can be written by others.
+/// Requests in flight when a queue is dropped end, and their sectors can be written by others.
 #[test]
 fn a_queue_that_is_dropped_takes_nothing_along() {
     let stand = Stand::new(SIZE, false, &options(Mode::Bitmap), 13);

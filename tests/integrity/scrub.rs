@@ -1,4 +1,4 @@
-//! What a scrub finds, and what it must not: lost writes of tags that are still in memory, and no lost writes where there were none.
+//! The findings of a scrub: no lost writes for tags that are still in memory, and no lost writes where no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
 }
 
 /// A region that became dirty for a write that then wrote nothing has a new generation, of which nothing was lost: not while it is dirty,
-/// not behind a close, and not behind a crash.
+/// not after a close, and not after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -57,7 +57,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(data.clone(), Some(tags.clone())).unwrap().device;
-        // Behind the map and the generations, which take a write each, the tags are read.
+        // After the map and the generations, which take a write each, the tags are read.
         let (sim, fail_at) = if of_tags { (&tags, 2) } else { (&data, 0) };
         let errno = Some(Errno::EAGAIN);
         sim.set_faults(Faults { fail_at: Some(fail_at), errno, ..Faults::default() });
@@ -69,14 +69,14 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let crashed = stand.snapshot();
         assert_eq!(findings(&crashed.open().device), [], "crashed, tags: {of_tags}");
         drop(crashed.open());
-        assert_eq!(findings(&crashed.open().device), [], "closed behind a crash, tags: {of_tags}");
+        assert_eq!(findings(&crashed.open().device), [], "closed after a crash, tags: {of_tags}");
         device.close().unwrap();
         drop(device);
         assert_eq!(findings(&stand.open().device), [], "closed, tags: {of_tags}");
     }
 }
 
-/// The sector that gets a tag of the new generation, for a write that wrote nothing, is one that fits its tag. What is wrong stays so.
+/// The sector that gets a tag of the new generation, for a write that wrote nothing, is one that fits its tag. A wrong sector stays wrong.
 #[test]
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
@@ -95,7 +95,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
         let closed = device.close();
         if wrong == 16 {
-            // There is none: it stays dirty, and that is told.
+            // Such a sector does not exist: the region stays dirty, and the error says so.
             let error = closed.unwrap_err();
             assert!(error.to_string().contains("stays dirty"), "{error}");
             continue;
@@ -112,7 +112,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
 }
 
 /// A region whose bit or generation could not be written has the generation that it had, whatever the device made of that: not while it
-/// is open, not behind a close, and not behind a crash was a write lost.
+/// is open, not after a close, and not after a crash was a write lost.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -133,7 +133,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         device.flush().unwrap();
         let crashed = stand.snapshot();
         assert_eq!(findings(&crashed.open().device), [], "crashed, {what}");
-        assert_eq!(findings(&crashed.open().device), [], "closed behind a crash, {what}");
+        assert_eq!(findings(&crashed.open().device), [], "closed after a crash, {what}");
         device.close().unwrap();
         drop(device);
         assert_eq!(findings(&stand.open().device), [], "closed, {what}");
@@ -141,7 +141,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
 }
 
 /// Sectors that a device refuses to read, and sectors whose tags it does: each is named, the others are held against their tags, and
-/// what is wrong there is found.
+/// faults there are found.
 #[test]
 fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
     for (number, options) in all_options().enumerate() {

@@ -62,7 +62,7 @@ impl Stand {
         Integrity::open_with(data, self.tags.as_ref().map(as_device), options)
     }
 
-    /// What both devices hold now, as if power failed and all that was written had come to them.
+    /// The content of both devices now, as if power failed and all that was written had come to them.
     pub(crate) fn snapshot(&self) -> Self {
         Self {
             data: Arc::new(self.data.snapshot()),

@@ -1,4 +1,4 @@
-//! What needs devices that a machine seldom has to give away: NVMe namespaces, polled queues, protection information,
+//! Tests on devices that a machine seldom has to spare: NVMe namespaces, polled queues, protection information,
 //! atomic writes. Runs only in the guest of
 //! `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own.
 
@@ -11,7 +11,7 @@ mod protection;
 mod reads;
 mod writes;
 
-/// What the guest's job gave to the tests by this name: a device's path, or the path of a file.
+/// The value that the guest's job gave to the tests by this name: a device's path, or the path of a file.
 fn given(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no {name}: these tests run by ./x lab"))
 }

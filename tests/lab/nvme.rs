@@ -60,7 +60,7 @@ fn run_with(
     let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(0) };
     queue.submit(Bio { op, flags, dev, at: DevOffset(at), memory, end }).expect("a free slot");
     queue.wait(1).unwrap();
-    let done = queue.pop().expect("what was waited for");
+    let done = queue.pop().expect("the completion");
     (done.bio.memory, done.result)
 }
 
@@ -100,7 +100,7 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// What a namespace or a command cannot do is an errno: behind the end, of a part of a block, too much at once.
+/// An impossible command is an errno: past the end, of a part of a block, too much at once.
 #[test]
 fn a_failed_command_is_an_errno() {
     for engine in [Engine::IoUring, Engine::IoUringPoll] {

@@ -18,7 +18,7 @@ fn polled_block_devices_read_the_same() {
     }
 }
 
-/// The kernel polls for nothing while a completion lies in the ring: who waits for several must take the first ones out.
+/// The kernel polls for nothing while a completion lies in the ring: a wait for several must take the first ones out.
 #[test]
 fn all_that_are_in_flight_can_be_waited_for() {
     const DEPTH: u64 = 128;

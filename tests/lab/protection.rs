@@ -1,5 +1,5 @@
-//! Devices with protection information of their own: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. What the kernel
-//! and the emulated devices make of the same sectors is the oracle.
+//! Devices with protection information of their own: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The results of the kernel
+//! and the emulated devices for the same sectors are the oracle.
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ use crate::common::rng::Rng;
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// Behind the volume of each device.
+/// After the volume of each device.
 const FREE: u64 = 52 << 20;
 /// Where lab/boot.sh wrote tuples of its own beneath the controller.
 const MADE: u64 = 60 << 20;
@@ -58,7 +58,7 @@ fn run(queue: &mut AnyQueue, op: BioOp, at: u64, memory: Memory) -> (Memory, Res
     let (flags, dev, at) = (BioFlags::empty(), Dev::OWN, DevOffset(at));
     queue.submit(Bio { op, flags, dev, at, memory, end }).expect("a free slot");
     queue.wait(1).unwrap();
-    let done = queue.pop().expect("what was waited for");
+    let done = queue.pop().expect("the completion");
     (done.bio.memory, done.result)
 }
 
@@ -84,7 +84,7 @@ fn each_device_says_how_it_protects_its_sectors() {
     }
 }
 
-/// What the program tells of a device with protection information, and of one without.
+/// The program's output for a device with protection information, and for one without.
 #[test]
 fn info_shows_the_format() {
     let info = |path: &str, args: &[&str]| {
@@ -278,7 +278,7 @@ fn a_stale_tuple_is_told_by_sector() {
     let (found, _) = device.take_wrong_tuples();
     // The disk itself compares its tuples, and does not say what it found.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
-    // Written anew it is whole again.
+    // Written again it is whole again.
     assert_eq!(run(&mut queue, BioOp::Write, FREE, whole(3)).1, Ok(4096));
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Ok(4096));
 }

@@ -30,7 +30,7 @@ fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// Overwrites whose completions are polled, and those that say HIPRI: what is written is what is read, there and after the volume is
+/// Overwrites whose completions are polled, and those that say HIPRI: reads return the written data, there and after the volume is
 /// opened by another engine.
 #[test]
 fn polled_overwrites_are_what_is_read() {
@@ -56,7 +56,7 @@ fn polled_overwrites_are_what_is_read() {
                 file.submit_write(&mut queue, bytes, FilePos(pos), flags, 7)
                     .unwrap_or_else(|rejected| panic!("{what}: {}", rejected.error));
                 queue.wait(1).unwrap();
-                let done = queue.pop().expect("what was waited for");
+                let done = queue.pop().expect("the completion");
                 assert_eq!(done.result.expect(&what) as u64, len, "{what}");
             }
             assert!(content(&file, &mut queue) == expected, "{path}, {engine}");

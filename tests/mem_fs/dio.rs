@@ -46,7 +46,7 @@ impl World {
         Self { fs, volume, number, file, queue }
     }
 
-    /// The same file of the same volume, opened in another way: what its metadata tell.
+    /// The same file of the same volume, opened in another way: as its metadata say.
     fn seen_as(&self, kind: Kind) -> Self {
         Self::of(&self.fs, kind, self.number)
     }
@@ -102,13 +102,13 @@ fn buffer(bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// What a file of this content gives at a position.
+/// The bytes of a file of this content at a position.
 fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
     let from = pos.min(model.len());
     &model[from..(from + len).min(model.len())]
 }
 
-/// A file with data, a hole, what was never written, and an end within a sector.
+/// A file with data, a hole, an unwritten range, and an end within a sector.
 #[test]
 fn reads_go_the_same_ways_as_ext4s() {
     for kind in [READ, Kind { resident: false, ..READ }, Kind::WHOLE, LAZY] {
@@ -135,7 +135,7 @@ fn reads_go_the_same_ways_as_ext4s() {
         }
         let simple = world.queue.stats().simple_hits;
         assert_eq!(simple > 0, kind.resident, "{kind:?}");
-        // All of it at once, over all extents; without alignment; at the end and behind it.
+        // All of it at once, over all extents; without alignment; at the end and past it.
         for (pos, len) in [
             (0, 11 * BLOCK),
             (3, 5),
@@ -163,7 +163,7 @@ fn a_volume_that_is_only_read_is_not_written() {
     );
 }
 
-/// What the metadata tell follows with a sync: the state of the extents, and the size.
+/// A sync updates the metadata: the state of the extents, and the size.
 #[test]
 fn what_is_written_to_a_hole_is_converted_by_a_sync() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -234,7 +234,7 @@ fn overwrites_take_the_simple_path() {
     assert_eq!(world.read(0, 8 * BLOCK), [2; 8 * BLOCK]);
 }
 
-/// Each has its place when it is submitted, and the file ends behind the last one when all are complete.
+/// Each has its place when it is submitted, and the file ends after the last one when all are complete.
 #[test]
 fn appends_in_flight_stand_one_behind_the_other() {
     for kind in KINDS {
@@ -296,7 +296,7 @@ fn a_write_that_finds_no_space_is_short_or_none() {
     }
 }
 
-/// Who moves blocks waits for requests in flight, but not for his own.
+/// A thread that moves blocks waits for requests in flight, but not for its own.
 #[test]
 fn a_file_is_cut_when_nobody_is_at_it() {
     let mut world = World::new(Kind::WHOLE, 16);

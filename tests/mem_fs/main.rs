@@ -1,4 +1,4 @@
-//! The library on a file system that is none of its own: a small one in memory (`format`), written after the public contract alone.
+//! The library on a file system of another crate: a small one in memory (`format`), written after the public contract alone.
 
 #[path = "../common/rng.rs"]
 mod rng;

@@ -134,7 +134,7 @@ fn an_open_file_outlives_its_last_name() {
     assert_eq!(kind(gone), Some(ErrorKind::NotFound));
 }
 
-/// Who is listed while names come and go: what is there all the time comes once.
+/// A listing while names come and go: a name that exists all the time is listed once.
 #[test]
 fn a_listing_goes_on_while_names_change() {
     const SEED: u64 = 0x11_57;
@@ -179,7 +179,7 @@ fn attributes_are_set_replaced_and_removed() {
     assert_eq!((get(b"user.a"), get(b"user.b")), (Some(b"3".to_vec()), None));
     fs.removexattr(number, b"user.a").unwrap();
     assert_eq!(kind(fs.removexattr(number, b"user.a")), Some(ErrorKind::NoData));
-    // What this format has no way for is refused by the library.
+    // Operations that this format lacks are refused by the library.
     let flags = ironmap::fs::InodeFlags::IMMUTABLE;
     assert_eq!(kind(fs.set_flags(number, flags)), Some(ErrorKind::ReadOnly));
 }

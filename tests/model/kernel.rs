@@ -43,7 +43,7 @@ fn os<T>(result: rustix::io::Result<T>) -> Answer {
     result.map(drop).map_err(rustix::io::Errno::raw_os_error)
 }
 
-/// What is no regular file is refused by the calls in ways of their own: here as a file system would.
+/// The calls refuse files that are not regular with other errors: here the error of a file system is given.
 fn regular(file: &File) -> Answer {
     let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));
     if kind == FileType::RegularFile { Ok(()) } else { Err(22) }

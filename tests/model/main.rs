@@ -1,6 +1,6 @@
 //! A seeded sequence of operations on three targets that must not differ: a model in memory, a volume that ironmap serves, and a file
 //! system that the kernel has mounted (root). Every answer is compared, and from time to time the whole tree. In between the volume is
-//! closed and opened, or loses its power behind a sync.
+//! closed and opened, or loses its power after a sync.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,13 +21,13 @@ use model::Model;
 use op::Op;
 use ours::Ours;
 
-/// What a target answers: nothing, or an errno.
+/// The answer of a target: nothing, or an errno.
 type Answer = Result<(), i32>;
 
 /// All that is seen of a tree, by path.
 type Tree = BTreeMap<String, Seen>;
 
-/// What is seen of a file.
+/// The visible state of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
@@ -39,7 +39,7 @@ struct Seen {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What can be asked to do an operation.
+/// A target of operations.
 trait Target {
     fn apply(&mut self, op: &Op) -> Answer;
     fn tree(&self) -> Tree;

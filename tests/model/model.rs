@@ -79,12 +79,12 @@ impl Model {
         Ok(entries.get(name).copied())
     }
 
-    /// What a path names, a link itself.
+    /// The file of a path, a link itself.
     fn find(&self, path: &Path) -> Result<Id, i32> {
         self.child(self.parent(path)?, path[path.len() - 1])?.ok_or(ENOENT)
     }
 
-    /// What is opened: no links.
+    /// The file to open: no links.
     fn open(&self, path: &Path) -> Result<Id, i32> {
         let id = self.find(path)?;
         if self.kind(id) == LNK { Err(ELOOP) } else { Ok(id) }

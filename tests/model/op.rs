@@ -41,7 +41,7 @@ pub(crate) enum Space {
     Insert,
 }
 
-/// A multiple of every block and cluster: what COLLAPSE_RANGE and INSERT_RANGE take, and nothing odd.
+/// A multiple of every block and cluster: COLLAPSE_RANGE and INSERT_RANGE accept only those.
 pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [

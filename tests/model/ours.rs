@@ -52,7 +52,7 @@ impl Ours {
         self.volume = open(&self.ram);
     }
 
-    /// What the device holds behind a sync is all that is left.
+    /// Only the device's state after a sync is left.
     pub(crate) fn crash(&mut self) {
         self.volume.fs().sync().unwrap();
         if self.options.contains("^has_journal") {
@@ -100,7 +100,7 @@ impl Ours {
         self.fs().lookup(self.parent(path)?, path[path.len() - 1].as_bytes())
     }
 
-    /// What is opened: the operations themselves refuse what is no file.
+    /// The file to open: the operations themselves refuse other types.
     fn open(&self, path: &Path) -> Result<InodeNo, i32> {
         let inode = self.find(path).map_err(|error| errno(&error))?;
         if inode.file_type() == FileType::Symlink { Err(40) } else { Ok(inode.number()) }

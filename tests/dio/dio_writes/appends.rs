@@ -1,5 +1,5 @@
-//! Files that grow under many writes in flight, of several threads: appends get places of their own, the size follows what is complete, and
-//! what was synced stays.
+//! Files that grow under many writes in flight, of several threads: appends get places of their own, the size follows completed writes, and
+//! synced data stay.
 
 use ironmap::dio::DioFlags;
 use ironmap::units::{FilePos, InodeNo};
@@ -33,7 +33,7 @@ fn take(queue: &mut Queue) {
     }
 }
 
-/// Runs a thread for each queue; what all of them have written, in order.
+/// Runs a thread for each queue; gives the writes of all of them, in order.
 fn by_threads(
     bench: &Bench,
     number: InodeNo,
@@ -107,8 +107,8 @@ fn appends_of_many_threads_lie_one_behind_the_other() {
     }
 }
 
-/// Each thread writes every so manieth piece behind the end, later ones before earlier ones: between them are zeros until all are there,
-/// and never what the blocks held before.
+/// Each thread writes every so manieth piece past the end, later ones before earlier ones: between them are zeros until all are there,
+/// and never the old content of the blocks.
 #[test]
 fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     for len in [1536, BLOCK, 3 * BLOCK] {
@@ -124,7 +124,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
                 for at in (1..order.len()).rev() {
                     order.swap(at, rng.below(at as u64 + 1) as usize);
                 }
-                // What is never written stays a hole.
+                // Ranges that are never written stay holes.
                 order.truncate(12);
                 for piece in order {
                     let at = ((round * IN_FLIGHT + piece) * THREADS + thread) * len;

@@ -18,7 +18,7 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device is, from above: a record of what comes, faults, and memory. Nothing is committed unless asked for.
+/// The device is, from above: a record of requests, faults, and memory. Nothing is committed unless asked for.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -27,7 +27,7 @@ pub(crate) struct Bench {
     pub(crate) volume: Volume,
 }
 
-/// What a write has asked of the device.
+/// The requests of a write to the device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Writes, and those of them that are durable when they end.
@@ -103,7 +103,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the device with what must never be seen, and frees it; the sectors.
+    /// Fills the device with data that must never be seen, and frees them; gives the sectors.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -120,7 +120,7 @@ impl Bench {
         sectors
     }
 
-    /// What something has cost.
+    /// The costs of some work.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().write_counts();
         work();
@@ -136,7 +136,7 @@ impl Bench {
         }
     }
 
-    /// What something has asked of the device.
+    /// The requests of some work to the device.
     pub(crate) fn seen(&self, work: impl FnOnce()) -> Seen {
         let from = self.record.log().len();
         work();

@@ -90,7 +90,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     }
 }
 
-/// Content that moves takes the end along: no append is written into what has come to its place.
+/// Content that moves takes the end along: no append is written into the content that has come to its place.
 #[test]
 fn no_append_is_lost_where_content_moves() {
     for way in WAYS {

@@ -1,4 +1,4 @@
-//! `O_DSYNC`, `O_SYNC` and atomic writes: what the device is asked for, and what a power cut may take.
+//! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may take.
 
 use ironmap::ErrorKind;
 use ironmap::device::{Limits, Ram};
@@ -33,7 +33,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
     }
 }
 
-/// One segment that is not written makes it a commit, or a flush, at the end; what is acknowledged outlives a power cut.
+/// One segment that is not written makes it a commit, or a flush, at the end; acknowledged data survive a power cut.
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -75,7 +75,7 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
 }
 
 /// A write that was not synced leaves blocks that count as unwritten until they are converted. To write over it with DSYNC must not be
-/// taken for an overwrite of what is durably mapped.
+/// taken for an overwrite of durably mapped blocks.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in WAYS {
@@ -90,7 +90,7 @@ fn dsync_over_what_is_not_converted_converts_it() {
     }
 }
 
-/// The same of a size that has grown without a transaction, into blocks that were preallocated behind it.
+/// The same of a size that has grown without a transaction, into blocks that were preallocated past it.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in WAYS {
@@ -110,7 +110,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A file that was made just now: its map is in no committed transaction, whoever has opened it since.
+/// A file that was made just now: its map is in no committed transaction, also if another handle has opened it since.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -128,7 +128,7 @@ fn dsync_commits_a_map_that_someone_else_has_changed() {
     assert!(found == [[0x22; BLOCK as usize], [0x11; BLOCK as usize]].concat());
 }
 
-/// All of the metadata, where DSYNC leaves out what is not needed to read the data.
+/// All of the metadata, where DSYNC leaves out metadata that are not needed to read the data.
 #[test]
 fn sync_commits_also_the_time_of_an_overwrite() {
     for way in WAYS {
@@ -146,7 +146,7 @@ fn sync_commits_also_the_time_of_an_overwrite() {
     }
 }
 
-/// fsync and fdatasync: what was written before them is there after a power cut, and converted.
+/// fsync and fdatasync: data written before them are there after a power cut, and converted.
 #[test]
 fn syncs_keep_what_was_written_before_them() {
     for data_only in [false, true] {
@@ -216,19 +216,19 @@ fn atomic_writes_are_one_bio_or_refused() {
             assert_eq!(result.unwrap_err().errno(), expected, "{way:?}: {len} at {pos}");
         }
         assert!(content(&file, &mut queue) == content_before, "{way:?}");
-        assert_eq!(map(&file), before, "{way:?}: what was refused has taken space");
+        assert_eq!(map(&file), before, "{way:?}: a refused write has taken space");
     }
 }
 
 /// The log of a volume is full of transactions of earlier lives, in which files were made that are deleted since: a recovery replays none of
-/// them, whoever does it (lwext4 issue 86). The lives end by a close and by a power cut in turn.
+/// them, neither ironmap's nor the kernel's (lwext4 issue 86). The lives end by a close and by a power cut in turn.
 #[test]
 fn transactions_of_earlier_lives_bring_nothing_back() {
     let name = |life: usize, number: usize| format!("life{life}-{number}");
     let mut image = Image::in_memory("24M", &words(EXT4));
     for life in 0..8 {
         let bench = Bench::with_image(image, Ram::LIMITS);
-        // The later ones are shorter: what follows them in the log is of the one before.
+        // The later ones are shorter: the rest of the log is of the one before.
         for number in 0..16 - life {
             drop(bench.written(&name(life, number), 1));
             if life > 0 {

@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// The error, not a short count; told as an event once; and what was not asked to be written is as before.
+/// The error, not a short count; reported as an event once; and other data are as before.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in WAYS {
@@ -31,7 +31,7 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
             let file =
                 if unwritten { bench.unwritten("file", 1024) } else { bench.written("file", 1024) };
             fail_sector(&bench, &file, 700 * BLOCK);
-            // More than a bio: what stands before the bad sector can have been written.
+            // More than a bio: data before the bad sector can have been written.
             let result = way.write((&file, &mut queue), memory(3 * MIB, 0x22), BLOCK, NONE);
             assert_eq!(kind(result), ErrorKind::Io(Errno::EIO), "{way:?}");
             let (events, _) = bench.volume.events().take();
@@ -53,7 +53,7 @@ fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     }
 }
 
-/// A write that fails behind the end, or in a hole: the size stays, what was allocated shows no old content, and behind the end it is
+/// A write that fails past the end, or in a hole: the size stays, allocated blocks show no old content, and past the end it is
 /// freed when the file is closed.
 #[test]
 fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
@@ -120,7 +120,7 @@ fn short_transfers_are_continued() {
     }
 }
 
-/// Space for a part: that part is written, as a count, and the next write is refused. What is there already can be overwritten.
+/// Space for a part: that part is written, as a count, and the next write is refused. Existing blocks can be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
     for way in WAYS {
@@ -146,7 +146,7 @@ fn without_space_for_all_a_part_is_written_and_counted() {
     }
 }
 
-/// An append that finds space for a part keeps that, and says so; the place behind it is the next one's.
+/// An append that finds space for a part keeps that, and says so; the place after it is the next one's.
 #[test]
 fn an_append_that_is_cut_short_leaves_no_gap() {
     let bench = Bench::new(EXT4);

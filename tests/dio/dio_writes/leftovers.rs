@@ -1,4 +1,4 @@
-//! What writes leave behind them when something else happens: a place that was not used, blocks behind the end, conversions beside commits,
+//! Remains of writes when other events happen: a place that was not used, blocks past the end, conversions beside commits,
 //! queues that go, journals that end.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -23,7 +23,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
-/// Who waits for requests of a queue hears of it when the queue goes.
+/// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
 fn a_queue_that_goes_with_writes_in_flight_keeps_nobody_waiting() {
     // The queue may go just before the other looks whether he has to wait: then once more.
@@ -53,7 +53,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
 }
 
 /// The size is the first thing that a conversion brings to the journal: whatever commits come between its transactions, no state of the
-/// device has written blocks behind the end that no recovery would find.
+/// device has written blocks past the end that no recovery would find.
 #[test]
 fn nothing_written_lies_behind_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -134,7 +134,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode to allocate, once; what waits for whom is counted by its name.
+/// A write into a hole locks its inode to allocate, once; waits for locks are counted by name.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -152,7 +152,7 @@ fn locks_of_writes_are_counted() {
     assert_eq!(gap, 3, "two allocations, and the rest of the block is zeroed");
 }
 
-/// What gives a program's users its owner's rights goes with a write into the inode, too.
+/// Set-id bits and capabilities are removed by a write into the inode, too.
 #[test]
 fn set_id_bits_go_with_a_write_to_inline_data() {
     for way in WAYS {
@@ -250,7 +250,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     bench.close();
 }
 
-/// An append comes behind what is about to make the file longer.
+/// An append is placed after a write that is about to make the file longer.
 #[test]
 fn an_append_comes_behind_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
@@ -268,7 +268,7 @@ fn an_append_comes_behind_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// What was preallocated behind the end stays when a file that grew towards it is closed.
+/// Blocks preallocated past the end stay when a file that grew towards it is closed.
 #[test]
 fn what_is_preallocated_behind_the_end_is_kept() {
     let bench = Bench::new(EXT4);
@@ -283,7 +283,7 @@ fn what_is_preallocated_behind_the_end_is_kept() {
     bench.close();
 }
 
-/// What a write that failed has allocated far behind the end goes with the close, though nothing lies between.
+/// Blocks that a failed write has allocated far past the end are freed by the close, though nothing lies between.
 #[test]
 fn a_failed_write_behind_a_hole_leaves_no_blocks() {
     let bench = Bench::new(EXT4);
@@ -303,7 +303,7 @@ fn a_failed_write_behind_a_hole_leaves_no_blocks() {
     bench.close();
 }
 
-/// A write that is done is no error because of what waits to be converted.
+/// A write that is done is no error because of ranges that wait to be converted.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);

@@ -1,5 +1,5 @@
-//! Direct writes: what is written is what is read, by every way and at every alignment, and what stands on the device afterwards is a sound
-//! volume with that content. Beside a model that is a vector of bytes.
+//! Direct writes: reads return the written data, by every path and at every alignment, and the device holds a sound
+//! volume with that content afterwards. Beside a model that is a vector of bytes.
 
 mod appends;
 mod bench;

@@ -146,7 +146,7 @@ impl Bench<'_> {
         self.model.put(pos, &buf);
     }
 
-    /// Several in flight that do not overlap, and a read behind them.
+    /// Several in flight that do not overlap, and a read after them.
     fn write_many(&mut self, unit: u64, what: &str) {
         let count = 1 + self.model.rng.below(12);
         let (mut at, _) = self.model.range(unit);

@@ -1,4 +1,4 @@
-//! What is done in part: requests that the device cuts short, space that ends in the middle, sectors that fail within what is to be converted.
+//! Partial work: requests that the device cuts short, space that ends in the middle, sectors that fail within a range to convert.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
-/// What the device has done in part is gone on with, with NOWAIT too: nothing may have happened where a request is refused.
+/// A partial transfer of the device is continued, with NOWAIT too: a refused request must have changed nothing.
 #[test]
 fn nowait_is_not_refused_behind_a_short_transfer() {
     require!([Need::Bare("it counts requests of the device below")]);
@@ -56,7 +56,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// One sector that cannot be zeroed keeps its own block from being converted, and nothing else: what was acknowledged stays.
+/// One sector that cannot be zeroed keeps its own block from being converted, and nothing else: acknowledged data stay.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);
@@ -92,7 +92,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
     }
 }
 
-/// What is preallocated behind the end after a write there has failed is kept; what the failed one had is not.
+/// Blocks preallocated past the end after a failed write there are kept; those of the failed write are not.
 #[test]
 fn a_failed_append_takes_nothing_along_that_comes_later() {
     let bench = Bench::new(EXT4);
@@ -112,7 +112,7 @@ fn a_failed_append_takes_nothing_along_that_comes_later() {
     bench.close();
 }
 
-/// What a lost write left behind the end does not come back where the file system's own way of writing makes the file longer.
+/// Data of a lost write past the end do not come back when the file system's own write path makes the file longer.
 #[test]
 fn a_gap_shows_nothing_that_was_lost() {
     require!([Need::Bare("the request whose end is lost is that of the device below")]);

@@ -1,4 +1,4 @@
-//! What a write may be, what it is refused for, and what it may not cost: a test for each rule.
+//! Valid writes, refused writes, and the limits of their costs: a test for each rule.
 
 use std::io::IoSlice;
 
@@ -169,7 +169,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// Aligned to the block or not, by one bio or several, what is written already costs no handle and keeps nobody out.
+/// Aligned to the block or not, by one bio or several, an overwrite of written blocks starts no handle and excludes nobody.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_nobody() {
     let bench = Bench::new(EXT4);
@@ -229,7 +229,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     file.submit_write(&mut queue, memory(2 * BLOCK, 0x22), FilePos(4 * BLOCK), NONE, 1).unwrap();
     assert_eq!(map(&file)[1], (IomapType::Unwritten, 2), "while it is in flight");
     bench.fs().sync().unwrap();
-    // What is durable now is the allocation alone.
+    // Only the allocation is durable now.
     let crashed = bench.after_crash();
     let (other, mut other_queue) = (crashed.open(file.inode(), false), crashed.queue());
     assert!(content(&other, &mut other_queue).iter().all(|byte| *byte == 0));
@@ -242,7 +242,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// What stood on the device before shows neither at the sides of what is written, nor behind the end, nor between.
+/// Old content of the device shows neither beside the written data, nor past the end, nor between.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -301,7 +301,7 @@ fn a_write_gives_its_count_and_the_next_append_begins_behind_it() {
     assert!(bench.close().dump("/file") == expected);
 }
 
-/// Preallocated blocks behind the end stay, and the size follows what is written over them.
+/// Preallocated blocks past the end stay, and the size follows the writes into them.
 #[test]
 fn the_size_follows_writes_into_what_was_preallocated_behind_the_end() {
     let bench = Bench::new(EXT4);
@@ -357,7 +357,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     bench.close();
 }
 
-/// What has lost its last name can be looked at, and opened anew, as long as someone has it open.
+/// A file without a name can be inspected, and opened again, as long as a handle has it open.
 #[test]
 fn an_open_file_without_a_name_can_be_opened_again() {
     let bench = Bench::new(EXT4);

@@ -1,4 +1,4 @@
-//! Many threads write one file at the same time: overlapping, aligned to blocks and not, over what is written, unwritten and a hole, behind
+//! Many threads write one file at the same time: overlapping, aligned to blocks and not, over written blocks, unwritten ones and a hole, past
 //! the end, some while others truncate and punch. Whatever the order was, each sector is in the end one of the writes to it, and whole
 //! (overlaps of unaligned and aligned writes: generic/538).
 //!
@@ -21,7 +21,7 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// In so many sectors all write; behind them each thread has stripes of bytes.
+/// In so many sectors all write; after them each thread has stripes of bytes.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
@@ -79,7 +79,7 @@ fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     }
 }
 
-/// Who wrote a sector, and which of his writes; `None` for zeros.
+/// The writer of a sector, and the number of the write; `None` for zeros.
 fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     if sector.iter().all(|byte| *byte == 0) {
         return None;
@@ -206,7 +206,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What is read meanwhile is as whole as the device makes it: a file in memory copies without a lock.
+    /// A concurrent read is as atomic as the device makes it: a file in memory copies without a lock.
     fn read(&mut self) {
         let made = self.place();
         let mut buffer = memory(made.count * SECTOR, 0xEE);
@@ -216,7 +216,7 @@ impl Writer<'_> {
     }
 }
 
-/// What else is done to the file meanwhile.
+/// The concurrent changes of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutator {
     None,
@@ -247,7 +247,7 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
 fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
-    // What is freed again must not be seen.
+    // Freed content must not be seen.
     let junk = fs.create(root, b"junk", ironmap::fs::NewFile::Regular, 0o644, &who).unwrap();
     fs.write(junk, FilePos(0), &vec![0xDB; 20 << 20]).unwrap();
     fs.unlink(root, b"junk").unwrap();

@@ -1,4 +1,4 @@
-//! Who waits for whom, and who is told instead: NOWAIT, and changes of a file while writes are in flight.
+//! Waits, and errors in place of waits: NOWAIT, and changes of a file while writes are in flight.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -18,7 +18,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const NOWAIT: DioFlags = DioFlags::NOWAIT;
 
-/// An allocation, growth, a size that is to be zeroed up to, what is not whole sectors: EAGAIN, and nothing has happened.
+/// An allocation, growth, a size that is to be zeroed up to, a request that is not whole sectors: EAGAIN, and nothing has happened.
 #[test]
 fn nowait_is_refused_where_metadata_would_change() {
     let bench = Bench::new(EXT4);
@@ -60,7 +60,7 @@ fn nowait_is_refused_where_metadata_would_change() {
     assert!(bench.volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// A write that is refused for want of a slot has changed no time either.
+/// A write that is refused for lack of a slot has changed no time either.
 #[test]
 fn nowait_that_is_refused_leaves_no_time() {
     let bench = Bench::new(EXT4);
@@ -142,7 +142,7 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
     }
 }
 
-/// Truncate, punch, collapse, the file system's own write: each waits until what is in flight has completed, and until then NOWAIT
+/// Truncate, punch, collapse, the file system's own write: each waits until the requests in flight have completed, and until then NOWAIT
 /// is refused.
 #[test]
 fn changes_of_the_map_wait_for_writes_in_flight() {
@@ -186,7 +186,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     }
 }
 
-/// Who would have to take the completion himself is told, and the file stays as it was.
+/// A thread that would have to take the completion itself gets an error, and the file stays as it was.
 #[test]
 fn the_thread_that_has_requests_in_flight_is_told_that_the_file_is_busy() {
     let bench = Bench::new(EXT4);
@@ -233,7 +233,7 @@ fn a_queue_does_not_wait_for_itself() {
 }
 
 /// A buffer in flight is owned by its request: to drop queue, file and volume handle at any time frees nothing that is written from
-/// (foyer issue 1286), and what was submitted is written.
+/// (foyer issue 1286), and submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);
@@ -283,7 +283,7 @@ fn an_inode_that_is_not_in_memory_is_not_read() {
     let bench = Bench::with_image(bench.close(), Ram::LIMITS);
     let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
     let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
-    // Each block several times: what is asked for once does not drive out what is in use.
+    // Each block several times: blocks that are read once do not evict those in use.
     for number in 1000..100_000 {
         assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
     }
@@ -299,7 +299,7 @@ fn an_inode_that_is_not_in_memory_is_not_read() {
             file.write_at(&mut queue, &memory(BLOCK, 0x22), FilePos(0)).unwrap();
             file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), NOWAIT).unwrap();
         } else if beneath::chosen().is_none() {
-            assert_eq!(requests, 1, "what was written");
+            assert_eq!(requests, 1, "written blocks");
         }
     }
     assert!(refused > 0, "nothing has to be read: the test says nothing");

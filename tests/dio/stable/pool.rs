@@ -25,7 +25,7 @@ fn is_whole(results: &[ironmap::Result<usize>], len: usize) -> bool {
     results.iter().all(|result| matches!(result, Ok(count) if *count == len))
 }
 
-/// And what is read is what was written.
+/// And reads return the written data.
 #[test]
 fn a_large_request_needs_no_large_pool() {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -52,14 +52,14 @@ fn a_large_request_needs_no_large_pool() {
                     let mut read = Buffer::aligned(MIB).unwrap();
                     let at = FilePos((index * MIB) as u64);
                     assert_eq!(file.read_at(&mut queue, &mut read, at).unwrap(), MIB);
-                    assert!(read[..] == bytes[index * MIB..][..MIB], "{what}: what was written");
+                    assert!(read[..] == bytes[index * MIB..][..MIB], "{what}: the written data");
                 }
                 let first = vec![memory(kind, MIB)];
                 let (results, memories) = run((Op::Read, kind), &mut queue, &file, first, NONE);
                 assert!(is_whole(&results, MIB), "{what}: {results:?}");
                 let read: Vec<u8> =
                     memories.iter().flatten().flat_map(|buf| buf.to_vec()).collect();
-                assert!(read == bytes[..MIB], "{what}: what was read");
+                assert!(read == bytes[..MIB], "{what}: the data that were read");
                 let taken = queue.bounce_bytes();
                 assert!(taken > 0 && taken <= limit, "{what}: {taken} bytes of bounce buffers");
             }
@@ -116,7 +116,7 @@ fn a_warm_pool_allocates_nothing() {
     }
 }
 
-/// Who may not wait is told that pieces are short, before anything has happened; who may, waits for its own completions.
+/// A request that may not wait fails with EAGAIN if pieces are short, before anything has happened; another waits for its own completions.
 #[test]
 fn a_pool_that_is_in_use_is_waited_for_or_is_eagain() {
     let bench = Bench::new(None);

@@ -164,7 +164,7 @@ pub(crate) fn run(
     (results, memories)
 }
 
-/// What came of requests whose memory was scribbled over.
+/// The results of requests whose memory was scribbled over.
 #[derive(Debug)]
 struct Seen {
     errors: usize,
@@ -225,7 +225,7 @@ fn bounce_and_lazy_give_no_false_error_and_no_bad_tag() {
     });
 }
 
-/// What the other tests say is said of something that can go wrong.
+/// The faults that the other tests exclude do occur without protection.
 #[test]
 fn zero_copy_gives_false_errors_and_bad_tags() {
     all(|bench, what, kind, size, simple| {

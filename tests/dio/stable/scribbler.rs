@@ -48,7 +48,7 @@ impl Rounds {
                 for at in (0..range.len).step_by(128) {
                     value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
                     let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
-                    // SAFETY: the byte is within memory that is alive, as `during` asks for. That others use it is what is tested.
+                    // SAFETY: the byte is within memory that is alive, as `during` asks for. Its use by others is the subject of the test.
                     unsafe { to.write_volatile((value >> 56) as u8) };
                 }
             }
@@ -57,7 +57,7 @@ impl Rounds {
     }
 }
 
-/// Where a buffer lies, whoever has it.
+/// The address range of a buffer, with any owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     address: usize,

@@ -1,4 +1,4 @@
-//! Which way a request goes, and what is still an error.
+//! The path of a request, and the faults that are still errors.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::stable::scribble::{Bench, KINDS, Kind, Op, memory, run};
 const NONE: DioFlags = DioFlags::empty();
 const SIZE: usize = 64 << 10;
 
-/// What each way copies: reads and writes of lent and of owned memory.
+/// The copies of each way: reads and writes of lent and of owned memory.
 const COPIED: [(StablePages, [bool; 4]); 4] = [
     (StablePages::ZeroCopy, [false, false, false, false]),
     (StablePages::Bounce, [true, true, true, true]),
@@ -43,7 +43,7 @@ fn each_way_copies_what_it_says_and_nothing_else() {
     }
 }
 
-/// The simple path is for what is not copied, and says why it was not taken.
+/// The simple path is for requests that are not copied, and says why it was not taken.
 #[test]
 fn what_is_not_copied_takes_the_simple_path() {
     let bench = Bench::new(None);

@@ -73,7 +73,7 @@ fn base(name: &'static str, size: &str, options: &str) -> Base {
     Base { name, bytes, spots }
 }
 
-/// Changes one place of a structure; what was done.
+/// Changes one place of a structure; gives a description.
 fn damage(volume: &mut Scratch, rng: &mut Rng) -> String {
     let spots = &volume.base().spots;
     let spot = spots[rng.below(spots.len() as u64) as usize];

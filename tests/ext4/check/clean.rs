@@ -8,7 +8,7 @@ use crate::common::skip::{self, Need};
 use crate::common::tree::{Scope, grow};
 use crate::require;
 
-/// Feature sets: name, size, options of mke2fs. What the kernel cannot mount here is noted.
+/// Feature sets: name, size, options of mke2fs. Sets that the kernel cannot mount here are noted.
 pub(crate) const SETS: [(&str, &str, &str); 28] = [
     ("ext4", "96M", "-t ext4 -b 4096"),
     ("1 KiB", "96M", "-t ext4 -b 1024"),
@@ -107,7 +107,7 @@ fn dirty_volumes_are_checked_as_recovered() {
         ("orphan file", "-t ext4 -b 4096 -O orphan_file"),
     ] {
         let image = Image::mke2fs("96M", &words(options));
-        // No commit by time: what is in the journal is what sync wrote.
+        // No commit by time: the journal holds only the commits of sync.
         let mount = image.mount("noatime,commit=300");
         let dir = mount.dir().join("tree");
         std::fs::create_dir(&dir).unwrap();

@@ -1,6 +1,6 @@
 //! Where ironmap and e2fsck differ for a reason.
 
-/// A difference that is none.
+/// A difference that is not a fault.
 pub(crate) struct Exception {
     /// In what e2fsck says, or in what ironmap does where that is clean.
     pub(crate) text: &'static str,
@@ -25,7 +25,7 @@ pub(crate) const IRONMAP_ALONE: &[Exception] = &[
     },
     Exception {
         text: "i_file_acl: block",
-        reason: "e2fsck tells of a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
+        reason: "e2fsck reports a wrong attribute block where a name leads to the inode; the kernel refuses that of the journal",
     },
     Exception {
         text: "inline data without the attribute system.data",

@@ -5,7 +5,7 @@
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
 
-// What finds structures in a volume, damages them and repairs checksums, shared with the tests of hostile volumes.
+// Code that finds structures in a volume, damages them and repairs checksums, shared with the tests of hostile volumes.
 #[allow(dead_code, reason = "these tests damage one place at a time")]
 #[path = "../../hostile/mutate.rs"]
 mod mutate;

@@ -1,4 +1,4 @@
-//! What e2fsck says of a volume, and what ironmap does.
+//! The verdicts of e2fsck and of ironmap on a volume.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use ironmap::VolumeOptions;
 use crate::check::exceptions::{E2FSCK_ALONE, IRONMAP_ALONE};
 use crate::common::command::output;
 
-/// What a checker says.
+/// The verdict of a checker.
 pub(crate) struct Verdict {
     pub(crate) clean: bool,
     pub(crate) text: String,

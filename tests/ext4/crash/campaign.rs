@@ -26,23 +26,23 @@ const THREADS: usize = 2;
 /// Its checksum stands in another sector than what changes in it: Linux refuses a torn one, too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
-/// What is wrong, for a reader.
+/// The fault, for a reader.
 pub(crate) type Verdict = Result<(), String>;
 
-/// What was done to a volume, and what became of its device.
+/// The operations on a volume, and the log of its device.
 pub(crate) struct Case {
     /// Names the workload, its seed included.
     pub(crate) name: String,
     pub(crate) base: Ram,
     /// The size of the volume where an integrity device may lie beneath it, and with its tags on the same device.
     pub(crate) volume: Option<u64>,
-    /// Holds a mark behind each operation: [`ours::mark`].
+    /// Holds a mark after each operation: [`ours::mark`].
     pub(crate) log: Log,
     /// One for each thread. Threads have names of their own.
     pub(crate) histories: Vec<History>,
-    /// What each of them puts in front of its names, where there are several.
+    /// The prefix of each of them for its names, where there are several.
     pub(crate) prefixes: &'static [&'static str],
-    /// Without one nothing is promised but what was synced, and that e2fsck can repair the volume.
+    /// Without one only synced data are promised, and that e2fsck can repair the volume.
     pub(crate) journal: bool,
     /// Linux's, which e2fsck 1.47 does not recover all of: it gives up with EINVAL, and goes on without.
     pub(crate) fast_commits: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     pub(crate) mount_one_in: Option<u64>,
 }
 
-/// What a campaign has looked at.
+/// The counts of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) states: AtomicUsize,
@@ -108,7 +108,7 @@ impl Case {
     /// Looks at states of the workload's log, as many as the plan allows.
     ///
     /// # Errors
-    /// The first state that breaks a rule, and what is wrong.
+    /// The first state that breaks a rule, and its fault.
     pub(crate) fn check(
         &self,
         seed: u64,
@@ -211,7 +211,7 @@ impl Case {
         Ok(())
     }
 
-    /// What ironmap sees of it, with nothing written.
+    /// The volume as ironmap sees it, with nothing written.
     fn check_state(&self, image: &Ram, state: CrashState, counts: &Counts) -> Result<Tree, String> {
         let (seen, recovered) = look(image)?;
         self.check_tree(&seen, state)?;
@@ -234,17 +234,17 @@ impl Case {
             return fsck.clean(&rewritten(image)?.0);
         }
         let (theirs, _) = look(&fsck.recovered(image)?)?;
-        // Of a commit block Linux believes the first fields alone, e2fsck only the whole: what a torn one committed may be there
+        // Of a commit block Linux believes the first fields alone, e2fsck only the whole: the changes of a torn one may be there
         // or not.
         let held = same(&theirs, seen).or_else(|fault| {
             self.check_tree(&theirs, state).map_err(|other| format!("{fault}; {other}"))
         });
         held.map_err(|fault| format!("e2fsck: {fault}"))?;
         let (written, _) = rewritten(image)?;
-        fsck.clean(&written).map_err(|fault| format!("behind ironmap: {fault}"))
+        fsck.clean(&written).map_err(|fault| format!("after ironmap: {fault}"))
     }
 
-    /// Without a journal: ironmap, which may see what is wrong, does not panic; what was synced, with nothing changed since, is
+    /// Without a journal: ironmap, which may see faults, does not panic; a synced file, with nothing changed since, is
     /// there; and e2fsck can repair the rest.
     fn check_unjournaled(
         &self,
@@ -266,7 +266,7 @@ impl Case {
             }
         } else if repair {
             count(&counts.fsck);
-            // An attribute's value that is half there has a checksum that e2fsck does not look at: what is read may be an error.
+            // An attribute's value that is half there has a checksum that e2fsck does not check: a read may fail.
             let _ = look(&fsck.repaired(image)?);
         }
         Ok(())
@@ -295,7 +295,7 @@ impl Case {
 /// Looks at so many states at most, evenly spread, on several threads.
 ///
 /// # Errors
-/// The first state that breaks a rule, and what is wrong.
+/// The first state that breaks a rule, and its fault.
 pub(crate) fn check_some(
     all: Vec<CrashState>,
     seed: u64,
@@ -317,7 +317,7 @@ fn by_kernel(image: &Ram, seen: &Tree, counts: &Counts) -> Verdict {
     same(&kernel::look(image)?, seen).map_err(|fault| format!("the kernel: {fault}"))?;
     let (written, _) = rewritten(image)?;
     same(&kernel::look(&written)?, seen)
-        .map_err(|fault| format!("the kernel, behind ironmap: {fault}"))
+        .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
 /// A recovery to the device shows the same when it is complete, and can itself be cut anywhere.
@@ -356,7 +356,7 @@ fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     Ok((device.snapshot(), record.log()))
 }
 
-/// What is on a volume, and whether its journal was recovered for that. Nothing is written.
+/// The files of a volume, and whether its journal was recovered for that. Nothing is written.
 pub(crate) fn look(image: &Ram) -> Result<(Tree, bool), String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
     let recovered = matches!(volume.ext4().unwrap().journal().state, JournalState::Recovered(_));

@@ -1,4 +1,4 @@
-//! Devices that fail at one request: whoever asked hears of it, and nothing that was promised is lost.
+//! Devices that fail at one request: the caller gets the error, and no promised data are lost.
 
 use crate::require;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn open_and_close(device: &Arc<Ram>, faults: Faults) -> (ironmap::Result<()>, u6
     (volume.and_then(|volume| volume.close()), sim.requests())
 }
 
-/// An error at any one request of a recovery is the error of who opens or closes the volume, and the next recovery completes it.
+/// An error at any one request of a recovery is the error of the open or close of the volume, and the next recovery completes it.
 #[test]
 fn a_recovery_that_meets_an_error_can_be_repeated() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -67,13 +67,13 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
     }
 }
 
-/// Made behind an error, which nothing else is.
+/// The only file that is made after an error.
 const LATER: &str = "later";
 
-/// What became of a workload on a device with faults.
+/// The result of a workload on a device with faults.
 struct Outcome {
     device: Arc<Ram>,
-    /// What the workload met, or closing the volume.
+    /// The error of the workload, or of closing the volume.
     result: ironmap::Result<()>,
     returned: usize,
     /// None where the volume could not be opened.
@@ -130,7 +130,7 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
 }
 
 /// An error at any one request of a workload, be it a read, a write or a flush, is an error of one of its operations, and an
-/// event; what is then on the device is what a crash could have left there. The volume is read-only from then on, or as it was.
+/// event; the device then has a state that a crash could have left there. The volume is read-only from then on, or as it was.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -149,14 +149,14 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
             let outcome = run(&base, &history, faults);
             let Outcome { device, result, returned, events, later, .. } = outcome;
             let what = format!("{format}, seed {seed}, {errno:?} at {fail_at} of {requests}");
-            // Who lets a file go hears of nothing.
-            assert!(result.is_err() || events != Some(0), "{what}: nobody has heard of it");
+            // Dropping a file returns no error.
+            assert!(result.is_err() || events != Some(0), "{what}: the error was not reported");
             let error = result.err().map_or("an event".to_owned(), |error| error.to_string());
             assert!(events != Some(0), "{what}: {error}: no event");
             let holds = |(mut tree, _): (Tree, bool)| {
                 let there = tree.remove(LATER).is_some();
                 if later && !there {
-                    Err("what came later is lost".to_owned())
+                    Err("later changes are lost".to_owned())
                 } else {
                     history.check(&tree, returned)
                 }
@@ -165,7 +165,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
                 let held = look(&device).and_then(holds);
                 held.unwrap_or_else(|fault| panic!("{what}: {error}: {fault}"));
             }
-            // What takes longest.
+            // The slowest part.
             if !long || faulty % 4 == 0 {
                 let repaired = fsck.repaired(&device).and_then(|repaired| look(&repaired));
                 let repaired = repaired.and_then(|seen| if journal { holds(seen) } else { Ok(()) });
@@ -223,7 +223,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
             let what =
                 format!("{edit:?}, {:?} at {:?} of {requests}", faults.errno, faults.fail_at);
             let (device, made, _) = make(faults);
-            assert!(made.is_err(), "{what}: nobody has heard of it");
+            assert!(made.is_err(), "{what}: the error was not reported");
             faulty += 1;
             if Volume::on(device.clone()).is_ok() {
                 volumes += 1;

@@ -23,7 +23,7 @@ impl Fsck {
         self.dir.path().join("image")
     }
 
-    /// The volume as e2fsck's recovery leaves it; what it found wrong where it had to repair more than that.
+    /// The volume as e2fsck's recovery leaves it; or the fault, if it had to repair more than that.
     pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
         let (repaired, said) = self.repair(image)?;
         match repair(&said) {
@@ -63,7 +63,7 @@ impl Fsck {
     }
 }
 
-/// What a volume in use may leave to whoever recovers it, because Linux does: the superblock's counts of free blocks and inodes
+/// Fields that a volume in use may leave to its recovery, because Linux does: the superblock's counts of free blocks and inodes
 /// are written when a volume is unmounted, and until then those of the groups are right; a flag says that it is in use. Of an
 /// orphan file e2fsck says that it holds orphans when it has just seen to them.
 const FORGIVEN: [&str; 4] = [
@@ -73,16 +73,16 @@ const FORGIVEN: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
 ];
 
-/// What e2fsck 1.47 leaves undone when it removes an orphan, and then finds: values of its attributes in inodes of their own. What ironmap leaves of the same orphan is held to be without fault all the same.
+/// Work that e2fsck 1.47 leaves undone when it removes an orphan, and then reports: values of its attributes in inodes of their own. After ironmap has removed the same orphan, no fault is allowed.
 const OF_ORPHANS: [&str; 3] = [
     "Connect to /lost+found? yes",
     "ref count is 2, should be 1.  Fix? yes",
     "Update quota info for",
 ];
 
-/// A repair that is none of recovery's. Of recovery and orphans e2fsck tells; what is wrong it says, and asks.
+/// A repair beyond recovery. e2fsck prints recovery and orphans as messages; for a fault it asks a question.
 fn repair(said: &str) -> Option<&str> {
-    // A commit block that is torn behind its fields is one for Linux, and for e2fsck an error: it goes on without its transaction,
+    // A commit block that is torn after its fields is valid for Linux, and for e2fsck an error: it goes on without its transaction,
     // and does not believe the list of orphans any more.
     if said.contains("was corrupt, replay was aborted.") {
         return None;

@@ -13,7 +13,7 @@ const DIRECTORIES: u64 = 4;
 /// A multiple of every block and cluster of ours.
 const UNIT: u64 = 8192;
 
-/// What a volume and its names are like.
+/// The style of a volume and its names.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     /// Files without extents have no space without content.
@@ -172,7 +172,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
     let file = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::File(_)));
     let directory = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::Directory(_)));
     let renamed = |rng: &mut Rng, how| Some(Op::Rename { from: leaf(rng)?, to: free(rng)?, how });
-    // Who renames one name of a file to another does nothing.
+    // A rename of one name of a file to another one does nothing.
     let two = |rng: &mut Rng, how| {
         let (from, to) = (leaf(rng)?, leaf(rng)?);
         (names[&from] != names[&to]).then_some(Op::Rename { from, to, how })
@@ -241,7 +241,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Punch => space(rng, history, style, Space::Punch)?,
         Collapse => space(rng, history, style, Space::Collapse)?,
         Insert => space(rng, history, style, Space::Insert)?,
-        // What is made in a directory inherits this one.
+        // New files in a directory inherit this one.
         NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
         Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
             let path = any(rng, names, |node| node.id().is_some())?;

@@ -1,7 +1,7 @@
-//! What a workload did, and from that what a volume may hold after a crash.
+//! The changes of a workload, and the states of a volume that they allow after a crash.
 //!
-//! The name space, and what inodes say of their files, go from one transaction to the next, so they are as they were after one of
-//! the operations: not before the last whose promise had been given, not behind the one that was under way. Each byte of a file
+//! The name space, and the attributes of inodes, go from one transaction to the next, so they are as they were after one of
+//! the operations: not before the last whose promise had been given, not after the one that was under way. Each byte of a file
 //! is one that the file held there since the last promise for its data, or zero where it had none.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use crate::crash::op::{Op, Space, Special};
 use crate::crash::seen::{Body, Seen, Tree};
 use crate::crash::state::{About, Id, Names, Node, State};
 
-/// What free space is filled with: the stale data of others, which no file may ever show.
+/// The fill of free space: the stale data of others, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
-/// What a completed operation promises of what was before it.
+/// The promise of a completed operation about earlier ones.
 #[derive(Clone, Debug)]
 struct Promise {
     /// The operation that gave it.
@@ -24,11 +24,11 @@ struct Promise {
     file: Option<Id>,
 }
 
-/// What was done, and what each name and file was after it. Operations are numbered from 1; 0 is the volume before them.
+/// The operations, and the state of each name and file after each. Operations are numbered from 1; 0 is the volume before them.
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) ops: Vec<Op>,
-    /// What it writes differs from what others write, but by chance.
+    /// Its data differ from those of other workloads, except by chance.
     seed: u64,
     /// Each state with the operation that made it.
     states: Vec<(usize, State)>,
@@ -67,7 +67,7 @@ impl History {
         &self.state().names
     }
 
-    /// What a file or directory says of itself now.
+    /// The attributes of a file or directory now.
     pub(crate) fn about(&self, id: Id) -> &About {
         &self.state().about[&id]
     }
@@ -82,7 +82,7 @@ impl History {
         self.contents[file].last().map_or(&[], |(_, content)| content)
     }
 
-    /// What the operation of a number writes at a position: no zero, and nothing of what free space is filled with.
+    /// The byte that the operation of a number writes at a position: never zero, and never the fill of free space.
     pub(crate) fn written(&self, number: usize, pos: usize) -> u8 {
         let number = (number as u64) ^ self.seed << 16;
         let mixed = (number << 32 | pos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -203,7 +203,7 @@ impl History {
         self.contents[file].push((number, content));
     }
 
-    /// Whether a volume may look like this when so many operations had returned; what is wrong with it otherwise.
+    /// Whether a volume may look like this when so many operations had returned; gives the fault otherwise.
     pub(crate) fn check(&self, tree: &Tree, returned: usize) -> Result<(), String> {
         let under_way = returned + 1;
         let promised = self.promises.iter().filter(|promise| promise.number <= returned);
@@ -281,7 +281,7 @@ impl History {
         faults
     }
 
-    /// What is wrong with the content of a file.
+    /// The fault of the content of a file.
     fn fault_of(&self, file: Id, content: &[u8], returned: usize) -> Option<String> {
         let promised = self.promises.iter().filter(|promise| {
             promise.number <= returned && promise.file.is_none_or(|promised| promised == file)
@@ -299,7 +299,7 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // What is written behind a shift goes to the blocks where they are: it shows at the old place while the shift is not there.
+        // Data written after a shift go to the blocks where they are: they show at the old place while the shift is not there.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {
             if *of == file && (since + 1..=returned + 1).contains(number) {
@@ -316,8 +316,7 @@ impl History {
             places.into_iter().any(held)
         };
         let pos = content.iter().enumerate().position(|(pos, byte)| !allowed(pos, *byte))?;
-        let what =
-            if content[pos] == STALE { "what free space held" } else { "no byte of its own" };
+        let what = if content[pos] == STALE { "data of free space" } else { "no byte of its own" };
         Some(format!(
             "{:#x} at {pos} of {}, {what}, since operation {since}",
             content[pos],

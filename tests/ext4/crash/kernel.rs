@@ -1,4 +1,4 @@
-//! Workloads run by the kernel's ext4 on a device that is recorded: what it leaves behind is recovered as it would do it, and
+//! Workloads run by the kernel's ext4 on a device that is recorded: the states that it leaves are recovered as it would do it, and
 //! the rules that are held against ironmap hold for Linux.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +55,7 @@ impl Drop for Mount {
     }
 }
 
-/// What the kernel shows of a volume, which it recovers.
+/// The files of a volume as the kernel shows it after its recovery.
 pub(crate) fn look(image: &Ram) -> Result<Tree, String> {
     let scratch = scratch_in(Path::new("/dev/shm"));
     let path = scratch.path().join("image");
@@ -127,7 +127,7 @@ fn xattrs(at: &Path) -> std::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// What the kernel does to a device that holds `base` when it mounts it, runs the operations and unmounts it.
+/// The kernel's requests to a device that holds `base` when it mounts it, runs the operations and unmounts it.
 pub(crate) fn record(base: &Ram, history: &History, options: &str) -> Log {
     let dir = scratch();
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));

@@ -1,4 +1,4 @@
-//! Power cuts: a recorded device is cut between any two of its writes, with any part of what was not flushed, and what is left is
+//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes, and the result is
 //! consistent, holds everything that was promised, and nothing that was not.
 //!
 //! `IRONMAP_CRASH_STATES` asks for so many states of each kind of workload, and for an error at every request: `./x crash`.
@@ -31,7 +31,7 @@ use ironmap::device::{Device, Entry};
 use layouts::{KERNEL, OURS, QUOTA, UNJOURNALED};
 use pairs::Start;
 
-/// How much is looked at: what of a workload's states, and how many states of each kind of workload.
+/// How much is checked: which states of a workload, and how many states of each kind of workload.
 struct Effort {
     plan: Plan,
     states: usize,
@@ -118,7 +118,7 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
     Case { journal, volume: Some(stale.size()), ..case }
 }
 
-/// A workload that threads of ironmap's ran, in the same directory among others. Which comes first is chance: what is kept of a
+/// A workload that threads of ironmap's ran, in the same directory among others. Their order is random: the record of a
 /// state that fails has the log, which the seed does not give again.
 fn by_threads(seed: u64, format: &str) -> Case {
     const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
@@ -135,14 +135,14 @@ fn by_threads(seed: u64, format: &str) -> Case {
     Case { name, base, volume, log, histories, prefixes, journal: true, fast_commits: false }
 }
 
-/// What ironmap leaves is recovered by itself, by e2fsck and by the kernel.
+/// A crashed volume of ironmap is recovered by itself, by e2fsck and by the kernel.
 #[test]
 fn what_ironmap_leaves_is_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("ironmap's crashes", cases);
 }
 
-/// The same of each two operations, one behind the other.
+/// The same of each two operations, one after the other.
 #[test]
 fn what_ironmap_leaves_of_two_operations_is_recovered() {
     let Effort { plan, states, long } = Effort::new();
@@ -192,7 +192,7 @@ fn what_threads_of_ironmap_leave_is_recovered() {
     Effort::new().look("crashes of threads", cases);
 }
 
-/// Without a journal what was synced is there, and e2fsck can repair what was not.
+/// Without a journal synced data are there, and e2fsck can repair the rest.
 #[test]
 fn what_ironmap_leaves_without_a_journal_can_be_repaired() {
     let cases = workloads(&UNJOURNALED).map(|(seed, format)| (seed, by_ironmap(seed, format)));
@@ -232,10 +232,7 @@ fn broken_promises_are_found() {
     let layout = ("-t ext4 -b 1024 -J size=1", "nodelalloc,data=writeback,dioread_lock");
     let check = |case: Case, seed| Some(case.check(seed, plan, &Counts::default()).err()?.1);
     let stale = (0..50).find_map(|seed| check(by_kernel(seed, layout), seed));
-    assert!(
-        stale.as_ref().is_some_and(|fault| fault.contains("what free space held")),
-        "{stale:?}"
-    );
+    assert!(stale.as_ref().is_some_and(|fault| fault.contains("data of free space")), "{stale:?}");
 
     let without_flushes = |seed| {
         let case = by_kernel(seed, KERNEL[0]);

@@ -63,13 +63,13 @@ pub(crate) enum Special {
     Device(u32, u32),
 }
 
-/// What a whiteout is.
+/// The special file of a whiteout.
 pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
 
-/// What `renameat2` does with the two names.
+/// The modes of `renameat2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renaming {
-    /// What is at the new name is replaced.
+    /// The file of the new name is replaced.
     Plain,
     NoReplace,
     Exchange,
@@ -77,7 +77,7 @@ pub(crate) enum Renaming {
     Whiteout,
 }
 
-/// What fallocate(2) does with a range.
+/// The modes of fallocate(2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Space {
     Allocate { keep_size: bool },
@@ -104,7 +104,7 @@ impl Space {
     }
 }
 
-/// What an inode says of its file.
+/// The attributes that an operation sets.
 #[derive(Clone, Debug)]
 pub(crate) enum Set {
     Permissions(u32),

@@ -21,7 +21,7 @@ pub(crate) const WHO: Credentials = Credentials { uid: 0, gid: 0, umask: 0o022 }
 /// Time stands still: a workload does the same each time.
 pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
 
-/// What ironmap does to a device that holds `base` when it opens it, runs these of the operations and closes it.
+/// The requests of ironmap to a device that holds `base` when it opens it, runs these of the operations and closes it.
 pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     record.mark(ops.start as u64);

@@ -1,4 +1,4 @@
-//! Every operation behind every other one, in one transaction or with a sync between them.
+//! Every operation after every other one, in one transaction or with a sync between them.
 
 use ironmap::device::{Device, Ram};
 
@@ -27,7 +27,7 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
 /// A volume that pairs of operations begin with.
 pub(crate) struct Start {
     format: &'static str,
-    /// With what lies beneath it.
+    /// With the layer beneath it.
     base: Ram,
     /// Of the volume.
     size: u64,
@@ -76,7 +76,7 @@ impl Start {
                 let case = Case::new(name, self.base.snapshot(), log, history);
                 return Some(Case { volume: Some(self.size), ..case });
             }
-            // What they need is made, and synced, so that they are alone.
+            // Their needs are made, and synced, so that they are alone.
             push_any(&mut rng, &mut before, style);
             if !matches!(before.ops.last(), Some(Op::Sync)) {
                 before.push(Op::Sync);

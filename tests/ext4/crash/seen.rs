@@ -5,13 +5,13 @@ use ironmap::units::FilePos;
 use ironmap::{FileOptions, Queue, QueueOptions, Result, Volume};
 use std::collections::BTreeMap;
 
-/// Every path, without a leading slash, but for `lost+found`.
+/// Every path, without a leading slash, except for `lost+found`.
 pub(crate) type Tree = BTreeMap<String, Seen>;
 
 /// The one flag that workloads change.
 pub(crate) const NO_DUMP: u32 = 0x40;
 
-/// What a path shows.
+/// The file of a path, as it is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) inode: u64,
@@ -67,7 +67,7 @@ impl Walk<'_> {
     fn directory(&mut self, directory: &Inode, path: &str) -> Result<()> {
         for entry in directory.read_dir()? {
             let entry = entry?;
-            // What e2fsck puts there is no part of it.
+            // Files that e2fsck puts there are not part of it.
             let lost = path.is_empty() && entry.name == b"lost+found";
             if lost || matches!(entry.name.as_slice(), b"." | b"..") {
                 continue;

@@ -1,4 +1,4 @@
-//! A name space, and what each inode in it says of its file: what goes as one from transaction to transaction.
+//! A name space, and the attributes of each inode in it: together they go from transaction to transaction.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::crash::seen::{NO_DUMP, Seen};
 /// A file or directory by the order of creation.
 pub(crate) type Id = usize;
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     File(Id),
@@ -60,7 +60,7 @@ impl State {
     }
 }
 
-/// What an inode says of its file.
+/// The attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     permissions: u32,
@@ -73,7 +73,7 @@ pub(crate) struct About {
 }
 
 impl About {
-    /// Of what was just made.
+    /// Of a new file.
     pub(crate) fn new() -> Self {
         Self {
             permissions: 0o755,
@@ -102,7 +102,7 @@ impl About {
         }
     }
 
-    /// What a volume shows differently.
+    /// The first difference to a volume.
     pub(crate) fn fault(&self, seen: &Seen) -> Option<String> {
         let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         if self.has_acl {

@@ -36,7 +36,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that is to be seen as a file, until the drop. Whoever uses the file must have let it go by then.
+/// A device that is to be seen as a file, until the drop. All users of the file must have closed it by then.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -92,7 +92,7 @@ fn serve(mut fuse: File, device: &dyn Device) {
         reply.extend(errno.to_ne_bytes());
         reply.extend(&header[8..16]);
         reply.extend(payload);
-        // Who asked may be gone.
+        // The process that asked may be gone.
         let _ = fuse.write(&reply);
     }
 }

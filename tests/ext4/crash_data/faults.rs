@@ -13,8 +13,8 @@ use crate::crash_data::workload::{CLOCK, Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
-/// An error at any one request is an error of an operation, and an event. What was acknowledged before stays, and what is then on the
-/// device is what a crash could have left.
+/// An error at any one request is an error of an operation, and an event. Data acknowledged before stay, and the
+/// device then has a state that a crash could have left.
 #[test]
 fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
@@ -32,7 +32,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // Requests that were made again make no event; where the last handle of a file goes, there is nobody else to hear of one.
+            // Requests that were made again make no event; where the last handle of a file goes, nobody else can get one.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -55,7 +55,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
-                // What was in flight may have met it, and told of it with its completion.
+                // A request in flight may have met it, and reported it with its completion.
                 assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
                 assert!(!events.is_empty(), "{what}: {error}: no event");
             }

@@ -1,4 +1,4 @@
-//! Devices that lose their cache with a flush that they fail. The kernel tells of such a failure once: the next flush succeeds.
+//! Devices that lose their cache with a flush that they fail. The kernel reports such a failure once: the next flush succeeds.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::crash_data::workload::{CLOCK, Kind, run};
 
 const LENGTH: usize = 40;
 
-/// What a write-through request does beside its own work.
+/// The effect of a write-through request beside its own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// Nothing: the device knows FUA.
@@ -40,7 +40,7 @@ struct Forgetful {
 #[derive(Debug)]
 struct Cache {
     durable: Ram,
-    /// What was written since the last flush: positions and lengths.
+    /// The writes since the last flush: positions and lengths.
     since: Vec<(DevOffset, u64)>,
     flushes: u64,
     fail_at: Option<u64>,
@@ -106,7 +106,7 @@ fn put(ram: &Ram, bytes: &[u8], at: DevOffset) {
     ram.write_all_at(&[IoSlice::new(&buffer)], at, false).unwrap();
 }
 
-/// A failed flush ends the volume, whoever made it: each kind of sync says so from then on, and what was acknowledged before is there.
+/// A failed flush ends the volume, from any caller: each kind of sync fails from then on, and data acknowledged before are there.
 #[test]
 fn no_sync_succeeds_after_a_flush_that_failed() {
     let fsck = Fsck::new();
@@ -137,7 +137,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
-                assert!(outcome.result.is_err(), "{what}: nobody hears of it");
+                assert!(outcome.result.is_err(), "{what}: the error was not reported");
                 assert_syncs_fail(&opened, &what);
                 drop(opened);
                 tried += 1;

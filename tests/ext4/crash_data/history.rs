@@ -1,7 +1,7 @@
-//! What was done to files, and what a crash may therefore show of them.
+//! The changes of files, and the states that a crash may therefore leave.
 //!
-//! A file is looked at in cells: each holds its file, its place and the number of the write, so that what does not belong where it
-//! is found is known. A change is certain when it was acknowledged with O_DSYNC, or before a sync that returned; of what came later
+//! A file is looked at in cells: each holds its file, its place and the number of the write, so that data that do not belong where they
+//! are found are recognised. A change is certain when it was acknowledged with O_DSYNC, or before a sync that returned; of later changes
 //! any part may be there.
 
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +12,7 @@ use crate::crash::seen::{Body, Tree};
 /// In bytes. Less than a sector, so that writes can share one.
 pub(crate) const CELL: u64 = 16;
 
-/// What free space is filled with: the stale data of others, which no file may ever show.
+/// The fill of free space: the stale data of others, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
 /// A file, by the order in which they were made. Its name is never used again.
@@ -44,7 +44,7 @@ struct Change {
     when: When,
 }
 
-/// The events at which something was begun, and returned. What has failed never does.
+/// The events at which an operation was begun, and returned. A failed one never returns.
 #[derive(Clone, Copy, Debug)]
 struct When {
     begin: u64,
@@ -69,7 +69,7 @@ pub(crate) struct History {
     files: Vec<Vec<Change>>,
     /// Of one file, or of all.
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes whose data were made for another position, and how far behind the one that they have that was.
+    /// Writes whose data were made for another position, and how far after their present one that was.
     moved: HashMap<u32, u64>,
 }
 
@@ -145,11 +145,11 @@ impl History {
         self.syncs.push((file, When { begin, end: Some(end) }));
     }
 
-    /// What of the changes of a file is there for sure after some events.
+    /// Whether a change of a file is certain after some events.
     fn is_certain(&self, file: FileId, change: &Change, now: u64) -> bool {
         let Some(end) = change.when.end.filter(|end| *end <= now) else { return false };
         let covers = |of: Option<FileId>| match change.what {
-            // Who syncs a file has not asked for its names.
+            // A sync of a file does not cover its names.
             What::Unlink => of.is_none(),
             _ => of.is_none_or(|of| of == file),
         };
@@ -163,7 +163,7 @@ impl History {
     /// Whether a volume shows what it may after the first `now` events.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault.
     pub(crate) fn check(&self, tree: &Tree, now: u64) -> Result<(), String> {
         let known: BTreeSet<_> = (0..self.files.len()).map(name).collect();
         if let Some(path) = tree.keys().find(|path| !known.contains(*path)) {
@@ -178,7 +178,7 @@ impl History {
         Ok(())
     }
 
-    /// What was done to a file, for a reader.
+    /// The changes of a file, for a reader.
     fn story(&self, file: FileId, now: u64) -> String {
         let changes = self.files[file].iter().filter(|change| change.when.had_begun(now));
         let lines = changes.map(|change| {
@@ -232,7 +232,7 @@ fn check_cell(
     } else if found == cell(file, number, pos + moved.get(&number).unwrap_or(&0)) {
         format!("write {number}")
     } else if found.iter().all(|byte| *byte == STALE) {
-        return Err(format!("byte {pos}: what free space held"));
+        return Err(format!("byte {pos}: data of free space"));
     } else {
         return Err(format!("byte {pos}: data of others: {found:02x?}"));
     };
@@ -260,7 +260,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     options
 }
 
-/// The sizes that a file may have. Writes in flight grow it in any order; whoever truncates it waits for them.
+/// The sizes that a file may have. Writes in flight grow it in any order; a truncation waits for them.
 fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
     // Before the last truncation, and since.
     let (mut older, mut newer) = (BTreeSet::new(), BTreeSet::from([0]));

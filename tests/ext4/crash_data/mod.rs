@@ -1,4 +1,4 @@
-//! Power cuts while files are written past the page cache: what was acknowledged as durable is there, and nothing shows that was not
+//! Power cuts while files are written past the page cache: data acknowledged as durable are there, and no data show that were not
 //! written to where it is found.
 //!
 //! `IRONMAP_CRASH_STATES` asks for so many states, one in ten of them shown to e2fsck: `./x crash`.
@@ -19,7 +19,7 @@ use ironmap::device::{Entry, Log};
 use states::{Case, Counts, Plan};
 use workload::Kind;
 
-/// What of a workload's states is looked at, and how many states in all.
+/// Which states of a workload are checked, and how many states in all.
 fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {

@@ -14,7 +14,7 @@ use crate::crash_data::workload::{DEPTH, FILE_LIMIT, Flight, Kind, Run};
 const IN_A_ROW: u64 = 5;
 
 impl Run<'_> {
-    /// A range of a file: within it, at its end, or behind that; of cells, sectors or blocks.
+    /// A range of a file: within it, at its end, or past that; of cells, sectors or blocks.
     pub(crate) fn range(&mut self, at: usize) -> Range<u64> {
         let unit = [CELL, 512, 512, 4096][self.rng.below(4) as usize];
         let size = self.files[at].size;
@@ -67,7 +67,7 @@ impl Run<'_> {
         }
     }
 
-    /// Prepares a write: what it overlaps is complete, and its data name it.
+    /// Prepares a write: writes that it overlaps are complete, and its data name it.
     fn buffer(&mut self, at: usize, range: &Range<u64>) -> Result<(u32, Buffer)> {
         let id = self.files[at].id;
         let overlaps = |flight: &Flight| {

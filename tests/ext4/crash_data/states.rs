@@ -27,7 +27,7 @@ pub(crate) struct Case {
     /// Names the workload, its seed included.
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// With what lies beneath the volume.
+    /// With the layer beneath the volume.
     pub(crate) base: Ram,
     /// Of the volume.
     pub(crate) size: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Plan {
     pub(crate) fsck_one_in: usize,
 }
 
-/// What was looked at.
+/// The counts of checks.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) workloads: AtomicUsize,
@@ -96,14 +96,14 @@ impl Case {
             self.crashes().state(state).store(&file).expect("store the image");
             let event = self.events(state);
             let path = path.display();
-            panic!("{}, state {state}, behind event {event}: {fault}\nkept as {path}", self.name);
+            panic!("{}, state {state}, after event {event}: {fault}\nkept as {path}", self.name);
         }
     }
 
     /// Looks at states of the workload's log, as many as the plan allows.
     ///
     /// # Errors
-    /// The first state that breaks a rule, and what is wrong.
+    /// The first state that breaks a rule, and its fault.
     pub(crate) fn check(
         &self,
         seed: u64,
@@ -149,13 +149,13 @@ impl Case {
         self.log.marks(state.cut).max().unwrap_or(0)
     }
 
-    /// What ironmap sees of it, with nothing written.
+    /// The volume as ironmap sees it, with nothing written.
     fn check_state(&self, image: &Ram, now: u64) -> Result<(), String> {
         self.history.check(&look(image)?, now)
     }
 
-    /// e2fsck and ironmap recover it to the device: then nothing is wrong, the files hold what they may, and what is behind their ends
-    /// shows nothing.
+    /// e2fsck and ironmap recover it to the device: then nothing is wrong, the files hold allowed data, and blocks past their ends
+    /// show nothing.
     fn check_closely(&self, image: &Ram, now: u64, fsck: &Fsck) -> Result<(), String> {
         if !self.clusters {
             let behind_fsck = look(&fsck.recovered(image)?)?;
@@ -168,7 +168,7 @@ impl Case {
         let recovered =
             Volume::writable_on(device.clone(), CLOCK).and_then(|volume| volume.close());
         recovered.map_err(|error| format!("opened for writing: {error}"))?;
-        fsck.clean(&device).map_err(|fault| format!("behind ironmap: {fault}"))?;
+        fsck.clean(&device).map_err(|fault| format!("after ironmap: {fault}"))?;
         let seen = look(&device)?;
         self.history.check(&seen, now).map_err(|fault| format!("recovered: {fault}"))?;
         longer_ones_show_nothing(&device, &seen)
@@ -198,14 +198,14 @@ fn longer_ones_show_nothing(device: &Arc<Ram>, seen: &Tree) -> Result<(), String
         if let Some(at) = behind.iter().position(|byte| *byte != 0) {
             let (end, shown) = (before.len(), &behind[at..behind.len().min(at + 16)]);
             return Err(format!(
-                "{path}, of {end} bytes, shows {shown:02x?} {at} bytes behind its end"
+                "{path}, of {end} bytes, shows {shown:02x?} {at} bytes past its end"
             ));
         }
     }
     Ok(())
 }
 
-/// What is on a volume. Nothing is written.
+/// The files of a volume. Nothing is written.
 pub(crate) fn look(image: &Ram) -> Result<Tree, String> {
     let volume = Volume::on(Arc::new(image.snapshot())).map_err(|error| error.to_string())?;
     tree(&volume).map_err(|error| error.to_string())

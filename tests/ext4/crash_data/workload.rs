@@ -1,4 +1,4 @@
-//! Direct writes by chance, one behind the other and many in flight, mixed with all that moves and frees blocks.
+//! Direct writes by chance, one after the other and many in flight, mixed with all that moves and frees blocks.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const FILES: usize = 6;
 /// So many requests are in flight at once.
 pub(crate) const DEPTH: usize = 12;
 
-/// What a workload does.
+/// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Everything,
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 pub(crate) struct Run<'v> {
     volume: &'v Volume,
     pub(crate) kind: Kind,
-    /// Hears of each event.
+    /// Called at each event.
     mark: &'v dyn Fn(u64),
     pub(crate) rng: Rng,
     pub(crate) queue: Queue,
@@ -61,7 +61,7 @@ pub(crate) struct Flight {
     pub(crate) change: ChangeId,
 }
 
-/// What became of a workload.
+/// The result of a workload.
 pub(crate) struct Outcome {
     pub(crate) history: History,
     /// The event after which promises are kept.
@@ -70,7 +70,7 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<()>,
 }
 
-/// Runs so many operations of a seed, or those until one fails. `mark` hears of each event.
+/// Runs so many operations of a seed, or those until one fails. `mark` is called at each event.
 pub(crate) fn run(
     volume: &Volume,
     kind: Kind,

@@ -44,7 +44,7 @@ fn assert_corrupt<T>(result: Result<T, Error>, dir: &Inode, field: &str) {
     assert_eq!((place.inode, place.field), (Some(dir.number()), field), "{error}");
 }
 
-/// Every field of an entry that can be wrong is found wrong. The first entry of the linear directory behind `.` and `..`
+/// Every field of an entry that can be wrong is found wrong. The first entry of the linear directory after `.` and `..`
 /// stands at byte 24.
 #[test]
 fn broken_entries_are_refused_by_field() {
@@ -281,7 +281,7 @@ fn broken_attribute_blocks_are_refused() {
     }
 }
 
-/// Who only reads lists all names of a directory whose hash tree has a broken root, from any of them on, as Linux does.
+/// A read-only volume lists all names of a directory whose hash tree has a broken root, from any of them on, as Linux does.
 #[test]
 fn a_directory_with_a_broken_root_is_listed() {
     for (offset, bytes) in [(0x1C, &[99][..]), (0x1E, &[3]), (0x20, &[0xFF, 0xFF]), (0x22, &[0, 0])]

@@ -140,7 +140,7 @@ fn every_hash_function_finds_every_name() {
     }
 }
 
-/// What the kernel put in a directory is found, through a tree of three levels of nodes.
+/// The kernel's names in a directory are found, through a tree of three levels of nodes.
 #[test]
 fn kernel_made_directories_of_any_depth_are_found_whole() {
     require!([Need::Root]);

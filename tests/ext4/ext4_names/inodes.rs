@@ -1,4 +1,4 @@
-//! Inodes by their number: what is deleted is gone, and what contradicts itself is refused.
+//! Inodes by their number: a deleted inode is gone, and an inconsistent one is refused.
 
 use std::fs;
 

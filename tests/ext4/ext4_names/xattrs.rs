@@ -15,7 +15,7 @@ use crate::require;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What the system calls say of a file.
+/// The attributes of a file by the system calls.
 fn by_system_calls(path: &Path) -> Attributes {
     let mut names = vec![0; 64 << 10];
     let len = rustix::fs::llistxattr(path, &mut names).unwrap();
@@ -44,7 +44,7 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// What the kernel wrote, wherever it put it, is what it would say itself: names, values, and access lists in the form of
+/// Attributes that the kernel wrote, at any place, are read as the kernel reads them: names, values, and access lists in the form of
 /// its system call.
 #[test]
 fn attributes_are_those_that_the_kernel_gives() {
@@ -95,7 +95,7 @@ fn attributes_are_those_that_the_kernel_gives() {
     }
 }
 
-/// Without the kernel: what debugfs wrote, of every kind of name that it knows.
+/// Without the kernel: attributes that debugfs wrote, of every kind of name that it knows.
 #[test]
 fn attributes_are_those_that_debugfs_wrote() {
     let source = scratch();

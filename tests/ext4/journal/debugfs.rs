@@ -217,7 +217,7 @@ fn flip(image: &Image, index: u64, byte: usize) {
     image.poke_block(block, byte as u64, &[changed]);
 }
 
-/// What becomes of the two transactions of [`broken`]. They stand in blocks 1 to 8: descriptor, two copies, commit, twice.
+/// The result of the two transactions of [`broken`]. They stand in blocks 1 to 8: descriptor, two copies, commit, twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
     /// Both transactions are replayed.
@@ -269,7 +269,7 @@ fn broken(open: &str, index: u64, byte: usize, expect: Expect) {
 fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     use Expect::{Corrupt, First, None};
     for version in ["", "-c", "-c -v 2", "-c -v 3"] {
-        // Magic, type, sequence: what follows is no longer the log.
+        // Magic, type, sequence: the rest is no longer the log.
         broken(version, 1, 0, None);
         broken(version, 1, 7, None);
         broken(version, 5, 0, First);
@@ -332,7 +332,7 @@ fn noise_in_the_journal_is_survived() {
     }
 }
 
-/// The numbers of transactions begin again at 0 behind the largest.
+/// The numbers of transactions begin again at 0 after the largest.
 #[test]
 fn transaction_numbers_wrap_around() {
     for (block_size, options, open) in FORMATS {

@@ -1,5 +1,5 @@
-//! A volume whose journal holds fast commits, opened for writing: they become part of it. What e2fsck says of it and what the kernel's own
-//! recovery of a copy shows are the oracles; a reading of the volume as it was shows the same. Needs root.
+//! A volume whose journal holds fast commits, opened for writing: they become part of it. The output of e2fsck and the view after the kernel's own
+//! recovery of a copy are the oracles; a reading of the volume as it was shows the same. Needs root.
 
 use std::fs::{self, File, OpenOptions as Options};
 use std::io::Write;
@@ -42,7 +42,7 @@ fn recover(dirty: &Image, what: &str) -> Image {
     image
 }
 
-/// What a reading of the dirty volume shows, without what is not recorded: the blocks of directories and the nodes of maps, how many
+/// The view of the dirty volume by a reader, without the parts that are not recorded: the blocks of directories and the nodes of maps, how many
 /// subdirectories there are, and when entries changed.
 fn seen(image: &Image) -> View {
     let mut view = Subject::open(image).view();
@@ -107,7 +107,7 @@ fn append(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// One of each kind of change behind a full commit, with a name made and removed, and a number that belongs to another file now.
+/// One of each kind of change after a full commit, with a name made and removed, and a number that belongs to another file now.
 fn one_of_each(root: &Path) {
     let at = |name: &str| root.join(name);
     let bytes = |number: u8| vec![number; 20_000];

@@ -114,7 +114,7 @@ impl Scenario {
     }
 }
 
-/// Commits what has happened.
+/// Commits all changes.
 pub(crate) fn sync(mounted: &LoopMount) {
     rustix::fs::syncfs(File::open(mounted.dir()).unwrap()).unwrap();
 }
@@ -125,16 +125,16 @@ fn wraps(image: &Image) -> bool {
     blocks.windows(2).any(|pair| pair[1] < pair[0])
 }
 
-/// What the kernel's recovery does to inodes beside what the journal says.
+/// Changes of inodes by the kernel's recovery that the journal does not hold.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// Of fast commits: Linux adds to directories anew, at the time of the replay; and it leaves to a new file, behind the
-    /// end, what the former owner of its number had allocated.
+    /// Of fast commits: Linux adds names to directories at the time of the replay; and it leaves to a new file, past the
+    /// end, the blocks that the former owner of its number had allocated.
     Fast,
 }
 
-/// What the kernel shows after its recovery of a copy; or its refusal.
+/// The kernel's view after its recovery of a copy; or its refusal.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
     // Later than all that the workload did; the copy takes longer than a tick of the clock that time stamps are taken from.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -202,7 +202,7 @@ fn journaled_data() {
     }
 }
 
-/// The numbers of transactions begin again at 0 behind the largest.
+/// The numbers of transactions begin again at 0 after the largest.
 #[test]
 fn transaction_numbers_wrap_around() {
     require!([Need::Root]);
@@ -254,7 +254,7 @@ fn fast_commits() {
     assert!(fast_commits > 0, "{runs} runs without a fast commit");
 }
 
-/// A byte of the log is wrong: what the kernel refuses is refused, and what it makes of the rest is shown.
+/// A byte of the log is wrong: journals that the kernel refuses are refused, and the others give the kernel's result.
 #[test]
 fn broken_journals_are_what_the_kernel_makes_of_them() {
     require!([Need::Root]);

@@ -23,7 +23,7 @@ fn journal(image: &Image) -> Result<Journal> {
 fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     let inode = volume.fs().inode(InodeNo(number))?;
     let file = volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable()))?;
-    // What a broken journal makes of the size is not to be believed.
+    // The size after a broken journal cannot be trusted.
     let mut bytes = vec![0; file.size().min(1 << 24) as usize];
     let count =
         file.read_at(&mut volume.queue(&QueueOptions::default())?, &mut bytes, FilePos(0))?;

@@ -1,4 +1,4 @@
-//! What happens on a volume while its journal fills.
+//! The operations on a volume while its journal fills.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, symlink};

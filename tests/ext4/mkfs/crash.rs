@@ -22,7 +22,7 @@ fn bytes(device: &Ram) -> Vec<u8> {
 fn a_volume_is_there_as_a_whole_or_not_at_all() {
     for text in ["", "-b 4096", "-b 2048 -O ^metadata_csum"] {
         let base = Ram::new(SIZE);
-        // What was there before is a sound volume too.
+        // The device held a sound volume before, too.
         let before = MkfsOptions { uuid: Some([9; 16]), ..options("-b 1024") };
         Volume::make(&base, &before).unwrap();
         let record = Record::new(Arc::new(base.snapshot()));

@@ -1,4 +1,4 @@
-//! What a device holds before, and what it holds afterwards.
+//! The content of a device before and after mkfs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use crate::require;
 
 const MIB: u64 = 1 << 20;
 
-/// A file of bytes that are no zeros, so that what is not written shows.
+/// A file of bytes other than zero, so that unwritten ranges show.
 fn dirty(size: u64) -> Image {
     let image = Image::none();
     fs::write(image.path(), vec![0xA5; size as usize]).unwrap();
@@ -33,7 +33,7 @@ fn same_options_make_the_same_bytes() {
     assert_ne!(uuids[0], uuids[1]);
 }
 
-/// Nothing of what was there before is taken for part of the volume.
+/// No old content is taken for part of the volume.
 #[test]
 fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     for text in
@@ -57,12 +57,12 @@ fn a_volume_may_be_smaller_than_its_device() {
     make_on(&image.path(), &MkfsOptions { size: Some(20 * MIB), ..options("") }).unwrap();
     image.check();
     let rest = fs::read(image.path()).unwrap().split_off(20 << 20);
-    assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote behind its end");
+    assert!(rest.iter().all(|byte| *byte == 0xA5), "it wrote past its end");
     let larger = MkfsOptions { size: Some(65 * MIB), force: true, ..options("") };
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// What someone may still want is refused, and left as it was.
+/// A device with content is refused, and left as it was.
 #[test]
 fn what_is_known_is_refused_unless_forced() {
     let magics: [(u64, &[u8], &str); 4] = [

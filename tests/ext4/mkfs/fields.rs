@@ -16,7 +16,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What differs from run to run, says how much was written, or where something lies.
+/// Fields that differ from run to run, count writes, or give a place.
 const CHANGING: [&str; 11] = [
     "MMP block number",
     "Filesystem created",
@@ -31,7 +31,7 @@ const CHANGING: [&str; 11] = [
     "mmp_device_name",
 ];
 
-/// What dumpe2fs says of the superblock.
+/// The superblock's fields by dumpe2fs.
 fn fields(image: &Image) -> BTreeMap<String, String> {
     let said = run("dumpe2fs", &["-h".as_ref(), image.path().as_os_str()]);
     let said = String::from_utf8(said).unwrap();
@@ -57,7 +57,7 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes both, checks ours, and compares all that dumpe2fs says but for `ours`: the fields where the layout is our own choice.
+/// Makes both, checks ours, and compares all fields of dumpe2fs except for `ours`: the fields where the layout is our own choice.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));

@@ -1,4 +1,4 @@
-//! What becomes of a new volume: the kernel mounts it and writes to it, resize2fs grows it.
+//! Use of a new volume: the kernel mounts it and writes to it, resize2fs grows it.
 
 use std::fs::{self, File};
 

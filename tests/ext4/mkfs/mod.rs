@@ -3,7 +3,7 @@
 //! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs says what it says of a volume by mke2fs.
 //! - `life`: the kernel writes to them, resize2fs grows them. The first needs root.
 //! - `crash`: power fails at any moment.
-//! - `devices`: what is refused, what is cleared, and what is the same twice.
+//! - `devices`: refused devices, cleared ranges, and reproducible volumes.
 
 mod crash;
 mod devices;

@@ -57,7 +57,7 @@ fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usiz
     written.map(|count| count / 4096).map_err(|error| error.kind())
 }
 
-/// A user gets to the last block and inode of the hard limits, and not behind them; what is refused changes nothing.
+/// A user gets to the last block and inode of the hard limits, and not beyond them; a refused operation changes nothing.
 #[test]
 fn hard_limits_hold() {
     let mut quota = Quota::new("64M", OPTIONS);
@@ -75,7 +75,7 @@ fn hard_limits_hold() {
     assert_eq!(given.map_err(|error| error.kind()), Err(ErrorKind::Quota), "11 blocks of 10");
     assert_eq!(write(&quota, file, 3, 100), Ok(7), "a short count");
     assert_eq!(write(&quota, file, 10, 1), Err(ErrorKind::Quota));
-    assert_eq!(write(&quota, file, 9, 1), Ok(1), "what is there may be written");
+    assert_eq!(write(&quota, file, 9, 1), Ok(1), "existing blocks may be written");
     let allocated =
         quota.fs().fallocate(file, Fallocate::Allocate { keep_size: true }, FilePos(1 << 20), 4096);
     assert_eq!(allocated.map_err(|error| error.kind()), Err(ErrorKind::Quota));
@@ -154,7 +154,7 @@ fn refusals_change_nothing() {
     }
 }
 
-/// A directory that gives its project to what is in it takes no file of another one, by no way; new files are charged to its project.
+/// A directory that gives its project to its files accepts no file of another one, by any path; new files are charged to its project.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {

@@ -32,7 +32,7 @@ impl Scope {
     }
 }
 
-/// One operation. Its answer may be any that is no accident: usage must be right after each of them.
+/// One operation. Its answer may be any expected error: usage must be right after each of them.
 pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
     let error = operation(fs, rng, scope).err()?;
     let accident = matches!(

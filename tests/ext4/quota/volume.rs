@@ -13,7 +13,7 @@ use crate::common::beneath::over;
 use crate::common::command::{output, run};
 use crate::common::image::{scratch_in, words};
 
-/// What the volume's clock says, in seconds.
+/// The volume's clock, in seconds.
 pub(crate) const NOW: i64 = 1_700_000_000;
 
 pub(crate) struct Quota {
@@ -23,7 +23,7 @@ pub(crate) struct Quota {
     options: String,
 }
 
-/// What debugfs says that an id has.
+/// The usage of an id by debugfs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) bytes: u64,
@@ -70,7 +70,7 @@ impl Quota {
         self.volume = open(&self.ram, now);
     }
 
-    /// What the device holds behind a sync is all that is left.
+    /// Only the device's state after a sync is left.
     pub(crate) fn crash(&mut self) {
         self.fs().sync().unwrap_or_else(|error| panic!("{error}"));
         let left = Arc::new(self.ram.snapshot());
@@ -93,7 +93,7 @@ impl Quota {
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }
 
-    /// What debugfs reads of an id from the quota file of `user`, `group` or `project`, as it was when the volume was last closed.
+    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as it was when the volume was last closed.
     pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
         let request = format!("lq {kind}");
         let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);

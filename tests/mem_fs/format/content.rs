@@ -1,4 +1,4 @@
-//! The content of files: maps, blocks, and what is done to them while nobody else is at them.
+//! The content of files: maps, blocks, and their changes while no other thread uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -57,7 +57,7 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// A block that is the file's: one that it has, or a new one, behind the block before it if that is free.
+    /// A block of the file: an existing one, or a new one, after the block before it if that is free.
     fn place(&mut self, block: u64) -> Result<Block> {
         if let Some(found) = self.blocks.0.get(&block) {
             return Ok(*found);
@@ -97,7 +97,7 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Brings the metadata up to what was written. What else a block holds is zeroed before it counts as data.
+    /// Updates the metadata for written data. The rest of a block is zeroed before it counts as data.
     pub(super) fn convert(&mut self) -> Result<()> {
         let what = self.open.unconverted();
         if what == Unconverted::default() {
@@ -153,12 +153,12 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Zeros what the last block holds behind the end.
+    /// Zeros the last block past the end.
     pub(super) fn zero_tail(&mut self) -> Result<()> {
         self.zero(self.stat.size..self.stat.size.next_multiple_of(BLOCK))
     }
 
-    /// Writes; fewer bytes where space runs out behind them.
+    /// Writes; fewer bytes where space runs out after them.
     pub(super) fn write(&mut self, pos: u64, bytes: &[u8]) -> Result<usize> {
         let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= LARGEST);
         let end = end.ok_or_else(too_large)?;
@@ -233,7 +233,7 @@ impl OpenFile<'_> {
     pub(super) fn insert(&mut self, range: Range<u64>) -> Result<()> {
         let blocks = whole_blocks(&range)?;
         if range.start >= self.stat.size {
-            return Err(Error::invalid("a position behind the end"));
+            return Err(Error::invalid("a position past the end"));
         }
         let size = self.stat.size.saturating_add(range.end - range.start);
         if size > LARGEST {
@@ -263,5 +263,5 @@ pub(super) fn no_space() -> Error {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::FileTooLarge, "behind the last block that a file can have")
+    Error::new(ErrorKind::FileTooLarge, "past the last block that a file can have")
 }

@@ -33,7 +33,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
-            // What fails here is done at the next sync.
+            // A conversion that fails here is done at the next sync.
             let _ = self.fs.convert(self.number);
         }
         let mut tree = self.fs.tree();

@@ -25,7 +25,7 @@ pub(super) struct MemInode {
 }
 
 impl MemFs {
-    /// An inode as users see it: its size is with what was written and the metadata do not tell.
+    /// An inode as users see it: its size includes writes that the metadata do not have yet.
     pub(super) fn read(&self, number: InodeNo) -> Result<MemInode> {
         let mut inode = self.decode(&self.tree(), number)?;
         inode.stat.size = inode.stat.size.max(inode.open.unconverted().size);
@@ -106,8 +106,7 @@ impl WriteMap for MemInode {
         let &Write { pos, len, size, zeroed, intent } = write;
         drop(self.fs.change()?);
         let end = pos.0.checked_add(len).filter(|end| *end <= LARGEST);
-        let end =
-            end.ok_or_else(|| Error::new(ErrorKind::FileTooLarge, "behind the last block"))?;
+        let end = end.ok_or_else(|| Error::new(ErrorKind::FileTooLarge, "past the last block"))?;
         let strips = self.is_privileged(intent);
         if intent.contains(WriteIntent::NOWAIT) && (strips || end > size) {
             return Err(Error::new(ErrorKind::WouldBlock, "the inode would have to change"));

@@ -1,5 +1,5 @@
-//! A format of file systems as small as one can be: names, inodes and maps in memory behind one lock, content on a device. It knows of the
-//! library what everybody may know.
+//! A format of file systems as small as one can be: names, inodes and maps in memory under one lock, content on a device. It uses only the public
+//! items of the library.
 
 mod content;
 mod file;
@@ -22,7 +22,7 @@ use content::{BLOCK, OpenFile};
 use file::Open;
 use tree::{ROOT, Tree};
 
-/// A volume of this format; what is cloned is the same one.
+/// A volume of this format; a clone is the same one.
 #[derive(Clone)]
 pub(crate) struct MemFs {
     device: Arc<dyn Device>,
@@ -30,14 +30,14 @@ pub(crate) struct MemFs {
     tree: Arc<Mutex<Tree>>,
 }
 
-/// What a format can be like.
+/// The options of a format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// It is open for writing.
     pub(crate) writes: bool,
     /// All of a map is in memory from the first request on.
     pub(crate) resident: bool,
-    /// Blocks can be allocated that were never written; without them what is new goes through the file system.
+    /// Blocks can be allocated unwritten; without that new blocks go through the file system.
     pub(crate) unwritten: bool,
 }
 
@@ -89,7 +89,7 @@ impl MemFs {
         done
     }
 
-    /// Brings a file's metadata up to what was written. Nobody is waited for where they are.
+    /// Updates a file's metadata for written data. It does not wait if they are up to date.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
@@ -237,7 +237,7 @@ impl FileSystem for MemFs {
 
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
         if !self.kind.unwritten && how != Fallocate::Punch {
-            return Err(Error::unsupported("to allocate what was never written"));
+            return Err(Error::unsupported("to allocate unwritten blocks"));
         }
         let end = pos.0.checked_add(len).filter(|_| len > 0);
         let range = pos.0..end.ok_or_else(|| Error::invalid("an empty range"))?;

@@ -1,4 +1,4 @@
-//! Directories, and what is done to the names in them.
+//! Directories, and changes of their names.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ironmap::{Error, ErrorKind, Result};
 use super::content::Blocks;
 use super::tree::{Content, Node, ROOT, Tree};
 
-/// Where `.` and `..` stand in listings; other names have places behind them that nobody has again.
+/// Where `.` and `..` stand in listings; other names have places after them that are never reused.
 const PARENT: u64 = 2;
 
 /// The names of a directory.
@@ -24,7 +24,7 @@ impl Names {
         Self { parent, entries: BTreeMap::new(), last: PARENT }
     }
 
-    /// The first name behind a place, with its own.
+    /// The first name after a place, with its own.
     pub(super) fn behind(&self, dir: InodeNo, place: u64) -> Option<(Vec<u8>, InodeNo, u64)> {
         match place {
             0 => return Some((b".".to_vec(), dir, 1)),

@@ -1,4 +1,4 @@
-//! Single requests at the edges of what is allowed.
+//! Single requests at the limits.
 
 use ironmap::Engine;
 use ironmap::dio::DioFlags;
@@ -14,7 +14,7 @@ use crate::require;
 
 const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
-/// At and behind the limit of the format, of no bytes, without whole sectors, atomic: the same answers, and nothing has changed.
+/// At and past the limit of the format, of no bytes, without whole sectors, atomic: the same answers, and nothing has changed.
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -52,7 +52,7 @@ fn what_the_kernel_refuses_is_refused_with_its_errno() {
         }
     }
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    // What no `off_t` reaches is an invalid argument of the system call: here it is behind the limit, like the rest.
+    // A position beyond `off_t` is an invalid argument of the system call: here it is past the limit, like the rest.
     for (pos, len) in [((1 << 63) - 4096, 4096), (1 << 63, 512), (u64::MAX - 511, 512)] {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!((kernel.write(&write, &bytes), ours.write(&write, &bytes)), (Err(22), Err(27)));

@@ -24,7 +24,7 @@ use crate::require;
 
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
-/// Up to here maps are compared: behind it nobody writes.
+/// Up to here maps are compared: nothing is written past it.
 const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
@@ -38,12 +38,12 @@ const EAGAIN: Outcome = Err(11);
 /// Where the two sides differ, and both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux looks at a request part by part, and leaves addresses to the driver: what a strict handle refuses whole, it may serve, or
+    /// Linux looks at a request part by part, and leaves addresses to the driver: a request that a strict handle refuses whole, it may serve, or
     /// write in part before it refuses.
     Misaligned,
     /// Linux pads blocks that are written in part, alone and waiting; here they are written like others, so NOWAIT does not keep them.
     NowaitPads,
-    /// Of a map that does not fit into the inode, Linux keeps in memory what it has just changed; here a change means to read it anew,
+    /// Of a map that does not fit into the inode, Linux keeps its last change in memory; here a change means to read it again,
     /// which a request with NOWAIT does not.
     NowaitMap,
 }
@@ -145,7 +145,7 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
-        // Where such a write fails, Linux frees all that was preallocated behind the end.
+        // Where such a write fails, Linux frees all that was preallocated past the end.
         if !write.is_aligned() && write.pos + write.len() as u64 > size {
             return;
         }
@@ -160,7 +160,7 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // What one has done and the other has not is written over by both.
+        // Both overwrite a range that only one of them has written.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);
@@ -217,7 +217,7 @@ fn compare(mkfs: &str, engine: Engine, seed: u64) -> BTreeMap<Difference, usize>
     drop((mount, device));
     ours.check();
     kernel.check();
-    // What we have left is what the kernel finds.
+    // The kernel finds the same content.
     let read = |image: &Image| {
         let mount = image.mount("ro");
         FILES.map(|name| std::fs::read(mount.dir().join(name)).unwrap())

@@ -21,7 +21,7 @@ use crate::common::view::Piece;
 /// Bytes, or an errno.
 pub(super) type Outcome = Result<usize, i32>;
 
-/// What a block of a file is.
+/// The kind of a block of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Hole,
@@ -195,7 +195,7 @@ impl<'a> Ours<'a> {
         mapped.filter(|iomap| iomap.kind != IomapType::Hole).count()
     }
 
-    /// What each block up to a position is.
+    /// The kind of each block up to a position.
     pub(super) fn map(&self, block: u64, end: u64) -> Vec<Block> {
         let mut map = vec![Block::Hole; (end / block) as usize];
         for iomap in Mappings::new(&self.file, FilePos(0), FilePos(end)) {

@@ -1,4 +1,4 @@
-//! What both sides are asked for.
+//! The requests to both sides.
 
 use crate::common::ranges::pieces;
 use crate::common::rng::Rng;
