@@ -1,4 +1,4 @@
-//! `ironmap bench` asks of the kernel what fio asks of it. What both take for it is for `./x fio`, which prints the two beside each other.
+//! `ironmap bench` asks of the kernel what fio asks of it. `./x fio` measures both and prints the results beside each other.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::common::skip::Need;
 
 const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
 
-/// What a program did to a file, by strace.
+/// The system calls of a program on a file, by strace.
 struct Seen {
     /// Whether it was opened for direct I/O.
     direct: bool,
@@ -18,7 +18,7 @@ struct Seen {
     requests: u64,
     /// The system call, the length that it asks for and its result, of each request.
     kinds: BTreeSet<(String, u64, i64)>,
-    /// From the first byte to behind the last.
+    /// From the first byte to the one after the last.
     reach: (u64, u64),
 }
 
@@ -53,7 +53,7 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // What the bench tries once, whether the device knows NOWAIT.
+                // The bench tries once whether the device knows NOWAIT.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };

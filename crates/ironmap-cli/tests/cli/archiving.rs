@@ -1,4 +1,4 @@
-//! `ironmap tar`: what GNU tar extracts of it is what the kernel shows of the volume.
+//! `ironmap tar`: GNU tar extracts from it the same files as the kernel shows of the volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -58,7 +58,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // A file by itself, and what is not there.
+    // A file by itself, and a missing one.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);

@@ -20,7 +20,7 @@ use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
-/// What is done to both volumes, `@` being the volume or its mount point. A line that begins with `!` has to fail on both.
+/// The commands for both volumes, `@` being the volume or its mount point. A line that begins with `!` has to fail on both.
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
@@ -351,7 +351,7 @@ fn a_volume_is_made_of_a_tree() {
     assert!(first == make("second"), "two volumes of one tree differ");
 }
 
-/// A failure is code 1 and one line that names the path; what could be done is done.
+/// A failure is code 1 and one line that names the path; the other files are changed.
 #[test]
 fn failures_name_the_path_and_the_rest_goes_on() {
     let bench = Bench::new();
@@ -418,7 +418,7 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     fsck(&bench.image());
 }
 
-/// What a range that does not fit has got before space ran out lies before the file's end, as the kernel leaves it: so it is seen, and a
+/// The part of a range that was allocated before space ran out lies before the file's end, as the kernel leaves it: so it is visible, and a
 /// copy or a truncation has it.
 #[test]
 fn the_size_goes_with_the_space_that_a_range_got() {
@@ -510,7 +510,7 @@ fn two_files_change_places() {
     compare(&expected, &view(mount.dir(), 0));
 }
 
-/// What a program left that did not close: the journal goes to its place, and the volume is clean.
+/// A volume that a program did not close: the journal is recovered, and the volume is clean.
 #[test]
 fn sync_recovers_a_volume() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! `check`: what it says of a volume, sound and damaged, with which exit code, and that it changes nothing.
+//! `check`: its findings and exit codes for sound and damaged volumes, and that it changes nothing.
 
 use std::fs;
 use std::process::Output;
@@ -38,7 +38,7 @@ fn a_sound_volume_is_clean() {
     );
 }
 
-/// What is worth a note only is told, and is no fault.
+/// A note is printed, and is not a fault.
 #[test]
 fn notes_are_no_faults() {
     let bench = Bench::new();
@@ -109,7 +109,7 @@ fn what_is_no_volume_is_not_checked() {
     }
 }
 
-/// What no name leads to is told with the command that shows it.
+/// An inode without a name is reported with the command that shows it.
 #[test]
 fn an_inode_without_a_name_can_be_looked_at() {
     let bench = Bench::new();

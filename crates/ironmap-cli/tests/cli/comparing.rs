@@ -83,13 +83,13 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
         .spawn()
         .unwrap();
     let mut pipe = child.stdin.take().unwrap();
-    // Who refuses the command reads nothing.
+    // A refused command reads nothing.
     let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().unwrap()
 }
 
-/// The kernel reads what was written: anew, behind the end, in the midst, far behind the end, and as a copy.
+/// The kernel reads the written data: of a new file, past the end, in the middle, far past the end, and as a copy.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);

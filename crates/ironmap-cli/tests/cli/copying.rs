@@ -58,7 +58,7 @@ fn a_tree_comes_out_as_it_went_in() {
     assert!(sparse.blocks() * 512 < 1 << 20, "{} blocks for 12 KiB of data", sparse.blocks());
 }
 
-/// What the directory hands down that a copy comes to, is no right that the source gives.
+/// Rights that a copy inherits from its directory are not rights of the source.
 #[test]
 fn a_copy_takes_over_no_access_list() {
     let bench = Bench::new();
@@ -110,7 +110,7 @@ fn dest_means_what_it_means_to_cp() {
     assert_eq!(fs::read(bench.path("into/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// What GNU cp makes of trees of the host, the program makes of a volume with the same.
+/// The program copies trees of a volume as GNU cp copies the same trees of the host.
 #[test]
 fn several_sources_are_one_copy() {
     let bench = Bench::empty();
@@ -220,7 +220,7 @@ fn links_below_dest_lead_nowhere() {
     assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// One damaged file costs that file, a line and the exit code; half of it is not left behind.
+/// One damaged file costs that file, a line and the exit code; no part of it is left.
 #[test]
 fn a_damaged_file_does_not_end_the_copy() {
     let bench = Bench::new();
@@ -234,8 +234,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Device nodes need root; fifos do not. Who is not root gets all the rest, and a warning.
-/// What was rescued before outlives a copy that fails: a part of the new one stands neither in its place nor beside it.
+/// Device nodes need root; fifos do not. A user other than root gets all the rest, and a warning.
+/// Files of an earlier copy survive a copy that fails: a part of the new one stands neither in its place nor beside it.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -293,7 +293,7 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
 }
 
-/// What a copy has left is replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
+/// Files of a copy are replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
 #[test]
 fn special_files_are_replaced_by_special_files_alone() {
     let bench = Bench::new();
@@ -337,7 +337,7 @@ fn a_directory_below_itself_ends_the_walk() {
     assert!(bench.path("copy/large").exists());
 }
 
-/// Large files are written around the journal, piece by piece: what debugfs finds is the source, with its holes and its odd end, and
+/// Large files are written around the journal, piece by piece: debugfs finds the content of the source, with its holes and its odd end, and
 /// nothing is left unwritten. Beside it the same within the volume.
 #[test]
 fn a_large_file_keeps_its_holes_and_its_odd_end() {

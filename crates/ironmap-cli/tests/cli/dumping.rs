@@ -13,7 +13,7 @@ fn dump(bench: &Bench, image: &Path, what: &[&str]) -> Value {
     bench.json(&[&args[..], what].concat())
 }
 
-/// What stands behind a word in a text, up to white space or a comma.
+/// The text after a word, up to white space or a comma.
 fn word(said: &str, before: &str) -> String {
     let rest = said.split_once(before).unwrap_or_else(|| panic!("no {before:?}: {said}")).1;
     let end = |c: char| c.is_whitespace() || c == ',';
@@ -59,7 +59,7 @@ fn inodes_are_those_of_debugfs() {
     }
 }
 
-/// Without the part behind the second.
+/// Without the fraction of the second.
 fn mtime(said: &str) -> u64 {
     let word = word(said, "mtime:");
     let seconds = word.split(':').next().unwrap().trim_start_matches("0x");

@@ -1,4 +1,4 @@
-//! `mkfs -d`: what its sources may be, and what is left alone when it fails.
+//! `mkfs -d`: its sources, and the files that a failure does not change.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -71,7 +71,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Makes an image of what comes on standard input, which waits.
+/// Makes an image of standard input, which waits.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -253,7 +253,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     for (number, device) in [(4096, 0), (0, 1 << 20), (8, 0o7_777_777)].into_iter().enumerate() {
         let image = format!("image-{number}");
         archive(&bench, "a.tar", &[(EntryType::Block, "dev", "", device)]);
-        let says = format!("dev has the number {}:{}", device.0, device.1);
+        let says = format!("dev has an invalid device number, {}:{}", device.0, device.1);
         refused(&bench.run(["mkfs", "-d", "a.tar", &image]), 1, &says);
         fs::write(bench.path("table"), format!("/dev b 600 0 0 {} {}", device.0, device.1))
             .unwrap();
@@ -382,7 +382,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// What gzip(1) takes for a whole file is one: zeros may follow.
+/// A file that gzip(1) accepts is accepted: zeros may follow.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

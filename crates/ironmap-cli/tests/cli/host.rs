@@ -18,7 +18,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What `ironmap host --json` says of a file.
+/// The output of `ironmap host --json` for a file.
 fn report(path: &Path, options: &[&str]) -> Value {
     let path = path.to_str().unwrap();
     let files = json(&[&["host", "--json", path], options].concat());
@@ -46,7 +46,7 @@ fn holes(mounted: &Mounted) -> PathBuf {
 }
 
 /// The extents of a file as filefrag prints them: position, place, length, all in bytes, and whether it is unwritten. Those that
-/// follow each other are one; what is preallocated behind the end, which is never read, is left out.
+/// follow each other are one; blocks preallocated past the end, which are never read, are left out.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();

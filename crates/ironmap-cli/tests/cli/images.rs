@@ -1,4 +1,4 @@
-//! `ironmap mkfs -d` with tar archives. What a volume then holds is what GNU tar extracts onto an ext4 that the kernel has mounted.
+//! `ironmap mkfs -d` with tar archives. The volume then has the files that GNU tar extracts onto an ext4 that the kernel has mounted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,14 +16,14 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{View, compare, space, view};
 
-/// All that a tree holds, but for what each file system has of its own.
+/// All files of a tree, except for those that each file system has of its own.
 fn view_of(root: &Path) -> BTreeMap<PathBuf, View> {
     let mut views = view(root, i64::MAX);
     views.remove(Path::new("lost+found"));
     views
 }
 
-/// What GNU tar extracts of archives, one over the other.
+/// The files that GNU tar extracts from archives, one over the other.
 fn extracted(archives: &[PathBuf]) -> Mounted {
     let mounted = Mounted::ext4();
     for archive in archives {
@@ -34,7 +34,7 @@ fn extracted(archives: &[PathBuf]) -> Mounted {
     mounted
 }
 
-/// Compares a volume, which e2fsck finds nothing in, with what is mounted.
+/// Compares a volume, in which e2fsck finds nothing, with a mounted one.
 fn same(image: &Image, expected: &Path) {
     image.check();
     let mount = image.mount("ro");
@@ -73,7 +73,7 @@ fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
     let bench = Bench::new();
     tree(&bench);
-    // What ustar has no room for is left out.
+    // Files that do not fit into ustar are left out.
     let ustar = "--format=ustar --exclude=far --exclude=dangling --exclude=nnn*";
     let pax = "--format=pax --xattrs --xattrs-include=*";
     for (number, (options, stream)) in [
@@ -142,7 +142,7 @@ fn make(bench: &Bench, image: &Path, bytes: &[u8]) -> Output {
     mkfs.args(["mkfs", "-qF", "-b", "4K", "-d", "-"]).arg(image).arg("8M");
     mkfs.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = mkfs.spawn().unwrap();
-    // What is refused is not read to its end.
+    // A refused archive is not read to its end.
     let _ = child.stdin.take().unwrap().write_all(bytes);
     child.wait_with_output().unwrap()
 }
@@ -237,9 +237,9 @@ fn what_is_no_sound_archive_is_refused() {
     flipped[512 + 3] ^= 1;
     let of = archive;
     let cases: [(&str, Vec<u8>, &str); 16] = [
-        ("nothing", Vec::new(), "is cut: it ends at byte 0"),
+        ("nothing", Vec::new(), "is truncated: it ends at byte 0"),
         ("text", vec![b'x'; 2000], "is not a tar archive"),
-        ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed by xz"),
+        ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed with xz"),
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
         ("huge", huge, "huge: "),
         ("overflow", overflow, "a size is too large"),
@@ -247,8 +247,8 @@ fn what_is_no_sound_archive_is_refused() {
         ("type", odd, "the unknown type 'Q'"),
         ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
-        ("cut content", whole[..1030].to_vec(), "is cut: it ends at byte 1030"),
-        ("no end mark", whole[..1536].to_vec(), "is cut: it ends at byte 1536"),
+        ("cut content", whole[..1030].to_vec(), "is truncated: it ends at byte 1030"),
+        ("no end mark", whole[..1536].to_vec(), "is truncated: it ends at byte 1536"),
         ("loop", of(&[(LINK, "a", "b"), (LINK, "b", "a")]), "a: is a hard link to what is not"),
         ("itself", of(&[(LINK, "a", "a")]), "a: is a hard link to what is not"),
         ("directory", of(&[(DIR, "d", ""), (LINK, "a", "d")]), "a hard link to a directory"),
@@ -381,7 +381,7 @@ fn layers_hide_what_is_below() {
     assert!(output.status.code() == Some(1) && said.contains("hides no file"), "{said}");
 }
 
-/// Without a size an image has room for what goes into it; with --shrink it has little more.
+/// Without a size an image has room for its content; with --shrink it has little more.
 #[test]
 fn an_image_is_as_large_as_its_content_needs() {
     let bench = Bench::empty();

@@ -17,7 +17,7 @@ use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 use serde_json::Value;
 
 const SECTOR: u64 = 4096;
-/// Where tags begin on a device of their own, behind a superblock and a map of one block.
+/// Where tags begin on a device of their own, after a superblock and a map of one block.
 const TAGS: u64 = 2 * 4096;
 const VOLUME: &str = "integrity:image,tags";
 
@@ -86,7 +86,7 @@ fn a_volume_is_served_through_its_tags() {
         bench.succeed(["rm", &format!("{VOLUME}:/dir/large")]);
         let dir = bench.dir.path().display();
         let read = bench.succeed(["cat", &format!("integrity:{dir}/image,{dir}/tags:/dir/new")]);
-        assert!(read == content, "what was written is not what is read");
+        assert!(read == content, "the file is read with other data");
         bench.succeed(["check", VOLUME]);
         let info = bench.json(&["info", "--json", VOLUME]);
         let device = &info["device"]["integrity"];
@@ -257,7 +257,7 @@ fn await_bytes(child: &mut Child, path: &Path, at: u64, is_there: impl Fn(&[u8])
     }
 }
 
-/// A writer is killed in the midst of its work. What opens the device next for writing recovers it, and says so; afterwards all
+/// A writer is killed in the midst of its work. The next command that opens the device for writing recovers it, and says so; afterwards all
 /// sectors fit, and the volume is sound.
 #[test]
 fn a_killed_writer_is_recovered_from() {
@@ -339,7 +339,7 @@ fn halves_that_do_not_fit_are_refused() {
     assert!(text(&check.stdout).starts_with("data device: 62914560 bytes"));
 }
 
-/// Who has a half has the device.
+/// A lock on one half locks the device.
 #[test]
 fn both_halves_are_locked() {
     let bench = protected(&[]);
@@ -351,7 +351,7 @@ fn both_halves_are_locked() {
     }
 }
 
-/// The tail of a device is taken only where no file system reaches; what is on TAGS only by force.
+/// The tail of a device is taken only where no file system reaches; content of TAGS is overwritten only by force.
 #[test]
 fn what_is_in_the_way_is_refused() {
     let bench = Bench::new();
@@ -400,7 +400,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     bench.succeed(["integrity", "format", "--force", "other"]);
 }
 
-/// One superblock is enough to open the device, and the check tells of the other one.
+/// One superblock is enough to open the device, and the check reports the other one.
 #[test]
 fn a_damaged_superblock_is_told() {
     let bench = protected(&[]);
@@ -416,7 +416,7 @@ fn a_damaged_superblock_is_told() {
     refused(&bench.run(["integrity", "check", "image,tags"]), 4, &["checksum"]);
 }
 
-/// What cannot be is a wrong command line.
+/// Impossible options are a wrong command line.
 #[test]
 fn wrong_options_are_named() {
     let bench = Bench::new();

@@ -15,7 +15,7 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 pub(crate) struct Twin {
     pub(crate) bench: Bench,
     mount: LoopMount,
-    /// What is mounted; the program reads a copy of it, since it refuses what is.
+    /// The mounted image; the program reads a copy of it, because it refuses a mounted one.
     _image: Image,
 }
 
@@ -43,7 +43,7 @@ impl Twin {
         self.bench.image().display().to_string()
     }
 
-    /// The root of what is mounted.
+    /// The root of the mounted volume.
     pub(crate) fn mounted(&self) -> &Path {
         self.mount.dir()
     }
@@ -57,7 +57,7 @@ impl Twin {
         self.bench.run(Self::words(command, &format!("{}:", self.volume())))
     }
 
-    /// What it prints, without the volume's name.
+    /// Its output, without the volume's name.
     pub(crate) fn ours(&self, command: &str) -> String {
         let output = self.run(command);
         assert_eq!(text(&output.stderr), "", "{command}");
@@ -65,7 +65,7 @@ impl Twin {
         text(&output.stdout).replace(&format!("{}:", self.volume()), "")
     }
 
-    /// What the namesake prints, without the mount's path.
+    /// The output of the namesake, without the mount's path.
     pub(crate) fn theirs(&self, command: &str) -> String {
         let at = self.mount.dir().display().to_string();
         let words = Self::words(command, &at);
@@ -80,7 +80,7 @@ impl Twin {
     }
 }
 
-/// Several files in one call, by names and numbers, are read one after the other; what is not there is told, and the rest goes on.
+/// Several files in one call, by names and numbers, are read one after the other; a missing one is reported, and the rest goes on.
 #[test]
 fn reads_take_many_files_of_many_volumes() {
     let bench = Bench::new();

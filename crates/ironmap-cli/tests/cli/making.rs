@@ -1,4 +1,4 @@
-//! `ironmap mkfs`: what it makes, what it leaves alone, and what it says.
+//! `ironmap mkfs`: its volumes, the devices that it does not change, and its output.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
-/// What dumpe2fs says of a field.
+/// The value of a field by dumpe2fs.
 fn field(image: &std::path::Path, name: &str) -> String {
     let said = text(&succeed(tool("dumpe2fs").arg("-h").arg(image)).stdout);
     let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
@@ -143,7 +143,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
     check(&bench.path("swap"));
 }
 
-/// What mke2fs takes is taken: no inodes asked for by 0, and the other name of a feature, which takes along what needs it.
+/// Options of mke2fs are accepted: no inodes asked for by 0, and the other name of a feature, which brings features that need it along.
 #[test]
 fn what_mke2fs_takes_is_taken() {
     let bench = Bench::empty();
@@ -162,7 +162,7 @@ fn what_mke2fs_takes_is_taken() {
 fn errors_of_the_device_name_it_once() {
     let bench = Bench::empty();
     File::create(bench.image()).unwrap().set_len(64 << 20).unwrap();
-    // Behind so many blocks of 512 bytes no file can be written. The signal is ignored by what is run as well.
+    // No file can be written past so many blocks of 512 bytes. The program ignores the signal as well.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" mkfs image";
     let mut shell = tool("sh");
     shell.args(["-c", script, IRONMAP]).current_dir(bench.dir.path());
@@ -172,7 +172,7 @@ fn errors_of_the_device_name_it_once() {
     assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
 }
 
-/// Where a tree does not fit, that is one line, with a size that is enough; what is there is sound.
+/// Where a tree does not fit, that is one line, with a sufficient size; the volume is sound.
 #[test]
 fn a_tree_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();

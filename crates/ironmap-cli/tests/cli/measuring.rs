@@ -1,4 +1,4 @@
-//! `ironmap bench`: the simple path costs what it may cost, and nothing is left behind.
+//! `ironmap bench`: the simple path stays within its limits, and no device or file is left.
 
 use crate::require;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// What the ways to keep memory from changing cost above zero copy: a copy, of which valgrind counts each byte, and the short way around it;
+/// The costs of the methods that keep memory from changing above zero copy: a copy, of which valgrind counts each byte, and the short way around it;
 /// without a copy nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
@@ -81,7 +81,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     const COPY: f64 = 4096.0;
     const STAMP: f64 = 55.0;
     for (work, depth, most) in [
-        // Two calls, before and behind the system call, so that nothing returns across it: 50 instructions for some 400 ns.
+        // Two calls, before and after the system call, so that nothing returns across it: 50 instructions for some 400 ns.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
         // With the stamp that zero copy may do without: valgrind is so slow that it falls now to the one, now to the other.
@@ -97,7 +97,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         let copied = |row: &Value| above(row) <= COPY + most;
         let direct = |row: &Value| above(row) <= 10.0;
         assert!(copied(bounce), "{work} at depth {depth}: {}", above(bounce));
-        // Lent memory is copied for a write, whoever else could reach it.
+        // Lent memory is copied for a write, because other code could reach it.
         let (lazily, as_owned) = match (work, depth) {
             ("randread", _) => (direct(lazy), direct(owned)),
             (_, "1") => (copied(lazy), copied(owned)),
@@ -135,7 +135,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     }
 }
 
-/// What is written to preallocated blocks is converted in batches: far fewer handles than writes.
+/// Writes to preallocated blocks are converted in batches: far fewer handles than writes.
 #[test]
 fn unwritten_blocks_are_converted_in_batches() {
     require!([Need::Tool("mke2fs")]);
@@ -149,7 +149,7 @@ fn unwritten_blocks_are_converted_in_batches() {
     assert!(count("conversions") > 0, "{counters}");
 }
 
-/// With `--fsync N` what was written is settled after each N writes of a job, neither more seldom nor more often.
+/// With `--fsync N` the written data are synced after each N writes of a job, neither more seldom nor more often.
 #[test]
 fn the_file_is_synced_after_each_so_many_writes() {
     require!([Need::Tool("mke2fs")]);
@@ -175,7 +175,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// What a host file costs more: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
+/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -200,14 +200,14 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    // It hears of signals, also where the tests were started to ignore them, as in a shell's background.
+    // It receives signals, also where the tests were started to ignore them, as in a shell's background.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_ironmap")]);
     command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());
     Running(command.spawn().unwrap())
 }
 
-/// What a bench of this process number has left: directories, mounts, loop devices, marks of zram devices.
+/// The remains of a bench of this process number: directories, mounts, loop devices, marks of zram devices.
 fn left_by(pid: u32) -> Vec<String> {
     let name = format!("ironmap-bench-{pid}");
     let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! `info`, `ls`, `stat`, `cat`, `map`: what they say of an image equals what its source, debugfs and dumpe2fs say.
+//! `info`, `ls`, `stat`, `cat`, `map`: their output for an image equals that of its source, debugfs and dumpe2fs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn ls_lists_what_the_source_holds() {
     assert_eq!(text(&all), ".\n..\n.hidden\nagain\nempty\nlarge\nlink\n");
 }
 
-/// `ls -l` shows what GNU ls shows, but for a directory's own size.
+/// `ls -l` has the output of GNU ls, except for a directory's own size.
 #[test]
 fn long_lists_equal_those_of_ls() {
     let bench = Bench::new();
@@ -223,7 +223,7 @@ fn info_says_what_dumpe2fs_says() {
     assert!(shown.contains("Format:         ext4\n"), "{shown}");
 }
 
-/// Of an error that was recorded only what is known of it is told, and nobody is named who may not have recorded it.
+/// Only the known fields of a recorded error are printed, and no program is named that may not have recorded it.
 #[test]
 fn recorded_errors_are_told_as_far_as_they_are_known() {
     let bench = Bench::new();
@@ -244,7 +244,7 @@ fn recorded_errors_are_told_as_far_as_they_are_known() {
     assert!(said.contains("3 errors recorded in the superblock"), "{said}");
 }
 
-/// What tune2fs has set is told in its own words, and what no version knows as what the kernel makes of it.
+/// A setting of tune2fs is printed in its own words, and an unknown one as the kernel treats it.
 #[test]
 fn what_becomes_of_errors_is_told() {
     let bench = Bench::new();
@@ -321,7 +321,7 @@ fn manual_pages_and_completions_are_generated() {
     }
 }
 
-/// A journal that cannot be read is no reason where the user says so, by the location or by the option; standard error says what is missing.
+/// A journal that cannot be read is no reason where the user says so, by the location or by the option; standard error reports that its changes are missing.
 #[test]
 fn a_volume_is_read_without_its_journal_where_asked_for() {
     let bench = Bench::new();

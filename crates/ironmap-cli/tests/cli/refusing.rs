@@ -1,4 +1,4 @@
-//! What cannot be done is refused with one line, the documented exit code, and no byte written.
+//! Impossible operations are refused with one line, the documented exit code, and no byte written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

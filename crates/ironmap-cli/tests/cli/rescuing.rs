@@ -30,7 +30,7 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// Superblock and descriptors are gone. What is copied out is what was put in, and what the kernel shows with `sb=N`.
+/// Superblock and descriptors are gone. The files that are copied out equal the original ones, and those that the kernel shows with `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -101,7 +101,7 @@ fn last_block(bench: &Bench, file: &str) -> u64 {
     said.split_whitespace().map(|block| block.parse::<u64>().unwrap()).max().unwrap()
 }
 
-/// What lies within the image is read as debugfs reads it; the rest is an I/O error, and says so.
+/// Files within the image are read as by debugfs; the rest is an I/O error, and says so.
 #[test]
 fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);

@@ -85,7 +85,7 @@ fn find_finds_what_find_finds() {
     let names = twin.run("find @/deep -print0 -type f -name *conf").stdout;
     assert_eq!(names.iter().filter(|byte| **byte == 0).count(), 2);
     assert!(!names.contains(&b'\n'));
-    // What it prints is what other commands take.
+    // Other commands accept its output.
     let first = text(names.split(|byte| *byte == 0).next().unwrap());
     assert!(!twin.bench.succeed(["cat", &first]).is_empty());
     assert_eq!(twin.run("find @/ -nothing").status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! What a copy into a volume makes of its sources: special files, what fakeroot says of them, and the time of a reproducible build.
+//! The sources of a copy into a volume: special files, their attributes under fakeroot, and the time of a reproducible build.
 
 use crate::require;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::support::{Bench, IRONMAP, pattern, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What the file is, as debugfs and stat(1) say it: type, permissions, content.
+/// The attributes of a file by debugfs and stat(1): type, permissions, content.
 #[derive(Debug, PartialEq, Eq)]
 struct Copy {
     kind: &'static str,
@@ -97,7 +97,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // A copy that does not read leaves the writer of the fifo behind, which its own time ends.
+            // A copy that does not read leaves the writer of the fifo, which its own timeout ends.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -169,7 +169,7 @@ fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// What nobody wants is not read on: of an endless source, or of one that nobody writes, no more than until the writer has refused it.
+/// An unwanted source is not read further: of an endless source, or of one that nobody writes, no more than until the writer has refused it.
 #[test]
 fn a_source_that_is_not_wanted_is_not_read_on() {
     require!([Need::Tool("bash"), Need::Tool("timeout")]);
@@ -194,7 +194,7 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(says) && said.lines().count() == code as usize, "{line}: {said}");
     }
-    // What nobody hears of is copied all the same.
+    // A file whose report fails is copied all the same.
     let line = format!("{IRONMAP} cp -v source/small {} > /dev/full", bench.target("/heard"));
     let mut bash = tool("bash");
     let output = bash.args(["-c", &line]).current_dir(bench.dir.path()).output().unwrap();
@@ -235,7 +235,7 @@ find . ! -name . -exec stat -c '%n %f %u %g %t %T' {} + > ../out.txt
 getfattr --only-values -n trusted.name file > ../out.name
 ";
 
-/// fakeroot answers for the kernel: what it says of owners, modes, devices and attributes is what a copy of its user has.
+/// fakeroot answers for the kernel: a copy has the owners, modes, devices and attributes that it gives.
 #[test]
 fn fakeroot_is_believed() {
     let needs = [Need::Root, Need::Tool("fakeroot"), Need::Tool("setpriv"), Need::Tool("setfattr")];
@@ -271,7 +271,7 @@ fn fakeroot_is_believed() {
         let name = crate::support::xattr(&mount.dir().join("file"), "trusted.name");
         assert_eq!(name.as_deref(), Some(&b"value"[..]), "{volume}");
     }
-    // What is made is the user's, whom fakeroot calls root.
+    // New files belong to the user, whom fakeroot calls root.
     for name in ["file", "dir"] {
         let stat = bench.json(&["stat", "--json", &format!("plain:/{name}")]);
         assert_eq!((&stat["uid"], &stat["gid"]), (&0.into(), &0.into()), "{name}");
@@ -279,7 +279,7 @@ fn fakeroot_is_believed() {
     let null: serde_json::Value =
         serde_json::from_slice(&fs::read(bench.path("null.json")).unwrap()).unwrap();
     assert_eq!((&null["type"], &null["uid"]), (&"char_device".into(), &0.into()));
-    // And what comes out of a volume is what fakeroot then says it is.
+    // And files copied out of a volume have the attributes that fakeroot gives then.
     let out = fs::read_to_string(bench.path("out.txt")).unwrap();
     for (name, mode, (user, group), device) in expected {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -372,7 +372,7 @@ fn a_reproducible_build_makes_the_same_bytes() {
     }
 }
 
-/// A time that is none ends every command that would use it, and nothing is changed.
+/// An invalid time ends every command that would use it, and nothing is changed.
 #[test]
 fn a_date_that_is_none_is_refused() {
     let bench = Bench::new();
@@ -383,7 +383,7 @@ fn a_date_that_is_none_is_refused() {
         &["touch", &bench.target("/small")],
         &["rm", &bench.target("/small")],
     ] {
-        // The last one is a second behind the last time stamp of an inode.
+        // The last one is a second after the last time stamp of an inode.
         for date in ["yesterday", "-1", "15032385536"] {
             let output = bench.command().env("SOURCE_DATE_EPOCH", date).args(args).output();
             let output = output.unwrap();

@@ -1,4 +1,4 @@
-//! `ironmap tune`: each change is that of tune2fs, byte for byte; what it does not do is refused and leaves the volume as it was.
+//! `ironmap tune`: each change is that of tune2fs, byte for byte; other changes are refused, which leaves the volume as it was.
 
 use std::fs;
 use std::path::Path;
@@ -219,7 +219,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     }
 }
 
-/// What a journal holds gets to its place, and the change comes after it.
+/// The journal is recovered first, and the change comes after it.
 #[test]
 fn a_volume_that_needs_recovery_is_recovered_first() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! What the kernel's caches hold, and the server does not know yet.
+//! Data in the kernel's caches that the server does not know yet.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// What the kernel has not sent yet is no hole, and what is one stays one: a copy that asks where data are has all of them, and no more.
+/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks where data are has all of them, and no more.
 #[test]
 fn what_was_not_sent_is_data() {
     require_mounts!("what_was_not_sent_is_data");

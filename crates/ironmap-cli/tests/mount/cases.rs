@@ -1,4 +1,4 @@
-//! Named cases, as shell scripts: what they print, and how they end, is the same on both sides.
+//! Named cases, as shell scripts: their output and exit codes are the same on both sides.
 
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
@@ -59,7 +59,7 @@ const CASES: &[(&str, &str)] = &[
         mkdir x y; touch x/f; mv -T y x; mv -T x y; stat -c '%n %h' . y; rmdir y; ls -a y; ls -di y/. | wc -l; mv y y/z; mv y/f y/f; ln y z; ln -s y l; rmdir l; rmdir l/",
     ),
     (
-        "what is no directory",
+        "a file that is not a directory",
         r"
         echo f > f; mkdir d; ln -s f l; cat f/; cat f/x; cd f; rmdir f; rm d; mkdir f; mkdir d; ls f/.; echo x > d; echo x > d/; echo x > n/; mkdir n/; mv f d/; mv d/f f/
         ln -s nowhere dangling; echo x > dangling; cat nowhere; mkdir dangling; ln -sfT nowhere2 dangling; touch dangling/; rm f/; rmdir n/. ; rmdir n/..; rmdir .; mv . m; mv d/.. m",
@@ -258,7 +258,7 @@ fn difference(ours: &str, kernels: &str) -> String {
     lines('-', &kernels) + &lines('+', &ours)
 }
 
-/// What a program sees of names, permissions, attributes and content is what the kernel's ext4 shows: blocks of 4 KiB.
+/// A program sees the same names, permissions, attributes and content as on the kernel's ext4: blocks of 4 KiB.
 #[test]
 fn cases_with_blocks_of_4k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_4k_are_as_the_kernels");

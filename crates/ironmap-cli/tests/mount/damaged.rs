@@ -18,14 +18,14 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal is no door to it: what a listing tells of it is no more than what a lookup does.
+/// A name that leads to the journal does not open it: a listing gives no more of it than a lookup.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");
     let bench = volume(&["link <8> journal"]);
     let dir = bench.path("mounted");
     let ours = Ours::mount(&bench.image(), &dir, "rw");
-    // The kernel takes what a listing tells of an entry for a lookup of it.
+    // The kernel uses an entry of a listing as a lookup.
     let _ = fs::read_dir(&dir).unwrap().count();
     let opened = File::options().write(true).truncate(true).open(dir.join("journal"));
     assert_eq!(opened.unwrap_err().raw_os_error(), Some(EUCLEAN));
@@ -34,7 +34,7 @@ fn the_journal_cannot_be_opened_by_a_name() {
     check(&bench.image());
 }
 
-/// An inode that cannot be read hides no other name: it is listed with its type, and whoever asks for it hears what is wrong.
+/// An inode that cannot be read hides no other name: it is listed with its type, and its use gives the error.
 #[test]
 fn a_damaged_inode_hides_no_names() {
     require_mounts!("a_damaged_inode_hides_no_names");
@@ -99,7 +99,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// A program hears that a sector does not fit its tag by the errno alone: which one it is, and what was found there, says the mount.
+/// A program gets only an errno for a sector that does not match its tag: the mount reports which one it is, and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");

@@ -65,8 +65,8 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// What could not be committed is told where nobody asks for it: by the exit code and a line in the foreground, else by the system's log, once
-/// when nothing is written any more, and at the end; and to who unmounts it by ironmap.
+/// A failed last commit is reported though no program asks for it: by the exit code and a line in the foreground, else by the system's log, once
+/// when nothing is written any more, and at the end; and to the user who unmounts it by ironmap.
 #[test]
 fn a_last_commit_that_fails_is_told() {
     require_mounts!("a_last_commit_that_fails_is_told");
@@ -103,15 +103,15 @@ fn what_is_mounted_beneath_stays() {
     let ours = Ours::mount(&bench.image(), &dir, "rw");
     assert!(!is_beneath());
     ours.unmount();
-    assert!(is_beneath(), "behind an umount");
+    assert!(is_beneath(), "after an umount");
     let mut ours = Ours::mount(&bench.image(), &dir, "rw");
     kill_process(ours.id(), Signal::TERM).unwrap();
     assert!(ours.wait().success());
-    assert!(is_beneath(), "behind a signal");
+    assert!(is_beneath(), "after a signal");
     check(&bench.image());
 }
 
-/// What is mounted above it is not taken for it, and it ends all the same where the kernel lets it.
+/// A mount above it is not taken for it, and it ends all the same where the kernel allows it.
 #[test]
 fn what_is_mounted_above_stays() {
     require_mounts!("what_is_mounted_above_stays");
@@ -155,7 +155,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What was written when a signal comes is on the volume, with the files open: what a writeback cache has collected, and what was stored through a
+/// Data written before a signal are on the volume, with the files open: those in a writeback cache, and those stored through a
 /// mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
@@ -181,7 +181,7 @@ fn a_signal_loses_nothing_that_was_written() {
     }
 }
 
-/// A signal amid changes leaves a volume that is closed, in which nothing contradicts the counts: who goes on hears that it is over.
+/// A signal amid changes leaves a volume that is closed, in which nothing contradicts the counts: further operations fail.
 #[test]
 fn a_signal_under_load_leaves_a_clean_volume() {
     require_mounts!("a_signal_under_load_leaves_a_clean_volume");

@@ -1,4 +1,4 @@
-//! What flags of inodes, of `open` and of the mount ask for.
+//! The effects of flags of inodes, of `open` and of the mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -49,7 +49,7 @@ fn names_without_case_go_together() {
     check(&bench.image());
 }
 
-/// What is synchronous survives a daemon that is killed at once: changes of a directory with +D or a mount with dirsync, writes of a file with +S.
+/// Synchronous changes survive a daemon that is killed at once: changes of a directory with +D or a mount with dirsync, writes of a file with +S.
 #[test]
 fn what_is_synchronous_survives_a_killed_daemon() {
     require_mounts!("what_is_synchronous_survives_a_killed_daemon");
@@ -77,7 +77,7 @@ fn what_is_synchronous_survives_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// What is allocated or copied through a descriptor with O_DSYNC is there when a daemon is killed at once, with the file's size.
+/// Ranges allocated or copied through a descriptor with O_DSYNC are there when a daemon is killed at once, with the file's size.
 #[test]
 fn allocations_and_copies_are_as_synchronous_as_writes() {
     const O_DSYNC: i32 = 0o10000;
@@ -141,7 +141,7 @@ fn reads_leave_no_time_where_none_is_wanted() {
     ours.unmount();
 }
 
-/// What is appended to an append-only file comes to the volume where there is a writeback cache too, and so do its times.
+/// Data appended to an append-only file reach the volume with a writeback cache too, and so do its times.
 #[test]
 fn appends_pass_a_writeback_cache() {
     require_mounts!("appends_pass_a_writeback_cache");
@@ -172,7 +172,7 @@ fn appends_pass_a_writeback_cache() {
     }
 }
 
-/// What an append-only file holds is changed neither by a descriptor that appends no more nor through a mapping, whatever cache there is.
+/// The content of an append-only file is changed neither by a descriptor that appends no more nor through a mapping, with any cache.
 #[test]
 fn what_was_appended_stays() {
     require_mounts!("what_was_appended_stays");
@@ -189,7 +189,7 @@ fn what_was_appended_stays() {
         app.write_all(&content).unwrap();
         rustix::fs::fcntl_setfl(&app, OFlags::empty()).unwrap();
         assert_eq!(app.write_at(b"over", 4).unwrap_err().raw_os_error(), Some(EPERM), "{options}");
-        // What comes of a store is told late, if at all.
+        // The result of a store is reported late, if at all.
         let store = ["-a", "-c", "mmap -rw 0 4096", "-c", "mwrite 0 4096", "-c", "msync -s"];
         let _ = tool("xfs_io").args(store).arg(&path).output().unwrap();
         drop(app);
@@ -214,7 +214,7 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// As mount(8) calls it: what is faked is not mounted, and who is sloppy gives options that there are not.
+/// As mount(8) calls it: a faked mount is not made, and a sloppy one accepts unknown options.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");

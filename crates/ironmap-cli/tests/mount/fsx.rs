@@ -1,6 +1,6 @@
 //! One file under everything that can be done with its content, beside its content in memory, in the manner of fsx: reads and writes
 //! through the page cache and with O_DIRECT, truncation, all that `fallocate` does, copies within the file, syncs, closing and opening.
-//! What FUSE refuses to pass on, COLLAPSE_RANGE and INSERT_RANGE, is refused on the mount, and done by `ironmap fallocate` while the volume
+//! The operations that FUSE does not pass on, COLLAPSE_RANGE and INSERT_RANGE, are refused on the mount, and done by `ironmap fallocate` while the volume
 //! is not mounted.
 
 use std::fs::{self, File, OpenOptions};
@@ -238,7 +238,7 @@ fn each(name: &str, way: Way, options: &str) {
     }
 }
 
-/// Content is what was written last, through the page cache.
+/// The content is the last written data, through the page cache.
 #[test]
 fn a_file_used_through_the_page_cache() {
     require_mounts!("a_file_used_through_the_page_cache");
@@ -259,7 +259,7 @@ fn a_file_used_both_ways() {
     each("both", Way::Both, "rw");
 }
 
-/// All of it where the kernel keeps what is written for a while. Direct requests beside that are not coherent: docs/MOUNT.md.
+/// All of it where the kernel keeps written data for a while. Direct requests beside that are not coherent: docs/MOUNT.md.
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");

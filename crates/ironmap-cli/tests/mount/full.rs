@@ -1,4 +1,4 @@
-//! A volume with little room: what there is none for is told, as the kernel's ext4 tells it.
+//! A volume with little space: a lack of space is reported as by the kernel's ext4.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume but for so many bytes, in one piece where there is one: past a cache, which would take more than there is room for.
+/// Fills a volume except for so many bytes, in one piece if possible: without a cache, which would accept more than fits.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());
@@ -20,14 +20,14 @@ pub(crate) fn leave(dir: &Path, room: u64) {
         assert!(told.contains("No space left on device"), "the filler: {told}");
     }
     fs::remove_file(dir.join("kept")).unwrap();
-    // Only what a commit has freed can be had again.
+    // Only blocks that a commit has freed can be allocated again.
     File::open(dir).unwrap().sync_all().unwrap();
 }
 
 /// How a program writes through the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By `write`, where the kernel collects what is written.
+    /// By `write`, where the kernel collects written data.
     Collected,
     /// By a store through a mapping, in the default mode.
     Mapped,
@@ -43,7 +43,7 @@ impl Way {
         if self == Self::Mapped { "rw" } else { "writeback_cache" }
     }
 
-    /// Fills a file with this many bytes, each an `a`, and syncs it; gives the errors that the program hears of.
+    /// Fills a file with this many bytes, each an `a`, and syncs it; gives the errors that the program gets.
     pub(crate) fn write(self, path: &Path, len: u64) -> String {
         let commands = if self == Self::Collected {
             vec![format!("pwrite -q -S 0x61 -b {len} 0 {len}")]
@@ -65,7 +65,7 @@ impl Way {
     }
 }
 
-/// What the kernel's cache had taken and the volume has no room for: `msync` or `fsync` says so, and what they say nothing of is there.
+/// Data in the kernel's cache that do not fit into the volume: `msync` or `fsync` fails, and data without an error are there.
 #[test]
 fn a_cached_write_without_room_is_told() {
     const LEN: u64 = 128 << 10;

@@ -12,8 +12,8 @@ use crate::support::{Bench, pattern, succeed, text, tool};
 const HANDLES: &str = r#"
 use Errno; use Config;
 my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
-my ($what, $path, $hex) = @ARGV;
-if ($what eq "save") {
+my ($verb, $path, $hex) = @ARGV;
+if ($verb eq "save") {
     my ($handle, $mount) = (pack("Ii", 128, 0) . "\0" x 128, pack("i", 0));
     syscall($to, -100, $path, $handle, $mount, 0) == 0 or die "$path: $!";
     print unpack("H*", substr($handle, 0, 8 + unpack("I", $handle)));
@@ -48,7 +48,7 @@ fn can_run(name: &str) -> bool {
     can
 }
 
-/// The kernel forgets what is in nobody's use.
+/// The kernel drops unused inodes.
 fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
@@ -136,7 +136,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     sides.end();
 }
 
-/// No handle leads to the file system's own inodes, nor to what is none: and nothing is held against the volume for the question.
+/// No handle leads to the file system's own inodes, nor to a number that is invalid: and the question is not recorded as an error of the volume.
 #[test]
 fn handles_that_were_made_up_lead_nowhere() {
     require_mounts!("handles_that_were_made_up_lead_nowhere");
@@ -159,7 +159,7 @@ fn handles_that_were_made_up_lead_nowhere() {
     let (handle, number) = (save(&dir.join("file")), fs::metadata(dir.join("file")).unwrap().ino());
     forget();
     assert!(open(&dir, &handle).contains("/file") || open(&dir, &handle).len() > 5000);
-    // Behind the length and the type: the number's upper half, its lower half, and the generation.
+    // After the length and the type: the number's upper half, its lower half, and the generation.
     let made = |number: u64, generation: &str| {
         let [upper, lower] = [(number >> 32) as u32, number as u32].map(u32::swap_bytes);
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])

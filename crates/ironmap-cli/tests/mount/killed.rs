@@ -1,4 +1,4 @@
-//! A daemon that is killed in the midst of its work: what was synced is there afterwards.
+//! A daemon that is killed in the midst of its work: synced data are there afterwards.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,7 +17,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// What fsync has answered survives SIGKILL of the daemon: content, names, and what replaced what; the next mount recovers it.
+/// Data of a successful fsync survive SIGKILL of the daemon: content, names, and replacements; the next mount recovers it.
 #[test]
 fn what_was_synced_survives_a_killed_daemon() {
     require_mounts!("what_was_synced_survives_a_killed_daemon");
@@ -39,7 +39,7 @@ fn what_was_synced_survives_a_killed_daemon() {
     let data = File::create(dir.join("data")).unwrap();
     data.write_all_at(&pattern(100_000, 1), 5000).unwrap();
     data.sync_data().unwrap();
-    // What nobody has synced may go.
+    // Data that were not synced may be lost.
     let mut lost = File::create(dir.join("lost")).unwrap();
     lost.write_all(&pattern(1 << 20, 9)).unwrap();
     kill_process(ours.id(), Signal::KILL).unwrap();
@@ -93,7 +93,7 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     assert!(fs::read(bench.image()).unwrap() == before);
 }
 
-/// `ironmap umount` ends when the volume is closed: whoever wants it then has it. It unmounts nothing that is another's.
+/// `ironmap umount` ends when the volume is closed: then another program can open it. It unmounts no other file system.
 #[test]
 fn umount_waits_until_the_volume_is_closed() {
     require_mounts!("umount_waits_until_the_volume_is_closed");
@@ -139,8 +139,8 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// It does not wait for a daemon that is gone, and says that nobody has closed the volume: what was written may be lost. Of a volume that
-/// was only read nothing is.
+/// It does not wait for a daemon that is gone, and says that nobody has closed the volume: written data may be lost. A volume that
+/// was only read loses nothing.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
     require_mounts!("umount_says_that_the_daemon_was_killed");
@@ -149,10 +149,10 @@ fn umount_says_that_the_daemon_was_killed() {
     fs::create_dir(&dir).unwrap();
     std::os::unix::fs::symlink("with space", bench.path("link")).unwrap();
     for (options, name, code, says) in [
-        ("rw", "with space", 4, "with space: the program that served it has not closed the volume"),
+        ("rw", "with space", 4, "with space: its server ended without closing the volume"),
         ("ro", "with space", 0, ""),
-        ("rw", "link/", 4, "link/: the program that served it has not closed the volume"),
-        ("rw", "link", 4, "link: the program that served it has not closed the volume"),
+        ("rw", "link/", 4, "link/: its server ended without closing the volume"),
+        ("rw", "link", 4, "link: its server ended without closing the volume"),
     ] {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();
@@ -187,7 +187,7 @@ fn mounts_are_named_by_absolute_paths() {
     assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
-/// What sqlite3 and PostgreSQL have committed is there behind a daemon that was killed under their load, and they find themselves sound.
+/// Transactions that sqlite3 and PostgreSQL have committed are there after a daemon was killed under their load, and their checks succeed.
 #[test]
 fn databases_survive_a_killed_daemon() {
     require_mounts!("databases_survive_a_killed_daemon");

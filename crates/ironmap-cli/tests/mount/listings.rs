@@ -12,7 +12,7 @@ use crate::support::{Bench, succeed, tool};
 
 const NAMES: usize = 600;
 
-/// Lists a directory in small pieces, and changes it with what has been listed behind the first of them.
+/// Lists a directory in small pieces, and changes it by the names listed so far, after the first of them.
 fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     let open = File::open(dir).unwrap();
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -29,8 +29,8 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     listed
 }
 
-/// A name that is renamed or removed while its directory is listed is gone: what was read of the directory before is not listed behind that. Else
-/// the kernel would know the name for ever, and open by it what has the number of its inode now.
+/// A name that is renamed or removed while its directory is listed is gone: names read from the directory before are not listed after that. Else
+/// the kernel would know the name for ever, and open by it the file that has its inode's number now.
 #[test]
 fn what_is_gone_is_not_listed() {
     require_mounts!("what_is_gone_is_not_listed");

@@ -1,5 +1,5 @@
-//! `ironmap mount` beside the kernel's ext4: the same operations on equal images, one mounted by each. What scripts see has to be
-//! the same: results, errnos, attributes, contents, times that are set. What differs on purpose is in docs/MOUNT.md.
+//! `ironmap mount` beside the kernel's ext4: the same operations on equal images, one mounted by each. The results of scripts must be
+//! the same: output, errnos, attributes, contents, times that are set. Intended differences are in docs/MOUNT.md.
 
 #[path = "../support/mod.rs"]
 mod support;

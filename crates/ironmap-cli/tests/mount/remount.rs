@@ -1,4 +1,4 @@
-//! What is asked of a mount that stays: to be durable, and to be read-only.
+//! Requests to a mount that stays: to be durable, and to be read-only.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -27,7 +27,7 @@ fn kill(mut ours: Ours) {
 }
 
 /// A directory that is synced has its entries, and with them everything that the server was sent is durable: names and attributes
-/// elsewhere, and what is in files that were closed. What the kernel has collected of open files need not be.
+/// elsewhere, and the content of closed files. Data of open files in the kernel's cache need not be.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -62,8 +62,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// Behind `ironmap sync` everything is durable that was written before, what the kernel has collected of open files and mappings too:
-/// what `sync -f` promises, and a mount of FUSE is not asked for.
+/// After `ironmap sync` everything is durable that was written before, also data of open files and mappings in the kernel's cache:
+/// `sync -f` promises that too, but does not reach a FUSE mount.
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");
@@ -97,7 +97,7 @@ fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     if told.status.success() { Ok(()) } else { Err(text(&told.stderr)) }
 }
 
-/// A mount becomes read-only: nothing can be written then, what was written is durable, and reads leave no times. It becomes writable
+/// A mount becomes read-only: nothing can be written then, written data are durable, and reads leave no times. It becomes writable
 /// again, unless the volume was opened for reading only.
 #[test]
 fn a_mount_becomes_read_only_and_writable_again() {
@@ -129,10 +129,10 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // Who calls the program says what is to change, and the rest stays.
+    // The caller of the program gives the changes, and the rest stays.
     bench.succeed(["mount", "-o", "remount,noexec", "image", "mounted"]);
     shows(" ro,nosuid,noexec,");
-    // mount(8) leaves out what is to be no longer.
+    // mount(8) leaves out options that are to end.
     remount(&bench, &dir, "rw,noexec").unwrap();
     shows(" rw,noexec,");
     fs::write(dir.join("other"), "content").unwrap();

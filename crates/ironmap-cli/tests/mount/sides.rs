@@ -109,7 +109,7 @@ impl Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         match self.daemon.try_wait() {
-            // It has ended in its order, and what is mounted there now is another's.
+            // It has ended in its order, and another file system is mounted there now.
             Ok(Some(status)) if status.success() => return,
             Ok(None) => {
                 let _ = self.daemon.kill();
@@ -117,7 +117,7 @@ impl Drop for Ours {
             }
             _ => {}
         }
-        // Behind a killed daemon the mount is there still.
+        // After a killed daemon the mount is there still.
         let _ = tool("umount").arg("-l").arg(&self.dir).output();
     }
 }
@@ -136,7 +136,7 @@ impl Kernels {
         Self { dir: dir.to_owned() }
     }
 
-    /// Has what is allocated and not written stay so around what is written: otherwise the kernel writes zeros there if there is little of it.
+    /// Keeps unwritten blocks unwritten around written ones: otherwise the kernel writes zeros there if there is little of it.
     fn without_zeroing(self) -> Self {
         let device = fs::metadata(&self.dir).unwrap().dev();
         let path = format!("/sys/fs/ext4/loop{}/extent_max_zeroout_kb", rustix::fs::minor(device));
@@ -154,7 +154,7 @@ impl Drop for Kernels {
     }
 }
 
-/// Unmounts what may be busy for a moment.
+/// Unmounts a directory that may be busy for a moment.
 pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
@@ -186,7 +186,7 @@ impl Sides {
         // Other users come to the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
-        // What a new directory or file is given by chance is the same on both.
+        // The random values of a new directory or file are the same on both.
         succeed(tool("mke2fs").arg("-qF").args(mke2fs).arg(&image).arg("64M"));
         for request in requests {
             bench.debugfs(request);

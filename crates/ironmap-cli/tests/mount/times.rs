@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::sides::{Ours, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// With relatime the first read behind any change of an inode leaves a time: it is not taken for one that another read has left since.
+/// With relatime the first read after any change of an inode leaves a time: it is not taken for one that another read has left since.
 #[test]
 fn the_first_read_behind_each_change_leaves_a_time() {
     require_mounts!("the_first_read_behind_each_change_leaves_a_time");

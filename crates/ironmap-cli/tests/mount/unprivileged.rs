@@ -1,4 +1,4 @@
-//! Mounts of who is not the superuser.
+//! Mounts of a user other than the superuser.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ user='setpriv --reuid=1000 --regid=1000 --clear-groups'
 trap '$user fusermount3 -uqz mounted || true' EXIT
 ";
 
-/// What he mounts is his alone, and nobody gets privileges by it.
+/// The mount of a user is the user's alone, and nobody gets privileges by it.
 const HIS_OWN: &str = r"
 $user ./ironmap mount image mounted
 grep -q ' fuse.ironmap rw,nosuid,nodev,.*user_id=1000,group_id=1000' /proc/mounts
@@ -27,7 +27,7 @@ $user ./ironmap umount mounted
 $user ./ironmap cat image:/file
 ";
 
-/// Ends a daemon whose file someone has open, and goes on with that until he hears of it.
+/// Ends a daemon whose file is open in a program, and repeats that until the program gets an error.
 const SIGNALS: &str = r#"
 end_it() {
     $user ./ironmap mount -f --tell image mounted >told & daemon=$!
@@ -45,19 +45,19 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// What is not mounted: by fusermount3, which is not let; and since FUSE's device is not for him.
+/// Refused mounts: by fusermount3, which may not; and because the user may not open FUSE's device.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
 $user ./ironmap mount image mounted 2>&1 || echo $?
 ";
 
-/// Runs a script as root where he is; what it prints. The volume is sound afterwards.
+/// Runs a script as root in the directory of the user; gives its output. The volume is sound afterwards.
 fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Where the program is built may be nobody else's to enter. Another process copies it: what this one has open for writing may be open in a child of
+    // Where the program is built may be nobody else's to enter. Another process copies it: a file that this one has open for writing may be open in a child of
     // another test's too, and then it cannot be executed.
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
@@ -75,7 +75,7 @@ fn has_fusermount() -> bool {
     has.is_ok_and(|out| out.status.success())
 }
 
-/// He mounts what is his by fusermount3, in the background, and ends it so.
+/// A user mounts an own image by fusermount3, in the background, and unmounts it so.
 #[test]
 fn a_user_mounts_and_unmounts() {
     require_mounts!("a_user_mounts_and_unmounts");

@@ -77,7 +77,7 @@ impl Bench {
         command
     }
 
-    /// The program, which hears of the signals that end it, also where the tests were started to ignore them, as in a shell's background.
+    /// The program, which receives the signals that end it, also where the tests were started to ignore them, as in a shell's background.
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);

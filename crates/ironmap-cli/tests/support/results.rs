@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::image::scratch;
 
-/// Names a program built for release: what a debug build takes says nothing.
+/// Names a program built for release: the times of a debug build mean nothing.
 pub(crate) const RELEASE: &str = "IRONMAP_BIN";
 
 /// Runs the release build's bench; its results.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::xattr;
 
-/// What is compared of a file.
+/// The compared attributes of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct View {
     mode: u32,
@@ -20,7 +20,7 @@ pub(crate) struct View {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// As lsattr has them.
     flags: u32,
-    /// `None` for what was made by the test itself.
+    /// `None` for files made by the test itself.
     modified: Option<(i64, i64)>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn view(root: &Path, begun: i64) -> BTreeMap<PathBuf, View> {
     found
 }
 
-/// What the files take, in units of 512 bytes: holes and preallocated space are as expected.
+/// The space of the files, in units of 512 bytes: holes and preallocated space are as expected.
 pub(crate) fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<PathBuf, u64> {
     let files = views.iter().filter(|(_, view)| view.content.is_some());
     files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()

@@ -27,7 +27,7 @@ pub(super) struct Faults {
     /// Flushes too.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// One write or flush fails, the one before which this is 1; 0 and less is none.
+    /// One write or flush fails, the one before which this is 1; no request fails at 0 and less.
     next: AtomicI64,
 }
 

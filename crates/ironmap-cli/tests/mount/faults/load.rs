@@ -1,4 +1,4 @@
-//! A load that knows what must be there afterwards, whatever happens to it.
+//! A load that knows the required result, with any fault.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::rng::Rng;
 use crate::support::pattern;
 
-/// What a file may hold: so much of a seed's bytes, at least and at most.
+/// The allowed content of a file: so much of a seed's bytes, at least and at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     seed: u64,
@@ -21,7 +21,7 @@ struct Content {
 pub(super) struct Load {
     dir: PathBuf,
     rng: Rng,
-    /// Of each name all that may be there. One is what was synced last; more is what was under way when it ended.
+    /// All allowed states of each name. One is the last synced one; the others were under way at the end.
     allowed: BTreeMap<String, Vec<Option<Content>>>,
     next: u64,
 }
@@ -49,7 +49,7 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // Behind an error that was none of the device's, what is there is asked for.
+        // After an error that did not come from the device, the present state is read.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),
@@ -104,7 +104,7 @@ impl Load {
         Ok(())
     }
 
-    /// What is there is what may be there.
+    /// Each name has an allowed state.
     pub(super) fn verify(&self, when: &str) {
         for (name, allowed) in &self.allowed {
             let found = match fs::read(self.dir.join(name)) {

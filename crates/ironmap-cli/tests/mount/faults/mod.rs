@@ -1,5 +1,5 @@
-//! What goes wrong with volumes, under load: a device that fails now and then, or altogether, a full volume, a daemon that is killed, a
-//! clock that jumps. Afterwards what was synced is there, and e2fsck finds nothing.
+//! Faults of volumes under load: a device that fails now and then, or altogether, a full volume, a daemon that is killed, a
+//! clock that jumps. Afterwards synced data are there, and e2fsck finds nothing.
 
 mod device;
 mod load;
@@ -28,7 +28,7 @@ enum Fault {
     Writes,
     /// One read in a few fails.
     Reads,
-    /// Nothing can be had of the device any more.
+    /// The device fails all requests.
     Dead,
     /// The daemon is killed.
     Killed,
@@ -78,7 +78,7 @@ impl Campaign {
         Ours::mount_in(device, dir, "rw", &environment)
     }
 
-    /// The loads, with what goes wrong once they have made a few steps; gives whether all of them came to their end.
+    /// The loads, with the fault after a few steps; gives whether all of them came to their end.
     fn under_load(&mut self, device: &Device, ours: &Ours, loads: &mut [Load]) -> bool {
         let begin = self.rng.below(Self::steps() * LOADS / 2);
         let (this, total) = (&*self, Self::steps());
@@ -190,7 +190,7 @@ fn each(fault: Fault) {
     }
 }
 
-/// Writes that fail: whoever synced and was told so keeps it.
+/// Writes that fail: data of a successful sync are kept.
 #[test]
 fn a_device_whose_writes_fail() {
     require_mounts!("a_device_whose_writes_fail");

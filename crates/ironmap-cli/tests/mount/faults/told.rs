@@ -1,4 +1,4 @@
-//! Writes that the kernel's cache has taken and that fail later, for want of room or by the device: who wrote is told, by `write`, `msync` or
+//! Writes that the kernel's cache has taken and that fail later, for lack of room or by the device: the writer gets an error, by `write`, `msync` or
 //! `fsync`, or all of it is there.
 
 use std::fs;
@@ -13,11 +13,11 @@ const BLOCK: u64 = 1024;
 /// Of a file, in blocks.
 const LEN: u64 = 24;
 
-/// What a file is before it is written.
+/// The state of a file before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Every other block is a hole, so that what is written is many requests.
+    /// Every other block is a hole, so that the data are many requests.
     Holes,
 }
 
@@ -40,7 +40,7 @@ fn volume(features: &str, shape: Shape) -> Bench {
     bench
 }
 
-/// What was written is on the volume, unless an error was told.
+/// The written data are on the volume, unless an error was reported.
 fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     let ours = Ours::mount(image, dir, "ro");
     let there = fs::read(dir.join("file")).unwrap_or_default();

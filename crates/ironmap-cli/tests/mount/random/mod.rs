@@ -1,5 +1,5 @@
-//! A seeded sequence of operations on our mount and on the kernel's ext4: after each of them what it gave, and what is seen of the files
-//! that it named, is the same on both; from time to time, and behind a mount anew, the whole tree. Times that the clock gives are not
+//! A seeded sequence of operations on our mount and on the kernel's ext4: after each of them its answer, and the visible state of the files
+//! that it named, is the same on both; from time to time, and after a new mount, the whole tree. Times that the clock gives are not
 //! compared, but whether they moved.
 
 mod op;
@@ -15,7 +15,7 @@ use crate::sides::{Sides, long, require_mounts};
 /// Operations between two mounts.
 const PERIOD: u64 = 400;
 
-/// Until the clock from which file systems take their times has moved on: what happens then has another time.
+/// Until the clock from which file systems take their times has moved on: later changes have another time.
 fn tick() {
     let begin = clock_gettime(ClockId::RealtimeCoarse);
     while clock_gettime(ClockId::RealtimeCoarse) == begin {
@@ -63,19 +63,19 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
         let xattrs = sides.each_ref().map(|side| side.xattrs_of(&op));
         let when = format!("seed {seed}, -o {options}, operation {number} of user {user}, {op:?}");
         assert_eq!(answers[0], answers[1], "{when}: answers (ours, the kernel's)");
-        assert_eq!(seen[0], seen[1], "{when}: what is seen (ours, the kernel's)");
+        assert_eq!(seen[0], seen[1], "{when}: visible state (ours, the kernel's)");
         assert_eq!(xattrs[0], xattrs[1], "{when}: extended attributes (ours, the kernel's)");
         if number % PERIOD == PERIOD - 1 || number == count - 1 {
             compare_trees(&sides, &when);
             sides.iter_mut().for_each(Side::close_all);
             mounted = mounted.again();
-            compare_trees(&sides, &format!("{when}, mounted anew"));
+            compare_trees(&sides, &format!("{when}, mounted again"));
         }
     }
     mounted.end();
 }
 
-/// Whatever is asked, in whatever order, by whom ever: answers and what is seen are the kernel's.
+/// Operations of all kinds, in any order, by any user: answers and visible state are the kernel's.
 #[test]
 fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     require_mounts!("random_operations_give_what_they_give_on_the_kernels_ext4");

@@ -8,7 +8,7 @@ use crate::rng::Rng;
 pub(super) type Slot = usize;
 pub(super) const SLOTS: u64 = 4;
 
-/// What one user asks for. A path is relative to the root of the volume.
+/// An operation of one user. A path is relative to the root of the volume.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Mkdir(String, u32),
@@ -114,7 +114,7 @@ fn flags(rng: &mut Rng) -> OFlags {
     }
 }
 
-/// A position: near the beginning, in the file, or far behind; mostly where a direct request may be.
+/// A position: near the beginning, in the file, or far past its end; mostly where a direct request may be.
 fn position(rng: &mut Rng) -> u64 {
     let at = match rng.below(16) {
         0..=5 => rng.below(10_000),
@@ -229,7 +229,7 @@ impl Op {
         }
     }
 
-    /// What it names: that is looked at before and behind it.
+    /// The paths that it names: they are checked before and after it.
     pub(super) fn paths(&self) -> Vec<&str> {
         match self {
             Self::Mkdir(path, _)
@@ -253,7 +253,7 @@ impl Op {
         }
     }
 
-    /// Whether a direct request may be so. What is not is refused by both, but the kernel's ext4 has changed times by then, and reads holes
+    /// Whether a direct request may be so. Other requests are refused by both, but the kernel's ext4 has changed times by then, and reads holes
     /// at any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! One side: does what is asked on its mounted volume, and tells what can be seen of it.
+//! One side: does operations on its mounted volume, and gives their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use super::op::{Op, SLOTS};
 use crate::aligned::aligned;
 
-/// What an operation gives.
+/// The answer of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -79,7 +79,7 @@ impl From<Vec<u8>> for Answer {
 
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What is seen of a file. A time that was set is told, one of the clock's is not: it is no other side's.
+/// The visible attributes of a file. A time that was set is included, one of the clock is not: it differs between the sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -93,7 +93,7 @@ pub(super) struct Seen {
     moved: [bool; 3],
 }
 
-/// A file that is looked at before an operation, to be looked at again behind it: also without the name that it had.
+/// A file that is looked at before an operation, to be looked at again after it: also without the name that it had.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -129,7 +129,7 @@ impl Seen {
     }
 }
 
-/// What the whole tree is compared by: each path with what is seen, its extended attributes, and content: a file's bytes and where it
+/// The view by which the whole tree is compared: each path with its attributes, its extended attributes, and content: a file's bytes and where it
 /// has data, a link's target.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
@@ -181,7 +181,7 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // Where that is refused for what has the new name, the kernel's ext4 has changed times by then.
+            // Where that is refused because of the file of the new name, the kernel's ext4 has changed times by then.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {
@@ -232,7 +232,7 @@ impl Side {
                 // A pipe without readers would be waited for.
                 let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
-                // What has no content of the volume's gives nothing to compare.
+                // A file without content on the volume gives nothing to compare.
                 let opened = opened.map(|file| {
                     let stat = fs::fstat(&file).unwrap();
                     fs::FileType::from_raw_mode(stat.st_mode).is_file().then_some(file)
@@ -365,7 +365,7 @@ impl Side {
 
 fn become_user(user: u32) {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    // Who is not the superuser may become him again by the saved number; his group has to be set while he is.
+    // Another user can become the superuser again by the saved number; the group has to be set while it is.
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
     set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT).unwrap();
     set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).unwrap();
@@ -394,7 +394,7 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// What was allocated and not written counts as data to the kernel while its page cache holds pages of it: those go first.
+/// An unwritten range counts as data to the kernel while its page cache holds pages of it: those are written first.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
