@@ -61,7 +61,7 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
     }
 }
 
-/// Prints the phrases in the comments and strings of sources that are not on the list of clean ones yet.
+/// Prints the phrases in the comments and strings of all sources in a directory, unclean ones too.
 pub(crate) fn phrases(dir: &str) -> Result {
     let mut count = 0;
     for path in files("rs").iter().filter(|path| path.starts_with(dir)) {
