@@ -59,7 +59,7 @@ unpack_backport() {
 }
 
 # Tests run on the newest kernel that can be had; counts stay with the release's own, of which their history is. As of 6.1 it has
-# all that the jobs need built in, but for a few modules.
+# all that the jobs need built in, except for a few modules.
 kernel=$out/kernel
 if [ "${#plugin[@]}" = 0 ]; then
     kernel=${LAB_KERNEL:-$out/kernel-backports}

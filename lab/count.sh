@@ -25,7 +25,7 @@ ways() {
 volume "$block1" /tmp/data || exit 1
 ways "$block4" psync io_uring io_uring_poll
 ways "$char4" io_uring io_uring_poll
-# Who polls a device that takes its time counts that time.
+# Polling a slow device counts its time.
 ways "$block1:/data" psync io_uring
 ways "$char1:/data" io_uring
 

@@ -16,6 +16,6 @@ export LAB_BLOCK5="$block5" LAB_BLOCK6="$block6" LAB_CHAR5="$char5" LAB_CHAR6="$
 export LAB_BLOCK1="$block1" LAB_BLOCK2="$block2" LAB_CHAR1="$char1" LAB_CHAR2="$char2" LAB_CHAR3="$char3"
 lab-tests --test-threads=1 --skip atomic_
 status=$?
-# A disk of scsi_debug has no tuples for what is written to it atomically.
+# A disk of scsi_debug has no tuples for atomic writes.
 scsi_disk atomic_wr=1 && volume /dev/sda /tmp/data 48M && lab-tests --test-threads=1 atomic_ || status=1
 exit "$status"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount is asked what was written. Ends with an error at what
-# is wrong.
+# The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount reads the data that were written. Ends with an error at a
+# fault.
 set -euo pipefail
 ENGINE=$(realpath "$1") ironmap=$(realpath "$2")
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/../jobs" && pwd)
@@ -72,9 +72,9 @@ job --rw=randtrimwrite --bs=8k --direct=1 --iodepth=4 --numjobs=2 || fail "trims
 on_image --filename=/grown --rw=write --verify=crc32c --bs=64k --fallocate=none --end_fsync=1 || fail "a file that grows"
 on_image --rw=randrw --bs=4k --nrfiles=4 --filename_format="many/f.\$filenum" --numjobs=3 || fail "many files"
 on_image --filename=/laid/out --rw=randread --bs=4k --unlink=1 || fail "a file that is laid out, read and removed"
-! grep '^ironmap: ' "$scratch/log" || fail "a file that is removed is told of"
+! grep '^ironmap: ' "$scratch/log" || fail "a file that is removed is reported"
 on_image --rw=randread --bs=4k --create_serialize=0 --numjobs=3 --filename_format="own/f.\$jobnum" || fail "jobs that lay out their own"
-! grep '^ironmap: ' "$scratch/log" || fail "jobs that lay out their own are told of"
+! grep '^ironmap: ' "$scratch/log" || fail "jobs that lay out their own are reported"
 check
 [ "$(debugfs -R 'ls -p /laid' "$image" 2>/dev/null | grep -c out)" = 0 ] || fail "the file was not removed"
 
@@ -92,7 +92,7 @@ done
 "$ironmap" integrity check "$beneath" >"$scratch/log" 2>&1 || fail "integrity check"
 e2fsck -fn "$scratch/data" >"$scratch/log" 2>&1 || fail "e2fsck finds errors"
 
-# Of a mounted file system, raw: what the kernel wrote, and what the engine makes itself.
+# Of a mounted file system, raw: files of the kernel, and files that the engine makes itself.
 host_files() {
     local fs=$1 make=$2 engine what
     rm -f "$scratch/host"
@@ -107,7 +107,7 @@ host_files() {
             # shellcheck disable=SC2086
             quietly --name=job --ioengine="external:$ENGINE" --host --engine="$engine" --size=4m --rw=randread --bs=4k $what ||
                 fail "$fs, $engine: $what"
-            ! grep '^ironmap: ' "$scratch/log" || fail "$fs, $engine: something is told of: $what"
+            ! grep '^ironmap: ' "$scratch/log" || fail "$fs, $engine: something is reported: $what"
         done
     done
     [ ! -e "$mounted/laid/out" ] || fail "$fs: the file was not removed"
@@ -148,7 +148,7 @@ fi
 
 step "an error of the close is the job's"
 if command -v prlimit >/dev/null; then
-    # Behind the last request the image cannot be written any more: its journal, and the time stamps that the close stores.
+    # After the last request the image cannot be written any more: its journal, and the time stamps that the close stores.
     # shellcheck disable=SC2016
     no_more='prlimit --pid $PPID --fsize=1048576'
     closes() { (trap '' XFSZ && job --rw=write --overwrite=1 --bs=64k --exec_postrun="$no_more"); }

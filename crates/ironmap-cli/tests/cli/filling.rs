@@ -253,7 +253,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     for (number, device) in [(4096, 0), (0, 1 << 20), (8, 0o7_777_777)].into_iter().enumerate() {
         let image = format!("image-{number}");
         archive(&bench, "a.tar", &[(EntryType::Block, "dev", "", device)]);
-        let says = format!("dev has the number {}:{}", device.0, device.1);
+        let says = format!("dev has an invalid device number, {}:{}", device.0, device.1);
         refused(&bench.run(["mkfs", "-d", "a.tar", &image]), 1, &says);
         fs::write(bench.path("table"), format!("/dev b 600 0 0 {} {}", device.0, device.1))
             .unwrap();

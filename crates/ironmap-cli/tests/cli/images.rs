@@ -237,9 +237,9 @@ fn what_is_no_sound_archive_is_refused() {
     flipped[512 + 3] ^= 1;
     let of = archive;
     let cases: [(&str, Vec<u8>, &str); 16] = [
-        ("nothing", Vec::new(), "is cut: it ends at byte 0"),
+        ("nothing", Vec::new(), "is truncated: it ends at byte 0"),
         ("text", vec![b'x'; 2000], "is not a tar archive"),
-        ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed by xz"),
+        ("xz", b"\xFD7zXZ\0 and so on".to_vec(), "compressed with xz"),
         ("gzip", b"\x1F\x8B and so on".to_vec(), "standard input: "),
         ("huge", huge, "huge: "),
         ("overflow", overflow, "a size is too large"),

@@ -36,7 +36,7 @@ end() {
     e2fsck -fn "$image" >"$scratch/e2fsck" 2>&1 || { cat "$scratch/e2fsck"; fail "e2fsck finds errors"; }
 }
 
-# In mid-load: who uses the volume is cut off.
+# In mid-load: users of the volume are cut off.
 kill_daemon() {
     kill -KILL "$daemon"
     wait "$daemon" 2>/dev/null || true
@@ -54,7 +54,7 @@ lines() {
     until [ "$(wc -l <"$1")" -ge "$2" ]; do runs "$3" || fail "the load ended before its time"; done
 }
 
-# Each row is told of once it is committed.
+# Each row is printed once it is committed.
 sqlite_killed() {
     step "sqlite3, blocks of $1, -o $2"
     local rows=200 writer acked
@@ -120,11 +120,11 @@ postgres_killed() {
     umount -l "$dir"
     start "allow_other,$2"
     start_postgres
-    # pgbench tells of a transaction once it is committed, and writes that out later: there are at least so many.
+    # pgbench counts a transaction once it is committed, and logs it later: there are at least so many.
     logged=$(cat "$scratch"/socket/logged/pgbench_log.* | wc -l)
     counts=$("${sql[@]}" -c 'SELECT count(*) FROM pgbench_history')
     if [ "$counts" -lt "$transactions" ] || [ "$counts" -lt "$logged" ]; then
-        fail "PostgreSQL: $logged transactions were told of, $counts are there"
+        fail "PostgreSQL: $logged transactions were logged, $counts are there"
     fi
     # The database works on, and a load comes to its end.
     "${as[@]}" "$postgres/pgbench" -h "$scratch/socket" -n -c 4 -t "$((transactions / 4))" postgres >"$scratch/socket/again" 2>&1 ||

@@ -103,7 +103,7 @@ make_tree() {
     )
 }
 
-# In and out, whole /usr where there is room: what comes out is the archive that went in.
+# In and out, whole /usr where there is room: the archive that comes out equals the one that went in.
 run_tar() {
     local tree=/usr/share/perl5 name room used
     if long; then
