@@ -247,7 +247,7 @@ fn what_is_no_sound_archive_is_refused() {
         ("type", odd, "the unknown type 'Q'"),
         ("pax", pax, "a record has a wrong length"),
         ("checksum", flipped, "at byte 512: a header has a wrong checksum"),
-        ("cut content", whole[..1030].to_vec(), "is cut: it ends at byte 1030"),
+        ("cut content", whole[..1030].to_vec(), "is truncated: it ends at byte 1030"),
         ("no end mark", whole[..1536].to_vec(), "is truncated: it ends at byte 1536"),
         ("loop", of(&[(LINK, "a", "b"), (LINK, "b", "a")]), "a: is a hard link to what is not"),
         ("itself", of(&[(LINK, "a", "a")]), "a: is a hard link to what is not"),
