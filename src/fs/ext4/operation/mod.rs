@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub(crate) use self::inode::{InodeToChange, MayChange};
 use self::locks::Exclusive;
-pub(super) use self::locks::{Content, Locks, Open, Patience, Shared};
+pub(super) use self::locks::{Content, Open, Patience, Shared};
 use super::Ext4;
 use super::order::Ordered;
 use super::writing::Writing;
