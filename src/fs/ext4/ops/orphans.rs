@@ -214,7 +214,7 @@ impl Operation<'_> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
