@@ -2,7 +2,7 @@
 
 use crate::shell::{Result, command, fail, output, say, sh, target};
 
-/// Each crate that is published, in the order of publication: the files that its package must contain, the files and folders that it
+/// Each crate that is published, in the order of publication (not the fio engine, which is under the GPL): the files that its package must contain, the files and folders that it
 /// may contain, and the greatest size of its compressed package in KiB.
 struct Package {
     name: &'static str,
@@ -29,8 +29,16 @@ const PACKAGES: [Package; 2] = [
 /// Cargo adds these to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
-/// Checks the list of files of each package. It builds nothing.
+/// Checks the list of files of each package, and that no other crate is one. It builds nothing.
 pub(crate) fn lists() -> Result {
+    let metadata = output(&mut command("cargo metadata --no-deps --format-version 1"))?;
+    let published = metadata.matches("\"publish\":null").count();
+    if published != PACKAGES.len() {
+        return fail(format!(
+            "{published} crates lack `publish = false`, of {} packages",
+            PACKAGES.len()
+        ));
+    }
     for package in &PACKAGES {
         let list = output(command("cargo package --allow-dirty --list -p").arg(package.name))?;
         package.check(&list).or_else(fail)?;

@@ -1,5 +1,6 @@
 //! The rules of the house (docs/ARCHITECTURE.md) that the compiler does not check.
 
+mod blocks;
 mod imports;
 mod text;
 mod tokens;
@@ -26,6 +27,7 @@ pub(crate) fn run() -> Result {
     for path in pages()? {
         let source = std::fs::read_to_string(&path)?;
         count += print(&path, words::check_page(&source));
+        count += print(&path, blocks::check(&source));
     }
     for path in &files {
         let source = std::fs::read_to_string(path)?;

@@ -1,9 +1,8 @@
 //! The image file that a volume is made in: a new one, or one that becomes longer.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind as IoErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ironmap::Location;
@@ -43,7 +42,7 @@ impl Room {
 /// An image file that this command has made. It is removed when it is dropped, unless it is kept.
 pub(super) struct NewImage {
     /// Open for nothing: whether a loop device serves the image is told by leases, which other descriptors prevent.
-    file: OwnedFd,
+    file: File,
     path: PathBuf,
     kept: bool,
 }
@@ -57,9 +56,13 @@ impl NewImage {
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
             made => made.map_err(failed)?,
         };
-        let file =
-            rustix::fs::open(proc_path(&made), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        let file = file.map_err(|errno| failed(errno.into()))?;
+        // By its name, since not every root has a /proc.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&target, flags, Mode::empty());
+        let file = File::from(file.map_err(|errno| failed(errno.into()))?);
+        if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
+            return Err(replaced(&target));
+        }
         Ok(Some(Self { file, path: target, kept: false }))
     }
 
@@ -71,11 +74,16 @@ impl NewImage {
     pub(super) fn empty(&self, len: u64) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if !self.has_name() {
-            let path = self.path.display();
-            return Err(Failure::new(format!("{path}: another program has replaced the image")));
+            return Err(replaced(&self.path));
         }
-        let path = proc_path(&self.file);
-        set_len(&path, 0).and_then(|()| set_len(&path, len)).map_err(failed)
+        let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
+        let file = file.map_err(failed)?;
+        // The name may lead to another file since.
+        if !self.is(&file.metadata().map_err(failed)?) {
+            return Err(replaced(&self.path));
+        }
+        file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
     pub(super) fn keep(mut self) {
@@ -84,9 +92,12 @@ impl NewImage {
 
     /// Whether its name is still its own.
     fn has_name(&self) -> bool {
-        let (own, named) = (proc_path(&self.file).metadata(), self.path.symlink_metadata());
-        let (Ok(own), Ok(named)) = (own, named) else { return false };
-        (own.dev(), own.ino()) == (named.dev(), named.ino())
+        self.path.symlink_metadata().is_ok_and(|named| self.is(&named))
+    }
+
+    /// Whether these are attributes of this file.
+    fn is(&self, metadata: &Metadata) -> bool {
+        self.file.metadata().is_ok_and(|own| is_same(&own, metadata))
     }
 }
 
@@ -99,9 +110,12 @@ impl Drop for NewImage {
     }
 }
 
-/// A path that leads to an open file, whatever its name is by now.
-fn proc_path(file: &impl AsRawFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn replaced(path: &Path) -> Failure {
+    Failure::new(format!("{}: another program has replaced the image", path.display()))
 }
 
 /// Where a path leads, also where no file is there.

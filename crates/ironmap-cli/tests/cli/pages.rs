@@ -1,0 +1,107 @@
+//! The shell blocks of README.md, CONTRIBUTING.md and docs/ run as they stand there: docs/TESTING.md has the marks.
+
+#[path = "../../../../xtask/src/tidy/blocks.rs"]
+mod blocks;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, IRONMAP, text};
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Each page with blocks of this mark, and their commands.
+fn pages(mark: &str) -> Vec<(PathBuf, String)> {
+    let workspace = Path::new(WORKSPACE);
+    let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
+    let mut pages: Vec<_> = names.iter().map(|name| workspace.join(name)).collect();
+    pages.extend(fs::read_dir(workspace.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    pages.sort();
+    let commands = |page: &PathBuf| {
+        let source = fs::read_to_string(page).unwrap();
+        let marked = blocks::blocks(&source).into_iter().filter(|block| block.mark == Some(mark));
+        marked.map(|block| block.commands + "\n").collect::<String>()
+    };
+    let pages = pages.into_iter().map(|page| (page.clone(), commands(&page)));
+    pages.filter(|(_, commands)| !commands.is_empty()).collect()
+}
+
+/// Runs commands in an empty directory.
+fn run(page: &Path, commands: &str, shell: &[&str]) -> String {
+    let bench = Bench::empty();
+    let programs = Path::new(IRONMAP).parent().unwrap().display();
+    let Output { status, stdout, stderr } = Command::new(shell[0])
+        .args(&shell[1..])
+        .args(["bash", "-euxo", "pipefail", "-c", commands])
+        .env("PATH", format!("{programs}:/usr/sbin:/sbin:/usr/bin:/bin"))
+        .current_dir(bench.dir.path())
+        .output()
+        .unwrap();
+    assert!(status.success(), "{}: {}{}", page.display(), text(&stdout), text(&stderr));
+    text(&stdout)
+}
+
+/// A reader who copies the blocks without root gets what they promise.
+#[test]
+fn the_blocks_for_users_run() {
+    require!([Need::Tool("mkfs.ext4"), Need::Tool("fakeroot")]);
+    let pages = pages(blocks::USER);
+    assert!(pages.len() >= 4, "{pages:?}");
+    for (page, commands) in pages {
+        let shown = run(&page, &commands, &["env"]);
+        assert!(!page.ends_with("README.md") || shown.contains("today"), "{shown}");
+    }
+}
+
+/// The same as root: a host file is read raw beside the kernel. A mount namespace of their own takes mounts with it, also after a failure.
+#[test]
+fn the_blocks_for_root_run() {
+    require!([Need::Root, Need::Tool("mkfs.ext4"), Need::Tool("unshare")]);
+    let pages = pages(blocks::ROOT);
+    assert!(pages.len() >= 2, "{pages:?}");
+    for (page, commands) in pages {
+        let shown = run(&page, &commands, &["unshare", "--mount"]);
+        let raw = shown.contains("mnt/table") && shown.contains("raw");
+        assert!(!page.ends_with("README.md") || raw, "{shown}");
+    }
+}
+
+/// Commands that measure, or take long, have only the names and options that exist: `ironmap` parses its arguments, and `./x` has a
+/// line for each command.
+#[test]
+fn the_arguments_of_other_blocks_exist() {
+    let help = Command::new("./x").arg("help").current_dir(WORKSPACE).output().unwrap();
+    let help = text(&help.stdout);
+    let mut parsed = 0;
+    for (page, commands) in pages(blocks::ARGUMENTS) {
+        for line in commands.lines() {
+            let line = line.split(" #").next().unwrap_or(line);
+            for command in line.split(['|', '&', ';']) {
+                let words: Vec<_> = command.split_whitespace().collect();
+                let args = match &words[..] {
+                    ["ironmap", args @ ..] => args,
+                    ["./x", args @ ..] if args.first() == Some(&"bench") => args,
+                    ["./x", name, ..] => {
+                        let listed = help.lines().any(|line| {
+                            line.strip_prefix("  ").is_some_and(|line| {
+                                line.split(' ').next().is_some_and(|first| first == *name)
+                            })
+                        });
+                        assert!(listed, "{}: {command}: ./x help lacks it", page.display());
+                        continue;
+                    }
+                    _ => continue,
+                };
+                let output = Command::new(IRONMAP).args(args).arg("--help").output().unwrap();
+                let problem = text(&output.stderr);
+                assert!(output.status.success(), "{}: {command}: {problem}", page.display());
+                parsed += 1;
+            }
+        }
+    }
+    assert!(parsed > 30, "{parsed} commands");
+}
