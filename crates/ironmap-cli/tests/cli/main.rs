@@ -28,6 +28,7 @@ mod reading;
 mod readme;
 mod refusing;
 mod rescuing;
+mod resizing;
 mod searching;
 mod sources;
 mod tuning;

@@ -93,7 +93,12 @@ impl Ext4 {
     }
 
     /// The block bitmap of a group in which nothing was allocated: `bytes` are zeros.
-    pub(super) fn fill_block_bitmap(&self, number: u32, system: &[Range<u32>], bytes: &mut [u8]) {
+    pub(in crate::fs::ext4) fn fill_block_bitmap(
+        &self,
+        number: u32,
+        system: &[Range<u32>],
+        bytes: &mut [u8],
+    ) {
         for range in system {
             bitmap::set(bytes, range.clone());
         }

@@ -16,3 +16,4 @@ mod value;
 pub(crate) use acl::Inherited;
 pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;
+pub(super) use read::seal_xattr_block;
