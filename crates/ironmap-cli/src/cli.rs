@@ -5,8 +5,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, completions, cp, demo, df, diff, du, dump, fallocate, find,
-    getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, rm, rmdir,
-    setfattr, stat, sync, tar, touch, truncate, tune, write,
+    getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, resize,
+    rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -78,6 +78,7 @@ pub(crate) enum Command {
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
     Tune(Box<tune::Args>),
+    Resize(resize::Args),
     Write(write::Args),
     Mkdir(mkdir::Args),
     Mknod(mknod::Args),
@@ -128,6 +129,7 @@ impl Command {
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
             Self::Tune(args) => tune::run(args),
+            Self::Resize(args) => resize::run(args),
             Self::Mkdir(args) => mkdir::run(args, report),
             Self::Rmdir(args) => rmdir::run(args, report),
             Self::Rm(args) => rm::run(args, report),

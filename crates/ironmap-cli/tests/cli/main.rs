@@ -28,6 +28,7 @@ mod pages;
 mod reading;
 mod refusing;
 mod rescuing;
+mod resizing;
 mod searching;
 mod sources;
 mod tuning;

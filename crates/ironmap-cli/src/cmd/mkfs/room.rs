@@ -14,7 +14,7 @@ use super::Args;
 use crate::failure::Failure;
 
 /// The change of an image that gave it the requested size.
-pub(super) enum Room {
+pub(crate) enum Room {
     /// It was made.
     New(NewImage),
     /// It was extended from this length.
@@ -24,8 +24,8 @@ pub(super) enum Room {
 }
 
 impl Room {
-    /// No volume was made: the image is as it was. Nothing helps if that fails too.
-    pub(super) fn undo(self, path: &Path) {
+    /// It was of no use: the image is as it was. Nothing helps if that fails too.
+    pub(crate) fn undo(self, path: &Path) {
         if let Self::Extended(len) = self {
             let _ = set_len(path, len);
         }
@@ -40,7 +40,7 @@ impl Room {
 }
 
 /// An image file that this command has made. It is removed when it is dropped, unless it is kept.
-pub(super) struct NewImage {
+pub(crate) struct NewImage {
     /// Open for nothing: whether a loop device serves the image is told by leases, which other descriptors prevent.
     file: File,
     path: PathBuf,
@@ -140,7 +140,8 @@ pub(super) fn make_room(args: &Args) -> Result<Room, Failure> {
     Ok(Room::New(image))
 }
 
-fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+/// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.
+pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
@@ -152,6 +153,7 @@ fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     set_len(path, size).map(|()| Room::Extended(metadata.len())).map_err(failed)
 }
 
-fn set_len(path: &Path, len: u64) -> io::Result<()> {
+/// Gives an image file a length.
+pub(crate) fn set_len(path: &Path, len: u64) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_len(len)
 }
