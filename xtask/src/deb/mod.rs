@@ -1,12 +1,14 @@
 //! A Debian package of the program, made with `dpkg-deb` alone.
 
+mod clean_root;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::shell::{
-    self, Failure, Result, command, fail, has, output, say, sh, skip, succeeds, target,
-};
+pub(crate) use clean_root::test;
+
+use crate::shell::{self, Failure, Result, command, fail, output, say, sh, succeeds, target};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DOC: &str = "usr/share/doc/ironmap";
@@ -19,21 +21,16 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/ironmap.fish"),
 ];
 const PAGES: [&str; 5] = ["FEATURES", "CLI", "MOUNT", "INTEGRITY", "SAFETY"];
-/// A release build of more bytes is not stripped.
+/// No stripped program has more bytes.
 const MAX_PROGRAM: u64 = 10 << 20;
 
-/// Builds the program for release, and the package from it.
+/// Builds the program for distribution, and the package from it.
 pub(crate) fn run() -> Result {
-    say("cargo build --release");
-    sh("cargo build --locked --release -p ironmap-cli")?;
+    say("cargo build --profile dist");
+    sh("cargo build --locked --profile dist -p ironmap-cli")?;
     let out = target("debian");
-    build(&target("release/ironmap"), &out)?;
-    let size = fs::metadata(out.join("root/usr/bin/ironmap"))?.len();
-    fs::remove_dir_all(out.join("root"))?;
-    if size > MAX_PROGRAM {
-        return fail(format!("the stripped program has {size} bytes, more than {MAX_PROGRAM}"));
-    }
-    Ok(())
+    build(&target("dist/ironmap"), &out)?;
+    Ok(fs::remove_dir_all(out.join("root"))?)
 }
 
 /// Builds the package of a program in a directory, from files in `root` there, and gives its path.
@@ -46,6 +43,10 @@ fn build(program: &Path, out: &Path) -> Result<PathBuf> {
 
     let installed = tree.copy(program, "usr/bin/ironmap", 0o755)?;
     shell::run(command("strip --strip-unneeded").arg(&installed))?;
+    let size = fs::metadata(&installed)?.len();
+    if size > MAX_PROGRAM {
+        return fail(format!("the stripped program has {size} bytes, more than {MAX_PROGRAM}"));
+    }
     for helper in HELPERS {
         symlink("../bin/ironmap", tree.place(&format!("usr/sbin/{helper}"))?)?;
     }
@@ -67,7 +68,6 @@ fn build(program: &Path, out: &Path) -> Result<PathBuf> {
     shell::run(command("gzip -9n").arg(changes))?;
     tree.write(&format!("{DOC}/copyright"), &copyright(&fs::read_to_string("LICENSE-MIT")?))?;
 
-    let size = fs::metadata(&installed)?.len();
     let libc = newest_glibc(&fs::read(&installed)?);
     tree.write("DEBIAN/control", &control(&arch, size.div_ceil(1024), libc))?;
     tree.open_to_all(&root)?;
@@ -75,77 +75,6 @@ fn build(program: &Path, out: &Path) -> Result<PathBuf> {
     let package = out.join(format!("ironmap_{VERSION}_{arch}.deb"));
     shell::run(command("dpkg-deb --root-owner-group --build").arg(&root).arg(&package))?;
     Ok(package)
-}
-
-/// The package of this program is installed into an empty root, used there, and removed without a rest.
-pub(crate) fn test(program: &Path) -> Result {
-    say("debian package");
-    if !["dpkg", "dpkg-deb", "strip", "chroot", "ldd", "gzip"].iter().all(|name| has(name)) {
-        return skip("debian package: needs dpkg, strip, chroot, ldd and gzip");
-    }
-    if output(&mut command("id -u"))?.trim() != "0" {
-        return skip("debian package: needs root");
-    }
-    let out = target("tmp").join(format!("debian-{}", std::process::id()));
-    let result = build(program, &out).and_then(|package| try_in(&out.join("chroot"), &package));
-    fs::remove_dir_all(&out)?;
-    result
-}
-
-/// The root contains only dpkg's database, the package, the libraries that the program loads, and a source of random numbers.
-fn try_in(root: &Path, package: &Path) -> Result {
-    fs::create_dir_all(root.join("var/lib/dpkg/info"))?;
-    fs::create_dir_all(root.join("var/lib/dpkg/updates"))?;
-    fs::create_dir_all(root.join("usr/lib"))?;
-    fs::write(root.join("var/lib/dpkg/status"), "")?;
-    // The libraries belong to no package there.
-    let dpkg = |action: &str| {
-        let mut dpkg = command("dpkg --force-depends --log=/dev/null --root");
-        dpkg.arg(root).arg(action);
-        dpkg
-    };
-    shell::run(dpkg("--install").arg(package))?;
-    copy_libraries(root)?;
-    fs::create_dir(root.join("dev"))?;
-    shell::run(command("mknod").arg(root.join("dev/urandom")).args(["c", "1", "9"]))?;
-
-    let within = |args: &str| output(command("chroot").arg(root).args(args.split(' ')));
-    let expected = format!("ironmap {VERSION}\n");
-    if within("/usr/bin/ironmap --version")? != expected {
-        return fail("the installed program has another version");
-    }
-    within("/usr/bin/ironmap mkfs -q /disk.img 16M")?;
-    if !within("/usr/bin/ironmap ls disk.img:/")?.contains("lost+found") {
-        return fail("the installed program does not list its own volume");
-    }
-    // As mount(8) calls it with -f: it only reads the options.
-    within("/usr/sbin/mount.fuse.ironmap /disk.img /usr -f -o ro")?;
-
-    let files: Vec<_> = output(dpkg("--listfiles").arg("ironmap"))?
-        .lines()
-        .map(|file| root.join(file.trim_start_matches('/')))
-        .filter(|file| !file.is_dir())
-        .collect();
-    shell::run(dpkg("--purge").arg("ironmap"))?;
-    match files.iter().find(|file| file.symlink_metadata().is_ok()) {
-        Some(file) => fail(format!("{} stays after the package is removed", file.display())),
-        None if files.len() < 10 => fail(format!("the package has {} files", files.len())),
-        None => {
-            println!("debian package: installed, used and removed, {} files", files.len());
-            Ok(())
-        }
-    }
-}
-
-/// Copies the libraries that the installed program loads, at their paths.
-fn copy_libraries(root: &Path) -> Result {
-    let list = output(command("ldd").arg(root.join("usr/bin/ironmap")))?;
-    for library in list.split_whitespace().filter(|word| word.starts_with('/')) {
-        let path = root.join(library.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().unwrap_or(root))?;
-        fs::copy(library, path)?;
-    }
-    Ok(())
 }
 
 /// The files of a package.
