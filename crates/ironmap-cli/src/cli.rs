@@ -1,6 +1,7 @@
 //! The command line: the subcommands and what their help has in common.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use ironmap::Location;
 
 use crate::bench;
 use crate::cmd::{
@@ -11,6 +12,7 @@ use crate::cmd::{
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
 use crate::mount;
+use crate::target;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
@@ -54,6 +56,10 @@ pub(crate) struct Cli {
     /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
     #[arg(long, global = true)]
     pub(crate) truncated: bool,
+    /// The device of the journal, where it is not on the volume's: a volume that needs recovery is recovered in memory; by default it is
+    /// found by its UUID in /dev/disk/by-uuid
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
+    pub(crate) journal: Option<Location>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -33,23 +33,32 @@ pub(crate) enum Relocated {
 
 /// What an in-memory recovery of the journal changes: the blocks that the device does not hold at their own place.
 #[derive(Default)]
-pub(crate) struct Overlay(BTreeMap<FsBlock, Relocated>);
+pub(crate) struct Overlay {
+    blocks: BTreeMap<FsBlock, Relocated>,
+    /// Where copies are seen that are on a device of their own, past the end of the volume; else empty.
+    outside: Range<u64>,
+}
 
 impl Overlay {
+    /// Of copies in a journal whose device is seen at this range of blocks, past the end of the volume. Of any other journal, it is empty.
+    pub(crate) fn outside(range: Range<u64>) -> Self {
+        Self { blocks: BTreeMap::new(), outside: range }
+    }
+
     pub(crate) fn insert(&mut self, block: FsBlock, content: Relocated) {
-        self.0.insert(block, content);
+        self.blocks.insert(block, content);
     }
 
     pub(crate) fn get(&self, block: FsBlock) -> Option<Relocated> {
-        self.0.get(&block).copied()
+        self.blocks.get(&block).copied()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.blocks.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.blocks.len()
     }
 
     /// The relocated blocks within a range, in order.
@@ -57,7 +66,7 @@ impl Overlay {
         &self,
         blocks: Range<FsBlock>,
     ) -> impl Iterator<Item = (FsBlock, Relocated)> {
-        self.0.range(blocks).map(|(block, content)| (*block, *content))
+        self.blocks.range(blocks).map(|(block, content)| (*block, *content))
     }
 }
 
@@ -106,7 +115,7 @@ impl Blocks {
 
     /// A block of metadata. `place` names the structure and field that point to it, for the error.
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
-        if !self.contain(block, 1) {
+        if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
             return Err(place.corrupt(format!("points to block {block} of {count}")));
         }

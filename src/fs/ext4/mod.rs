@@ -73,7 +73,7 @@ use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::Rescue;
+use crate::fs::{JournalRange, Rescue};
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -102,22 +102,12 @@ impl Ext4 {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// The same without its journal, of which nothing is read, whatever its state: what it holds is missing, and metadata may contradict each
-    /// other.
+    /// The same by a backup of its superblock where one is named, with the device of its journal where that is given, or without its journal:
+    /// then what that holds is missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_without_journal(
-        device: Arc<dyn Device>,
-        events: &Arc<Events>,
-    ) -> Result<Arc<Self>> {
-        Self::open_damaged(device, events, Rescue { no_journal: true, ..Rescue::default() })
-    }
-
-    /// The same by a backup of its superblock where one is named.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock.
+    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock; `InvalidInput` where the device is not that of the
+    /// volume's journal.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -127,7 +117,7 @@ impl Ext4 {
         let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
         Self::check_holder(&*device, &superblock, &left)?;
         if !rescue.no_journal {
-            return Self::open_held(device, superblock, events, left);
+            return Self::open_held(device, superblock, events, left, rescue.journal);
         }
         let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
             "the journal needs recovery and is not read: what it holds is missing"
@@ -183,17 +173,18 @@ impl Ext4 {
         superblock: Superblock,
         events: &Arc<Events>,
         left: PassedOver,
+        journal: Option<JournalRange>,
     ) -> Result<Arc<Self>> {
         let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
         as_found.left = left.alike();
         let as_found = Arc::new(as_found);
-        let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
+        let (found, overlay, fast_commits) = jbd2::recover(&as_found, journal)?;
         let superblock = as_found.recovered_superblock(&overlay)?;
         let mut fs = Self::assemble(device, superblock, events);
         fs.left = left;
         fs.blocks.set_overlay(overlay);
         fs.fast_commits = fast_commits;
-        fs.journal = journal;
+        fs.journal = found;
         Ok(Arc::new(fs))
     }
 
