@@ -193,7 +193,9 @@ impl Ext4 {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
-        Superblock::parse(&bytes, device.size())
+        let superblock = Superblock::parse(&bytes, device.size())?;
+        superblock.check_revision(device)?;
+        Ok(superblock)
     }
 
     fn read_superblock(device: &dyn Device) -> Result<Superblock> {

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{OnError, Timestamp};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
-const PLACE: Place = Place::new("superblock");
+pub(super) const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 /// `s_state`: cleanly unmounted.

@@ -96,6 +96,29 @@ fn a_damaged_superblock_is_passed_over_for_reading_alone() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
+/// A superblock whose fields after the magic number are zeros looks like one of revision 0. Its backup says that it is none; a volume that is
+/// of revision 0 stays one.
+#[test]
+fn a_superblock_without_its_revision_is_damaged() {
+    for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
+        let bench = Bench::with(options);
+        let file = File::options().write(true).open(bench.image()).unwrap();
+        file.write_all_at(&[0; 300], 1024 + 76).unwrap();
+        drop(file);
+        let before = fs::read(bench.image()).unwrap();
+        let cat = bench.run(["cat", &bench.target("/small")]);
+        warned(&cat, "s_rev_level: 0, and 1 in the backup in block 8193");
+        assert_eq!(text(&cat.stdout), "small\n");
+        for args in [&["touch", "image:/new"][..], &["tune", "-L", "x", "image"]] {
+            let output = bench.run(args);
+            assert_eq!(output.status.code(), Some(4), "{args:?}: {}", text(&output.stderr));
+        }
+        assert!(before == fs::read(bench.image()).unwrap());
+    }
+    let bench = Bench::with(&["-t", "ext2", "-b", "1024", "-r", "0"]);
+    assert_eq!(text(&bench.succeed(["cat", &bench.target("/small")])), "small\n");
+}
+
 /// `--journal` names the device of a journal, and is for reading alone. A journal that udev has a name for is found.
 #[test]
 fn a_journal_on_another_device_is_named_or_found() {
