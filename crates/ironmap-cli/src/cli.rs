@@ -7,7 +7,7 @@ use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, completions, cp, demo, df, diff, du, dump, fallocate, find,
     getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, rm, rmdir,
-    setfattr, stat, sync, tar, touch, truncate, tune, write,
+    setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Host(host::Args),
     Check(check::Args),
     Dump(dump::Args),
+    Undelete(undelete::Args),
     Integrity(integrity::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
@@ -130,6 +131,7 @@ impl Command {
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
             Self::Dump(args) => dump::run(args),
+            Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),

@@ -49,6 +49,10 @@ impl Overlay {
         self.blocks.insert(block, content);
     }
 
+    pub(crate) fn remove(&mut self, block: FsBlock) {
+        self.blocks.remove(&block);
+    }
+
     pub(crate) fn get(&self, block: FsBlock) -> Option<Relocated> {
         self.blocks.get(&block).copied()
     }
@@ -106,6 +110,11 @@ impl Blocks {
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
+    }
+
+    /// Gives back what [`set_overlay`](Self::set_overlay) has set: the blocks are not to be used any more.
+    pub(crate) fn take_overlay(&mut self) -> Overlay {
+        std::mem::take(&mut self.overlay)
     }
 
     /// Whether `count` blocks from `block` lie within the file system.

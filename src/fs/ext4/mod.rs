@@ -46,6 +46,7 @@ mod superblock;
 mod symlink;
 mod tree;
 mod tune;
+pub mod undelete;
 mod writing;
 
 use std::sync::Arc;
@@ -85,6 +86,8 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
+    /// Where the device of its journal is seen, if it has one.
+    journal_range: Option<JournalRange>,
     writing: Option<Writing>,
     left: PassedOver,
 }
@@ -185,6 +188,7 @@ impl Ext4 {
         fs.blocks.set_overlay(overlay);
         fs.fast_commits = fast_commits;
         fs.journal = found;
+        fs.journal_range = journal;
         Ok(Arc::new(fs))
     }
 
@@ -222,6 +226,7 @@ impl Ext4 {
             blocks,
             fast_commits,
             journal,
+            journal_range: None,
             writing: None,
             left: PassedOver::default(),
         }

@@ -31,3 +31,4 @@ mod rescuing;
 mod searching;
 mod sources;
 mod tuning;
+mod undeleting;

@@ -15,6 +15,7 @@ mod commit;
 mod external;
 pub(crate) mod fast_commit;
 mod handle;
+mod history;
 mod log;
 mod log_writer;
 mod recover;
@@ -26,6 +27,7 @@ mod transactions;
 use std::sync::Arc;
 
 pub(crate) use handle::Handle;
+pub(super) use history::{History, Past};
 pub(super) use log_writer::LogWriter;
 pub(super) use restore::{restore, restore_log};
 pub use superblock::JournalFeatures;
