@@ -20,6 +20,8 @@ pub struct Format {
     /// The block of a backup of its superblock on a device, as [`Rescue::superblock`] names it, where a whole one is found. `None` for a
     /// format without backups.
     pub find_backup: Option<FindBackup>,
+    /// The UUID of the journal on a device of its own that the file system has to be recovered by. `None` for a format without such journals.
+    pub wanted_journal: Option<WantedJournal>,
     /// Where the file system on a device ends, and its block size.
     pub footprint: fn(&dyn Device) -> Result<Footprint>,
     /// Opens the file system on a device. Damage that it skips because it is only read is a [notice](FileSystem::take_notices).
@@ -28,6 +30,9 @@ pub struct Format {
 
 /// Finds a backup of a superblock.
 pub type FindBackup = fn(&dyn Device) -> Result<Option<u64>>;
+
+/// Finds the UUID of a journal.
+pub type WantedJournal = fn(&dyn Device) -> Result<Option<[u8; 16]>>;
 
 /// Opens the file system on a device.
 pub type Open = fn(Arc<dyn Device>, &Arc<Events>, How) -> Result<Arc<dyn FileSystem>>;
@@ -48,15 +53,13 @@ pub struct Footprint {
 pub enum How {
     /// For reading; a journal that needs recovery is recovered in memory.
     Read,
-    /// For reading, and the journal is not looked at.
-    ReadWithoutJournal,
-    /// For reading a damaged one.
+    /// For reading, with options.
     Rescue(Rescue),
     /// For writing too; a journal that needs recovery is recovered to the device. Changed files get the times of this clock.
     Write(Clock),
 }
 
-/// How a damaged file system is read.
+/// How a file system is read that is damaged, or has its journal on a device of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
@@ -64,6 +67,24 @@ pub struct Rescue {
     pub superblock: Option<u64>,
     /// The journal is not looked at.
     pub no_journal: bool,
+    /// Where the device of its journal is seen, if that is on a device of its own.
+    pub journal: Option<JournalRange>,
+}
+
+/// The bytes at which the device of a journal is seen, on the device of the volume and past its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalRange {
+    /// The first byte: a multiple of 64 KiB.
+    pub start: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// A UUID as one writes it.
+#[must_use]
+pub fn uuid_text(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// The format of the file system that a device holds.

@@ -21,7 +21,10 @@ pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
 pub(crate) use formats::find as find_format;
 #[doc(hidden)] // The table of formats.
-pub use formats::{FORMATS, FindBackup, Footprint, Format, How, Open, Rescue};
+pub use formats::{
+    FORMATS, FindBackup, Footprint, Format, How, JournalRange, Open, Rescue, WantedJournal,
+    uuid_text,
+};
 pub use inode::{Inode, InodeRef, ReadDir};
 #[doc(hidden)] // The contract that a format fulfils.
 pub use inode::{InodeOps, ListDir, Listing};

@@ -1,13 +1,14 @@
 //! How a volume is opened.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Volume;
-use crate::device::{CutShort, Device, Engine};
-use crate::error::{Error, Result};
-use crate::fs::{Clock, How, Rescue};
-use crate::location::{Location, LocationOptions, refuse_to_write};
+use crate::device::{CutShort, Device, Engine, Joined};
+use crate::error::{Context, Error, Result};
+use crate::fs::{Clock, FORMATS, Format, How, JournalRange, Rescue, uuid_text};
+use crate::location::{Location, LocationOptions, Part, Site, refuse_to_write};
 
 /// How to open a volume: for reading, unless more is asked for. [`Volume::open`] does without.
 #[derive(Clone, Debug)]
@@ -18,6 +19,7 @@ pub struct VolumeOptions {
     pub(super) no_load: bool,
     pub(super) superblock: Option<u64>,
     pub(super) truncated: bool,
+    pub(super) journal: Option<Location>,
     pub(super) commit: Duration,
 }
 
@@ -32,6 +34,7 @@ impl VolumeOptions {
             no_load: false,
             superblock: None,
             truncated: false,
+            journal: None,
             commit: Duration::from_secs(5),
         }
     }
@@ -79,6 +82,14 @@ impl VolumeOptions {
         self
     }
 
+    /// Only for reading: the device of the volume's journal, if that is on a device of its own and needs recovery. It is recovered in memory.
+    /// Without this, the device is looked for by its UUID below `/dev/disk/by-uuid`.
+    #[must_use]
+    pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
+        self.journal = device.into();
+        self
+    }
+
     /// Changes are committed after this time, without a sync: five seconds at first, never for zero.
     #[must_use]
     pub fn commit(mut self, interval: Duration) -> Self {
@@ -111,14 +122,21 @@ impl VolumeOptions {
             let what = "a damaged volume is only read: by a backup of its superblock, or cut short";
             return Err(Error::invalid(what));
         }
+        if self.journal.is_some() && (self.write || self.no_load) {
+            let what = "the device of a journal is only for reading by that journal";
+            return Err(Error::invalid(what));
+        }
+        let journal = self.open_journal(&*device)?;
+        let range = journal.as_ref().map(|(_, range)| *range);
         let device = if self.truncated { Arc::new(CutShort::new(device)) } else { device };
-        let how = match (self.write, self.superblock, self.no_load) {
-            (true, ..) => How::Write(self.clock),
-            (false, superblock @ Some(_), no_journal) => {
-                How::Rescue(Rescue { superblock, no_journal })
-            }
-            (false, None, true) => How::ReadWithoutJournal,
-            (false, None, false) => How::Read,
+        let device = match journal {
+            Some((journal, _)) => Arc::new(Joined::new(device, journal)),
+            None => device,
+        };
+        let (superblock, no_journal) = (self.superblock, self.no_load);
+        let how = match self.write {
+            true => How::Write(self.clock),
+            false => How::Rescue(Rescue { superblock, no_journal, journal: range }),
         };
         let mut volume = Volume::open_on(device, how)?;
         if self.write && !self.commit.is_zero() {
@@ -127,12 +145,36 @@ impl VolumeOptions {
         Ok(volume)
     }
 
+    /// The device of the volume's journal, where it is named, or needed and found; and where it is seen.
+    fn open_journal(&self, volume: &dyn Device) -> Result<Option<(Arc<dyn Device>, JournalRange)>> {
+        let found = match &self.journal {
+            Some(named) => Some(named.clone()),
+            None if self.write || self.no_load => None,
+            None => wanted_journal(volume),
+        };
+        let Some(place) = found else { return Ok(None) };
+        let opened = place.open(&LocationOptions::default());
+        let device = opened.context(|| "journal device")?.device;
+        let range = JournalRange { start: Joined::SECOND, len: device.size() };
+        Ok(Some((device, range)))
+    }
+
     /// How the device of the volume is opened.
     #[doc(hidden)] // For programs that open the device by themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         LocationOptions { engine: self.engine, write: self.write, force: false }
     }
+}
+
+/// The device of the journal by which a volume has to be recovered, where udev has a name for it.
+fn wanted_journal(volume: &dyn Device) -> Option<Location> {
+    // A volume that cannot be read gives its error when it is opened.
+    let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
+    let uuid = FORMATS.iter().find_map(wanted)?;
+    let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));
+    let site = Site { path, part: Part::Whole };
+    site.path.exists().then_some(Location::Plain(site))
 }
 
 impl Default for VolumeOptions {

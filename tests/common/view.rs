@@ -123,8 +123,11 @@ impl Subject {
     }
 
     pub(crate) fn open_with(image: &Image, engine: Engine) -> Self {
-        let options = VolumeOptions::new().engine(engine);
-        let volume = beneath::open(&image.location(), &options).expect("open the volume");
+        Self::open_by(image, &VolumeOptions::new().engine(engine))
+    }
+
+    pub(crate) fn open_by(image: &Image, options: &VolumeOptions) -> Self {
+        let volume = beneath::open(&image.location(), options).expect("open the volume");
         let queue = volume.queue(&QueueOptions::default()).expect("a queue");
         Self { volume, queue }
     }

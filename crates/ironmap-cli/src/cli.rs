@@ -1,16 +1,18 @@
 //! The command line: the subcommands and what their help has in common.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use ironmap::Location;
 
 use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, completions, cp, demo, df, diff, du, dump, fallocate, find,
     getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, resize,
-    rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, write,
+    rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
 use crate::mount;
+use crate::target;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
@@ -54,6 +56,10 @@ pub(crate) struct Cli {
     /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
     #[arg(long, global = true)]
     pub(crate) truncated: bool,
+    /// The device of the journal, where it is not on the volume's: a volume that needs recovery is recovered in memory; by default it is
+    /// found by its UUID in /dev/disk/by-uuid
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
+    pub(crate) journal: Option<Location>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -74,6 +80,7 @@ pub(crate) enum Command {
     Host(host::Args),
     Check(check::Args),
     Dump(dump::Args),
+    Undelete(undelete::Args),
     Integrity(integrity::Args),
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
@@ -125,6 +132,7 @@ impl Command {
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
             Self::Dump(args) => dump::run(args),
+            Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),

@@ -45,7 +45,8 @@ fn main() -> ExitCode {
     if cli.no_load {
         source::set_no_load();
     }
-    source::set_rescue(cli.superblock, cli.truncated);
+    let Cli { superblock, truncated, ref journal, .. } = cli;
+    source::set_rescue(source::Rescue { superblock, truncated, journal: journal.clone() });
     let mut report = Report::default();
     if let Err(failure) = cli.command.run(&mut report) {
         report.error(&failure);

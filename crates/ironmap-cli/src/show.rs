@@ -6,12 +6,6 @@ use ironmap::fs::{FileType, Stat, Timestamp};
 use jiff::tz::TimeZone;
 use uzers::{Groups, Users, UsersCache};
 
-/// A UUID as one writes it.
-pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-}
-
 /// A message as one line: names may hold line breaks and terminal controls.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

@@ -30,12 +30,22 @@ pub(crate) fn no_load() -> bool {
     NO_LOAD.load(Ordering::Relaxed)
 }
 
-/// `--superblock` and `--truncated`, which concern every volume of the command.
-static RESCUE: OnceLock<(Option<u64>, bool)> = OnceLock::new();
+/// Options that concern every volume of the command, and with which volumes are only read.
+#[derive(Default)]
+pub(crate) struct Rescue {
+    /// `--superblock`
+    pub(crate) superblock: Option<u64>,
+    /// `--truncated`
+    pub(crate) truncated: bool,
+    /// `--journal`
+    pub(crate) journal: Option<Location>,
+}
 
-/// Damaged volumes are read so from now on.
-pub(crate) fn set_rescue(superblock: Option<u64>, truncated: bool) {
-    let _ = RESCUE.set((superblock, truncated));
+static RESCUE: OnceLock<Rescue> = OnceLock::new();
+
+/// Volumes are read so from now on.
+pub(crate) fn set_rescue(rescue: Rescue) {
+    let _ = RESCUE.set(rescue);
 }
 
 /// Refuses options for reading, of a command that changes the volume without opening its files.
@@ -43,16 +53,22 @@ pub(crate) fn check_changes(location: &Location) -> Result<(), Failure> {
     if no_load() || matches!(location, Location::NoLoad(_)) {
         return Err(Failure::usage("noload: without its journal a volume is only read"));
     }
-    if RESCUE.get().is_some_and(|(superblock, truncated)| superblock.is_some() || *truncated) {
+    let Some(rescue) = RESCUE.get() else { return Ok(()) };
+    if rescue.superblock.is_some() || rescue.truncated {
         return Err(Failure::usage("--superblock, --truncated: a damaged volume is only read"));
+    }
+    if rescue.journal.is_some() {
+        let what = "--journal: a volume with its journal on another device is only read";
+        return Err(Failure::usage(what));
     }
     Ok(())
 }
 
 /// The options with those that concern every volume of the command.
 pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
-    let (superblock, truncated) = RESCUE.get().copied().unwrap_or_default();
-    options.superblock(superblock).truncated(truncated)
+    let Some(rescue) = RESCUE.get() else { return options };
+    let options = options.superblock(rescue.superblock).truncated(rescue.truncated);
+    options.journal(rescue.journal.clone())
 }
 
 /// An open volume and the name that the user gave it.

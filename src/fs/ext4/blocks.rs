@@ -34,23 +34,36 @@ pub(crate) enum Relocated {
 
 /// The result of an in-memory recovery of the journal: the blocks that the device does not hold at their own place.
 #[derive(Default)]
-pub(crate) struct Overlay(BTreeMap<FsBlock, Relocated>);
+pub(crate) struct Overlay {
+    blocks: BTreeMap<FsBlock, Relocated>,
+    /// Where copies are seen that are on a device of their own, past the end of the volume; else empty.
+    outside: Range<u64>,
+}
 
 impl Overlay {
+    /// Of copies in a journal whose device is seen at this range of blocks, past the end of the volume. Of any other journal, it is empty.
+    pub(crate) fn outside(range: Range<u64>) -> Self {
+        Self { blocks: BTreeMap::new(), outside: range }
+    }
+
     pub(crate) fn insert(&mut self, block: FsBlock, content: Relocated) {
-        self.0.insert(block, content);
+        self.blocks.insert(block, content);
+    }
+
+    pub(crate) fn remove(&mut self, block: FsBlock) {
+        self.blocks.remove(&block);
     }
 
     pub(crate) fn get(&self, block: FsBlock) -> Option<Relocated> {
-        self.0.get(&block).copied()
+        self.blocks.get(&block).copied()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.blocks.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.blocks.len()
     }
 
     /// The relocated blocks within a range, in order.
@@ -58,7 +71,7 @@ impl Overlay {
         &self,
         blocks: Range<FsBlock>,
     ) -> impl Iterator<Item = (FsBlock, Relocated)> {
-        self.0.range(blocks).map(|(block, content)| (*block, *content))
+        self.blocks.range(blocks).map(|(block, content)| (*block, *content))
     }
 }
 
@@ -100,6 +113,11 @@ impl Blocks {
         self.cache.clear();
     }
 
+    /// Gives back what [`set_overlay`](Self::set_overlay) has set: the blocks are not to be used any more.
+    pub(crate) fn take_overlay(&mut self) -> Overlay {
+        std::mem::take(&mut self.overlay)
+    }
+
     /// Whether `count` blocks from `block` lie within the file system.
     pub(crate) fn contain(&self, block: FsBlock, count: u64) -> bool {
         block.0.checked_add(count).is_some_and(|end| end <= self.count)
@@ -107,7 +125,7 @@ impl Blocks {
 
     /// A block of metadata. `place` names the structure and field that point to it, for the error.
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
-        if !self.contain(block, 1) {
+        if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
             return Err(place.corrupt(format!("points to block {block} of {count}")));
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::jbd2::CommitTimer;
 use super::operation::Patience;
 use super::ops::Ext4Held;
-use super::{Ext4, Ext4Listing, Inode, ROOT, Superblock};
+use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
@@ -31,6 +31,11 @@ pub(crate) const FORMAT: Format = Format {
         let backup = Superblock::find_backup(device)?;
         Ok(backup.map(|superblock| superblock.group_start(superblock.copy).0))
     }),
+    wanted_journal: Some(|device| {
+        let sb = Ext4::superblock_of(device)?;
+        let wanted = sb.incompat.contains(Incompat::RECOVER) && sb.has_external_journal();
+        Ok(wanted.then_some(sb.journal_uuid))
+    }),
     footprint: |device| {
         let sb = Ext4::superblock_of(device)?;
         let block_size = sb.block_size.bytes();
@@ -39,7 +44,6 @@ pub(crate) const FORMAT: Format = Format {
     open: |device, events, how| {
         let fs = match how {
             How::Read => Ext4::open(device, events),
-            How::ReadWithoutJournal => Ext4::open_without_journal(device, events),
             How::Rescue(rescue) => Ext4::open_damaged(device, events, rescue),
             How::Write(clock) => Ext4::open_for_writing(device, events, clock),
         };

@@ -264,7 +264,7 @@ impl Inode {
 
 impl Inode {
     /// Decodes an inode; `verify` gets its generation.
-    fn decode(
+    pub(super) fn decode(
         fs: &Arc<Ext4>,
         number: InodeNo,
         bytes: &[u8],

@@ -47,6 +47,7 @@ mod superblock;
 mod symlink;
 mod tree;
 mod tune;
+pub mod undelete;
 mod writing;
 
 use std::sync::{Arc, OnceLock};
@@ -76,7 +77,7 @@ use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::Rescue;
+use crate::fs::{JournalRange, Rescue};
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -88,6 +89,8 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
+    /// Where the device of its journal is seen, if it has one.
+    journal_range: Option<JournalRange>,
     writing: Option<Writing>,
     /// The quota files of a volume that is open for writing, if it has any.
     quota: OnceLock<Quota>,
@@ -107,22 +110,12 @@ impl Ext4 {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// The same without its journal, of which nothing is read, in any state: its changes are missing, and metadata may contradict each
-    /// other.
+    /// The same by a backup of its superblock where one is named, with the device of its journal where that is given, or without its journal:
+    /// then the changes in the journal are missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_without_journal(
-        device: Arc<dyn Device>,
-        events: &Arc<Events>,
-    ) -> Result<Arc<Self>> {
-        Self::open_damaged(device, events, Rescue { no_journal: true, ..Rescue::default() })
-    }
-
-    /// The same by a backup of its superblock where one is named.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock.
+    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock; `InvalidInput` where the device is not that of the
+    /// volume's journal.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -132,7 +125,7 @@ impl Ext4 {
         let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
         Self::check_holder(&*device, &superblock, &left)?;
         if !rescue.no_journal {
-            return Self::open_held(device, superblock, events, left);
+            return Self::open_held(device, superblock, events, left, rescue.journal);
         }
         let what = if superblock.incompat.contains(Incompat::RECOVER) && superblock.copy == 0 {
             "the journal needs recovery and is not read: its changes are missing"
@@ -188,17 +181,19 @@ impl Ext4 {
         superblock: Superblock,
         events: &Arc<Events>,
         left: PassedOver,
+        journal: Option<JournalRange>,
     ) -> Result<Arc<Self>> {
         let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
         as_found.left = left.alike();
         let as_found = Arc::new(as_found);
-        let (journal, overlay, fast_commits) = jbd2::recover(&as_found)?;
+        let (found, overlay, fast_commits) = jbd2::recover(&as_found, journal)?;
         let superblock = as_found.recovered_superblock(&overlay)?;
         let mut fs = Self::assemble(device, superblock, events);
         fs.left = left;
         fs.blocks.set_overlay(overlay);
         fs.fast_commits = fast_commits;
-        fs.journal = journal;
+        fs.journal = found;
+        fs.journal_range = journal;
         Ok(Arc::new(fs))
     }
 
@@ -207,7 +202,9 @@ impl Ext4 {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
         device.read_exact_at(&mut bytes, at)?;
-        Superblock::parse(&bytes, device.size())
+        let superblock = Superblock::parse(&bytes, device.size())?;
+        superblock.check_revision(device)?;
+        Ok(superblock)
     }
 
     fn read_superblock(device: &dyn Device) -> Result<Superblock> {
@@ -234,6 +231,7 @@ impl Ext4 {
             blocks,
             fast_commits,
             journal,
+            journal_range: None,
             writing: None,
             quota: OnceLock::new(),
             left: PassedOver::default(),

@@ -5,9 +5,9 @@
 
 use zerocopy::FromBytes;
 
-use super::disk::superblock::{MAGIC, RawSuperblock};
+use super::disk::superblock::{MAGIC, REV_DYNAMIC, RawSuperblock};
 use super::features::Incompat;
-use super::superblock::Superblock;
+use super::superblock::{PLACE, Superblock};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
@@ -40,6 +40,28 @@ impl Superblock {
         }
         let what = format!("block {block} holds no superblock of ext2, ext3 or ext4");
         Err(Error::new(ErrorKind::UnknownFormat, what))
+    }
+
+    /// Refuses a superblock of revision 0 whose backup has a newer one: it was overwritten in part, since no program goes back. What has no
+    /// meaning in revision 0 is not checked otherwise.
+    ///
+    /// # Errors
+    /// `Corrupt`; the device's.
+    pub(super) fn check_revision(&self, device: &dyn Device) -> Result<()> {
+        if self.revision >= REV_DYNAMIC {
+            return Ok(());
+        }
+        let Some(backup) = Self::find_backup(device)? else { return Ok(()) };
+        // The upper half of the number of blocks is one of the fields without a meaning.
+        let same = backup.blocks_count as u32 == self.blocks_count as u32
+            && backup.inodes_count == self.inodes_count;
+        if !same || backup.revision == self.revision {
+            return Ok(());
+        }
+        let block = backup.group_start(backup.copy);
+        let what =
+            format!("{}, and {} in the backup in block {block}", self.revision, backup.revision);
+        Err(PLACE.field("s_rev_level").corrupt(what))
     }
 
     /// The first backup that is whole, where mke2fs puts them, or where the damaged superblock says that groups begin.

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{OnError, Timestamp};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
-const PLACE: Place = Place::new("superblock");
+pub(super) const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 /// `s_flags`: directory hashes are computed on unsigned characters.
@@ -87,6 +87,8 @@ pub struct Superblock {
     /// `s_def_hash_version`: the function of directories that become hashed.
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
+    /// Of a journal on a device of its own.
+    pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
     /// Blocks kept after each copy of the descriptors for their growth.
     pub(crate) reserved_descriptor_blocks: u16,
@@ -298,6 +300,7 @@ impl Superblock {
             hash_version: raw.s_def_hash_version,
             journal_inode: inode(raw.s_journal_inum.get())
                 .filter(|_| compat.contains(Compat::HAS_JOURNAL)),
+            journal_uuid: raw.s_journal_uuid,
             first_meta_bg,
             reserved_descriptor_blocks: raw.s_reserved_gdt_blocks.get(),
             flex_groups: if incompat.contains(Incompat::FLEX_BG) {
@@ -349,6 +352,11 @@ impl Superblock {
             crc32c_raw(!0, &raw.s_uuid)
         };
         Ok(Some(MetadataSeed(seed)))
+    }
+
+    /// Whether the journal is on a device of its own.
+    pub(crate) fn has_external_journal(&self) -> bool {
+        self.compat.contains(Compat::HAS_JOURNAL) && self.journal_inode.is_none()
     }
 
     /// The seed of what belongs to one inode; `None` where the volume has no checksums.
@@ -410,7 +418,7 @@ pub(crate) fn sparse_backup(group: u32) -> bool {
 }
 
 /// The checksum of a superblock, over all of it but the sum itself.
-fn superblock_checksum(bytes: &[u8]) -> u32 {
+pub(super) fn superblock_checksum(bytes: &[u8]) -> u32 {
     crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET])
 }
 

@@ -15,7 +15,7 @@ use super::operation::locks::{Locks, Patience};
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
 use super::superblock::{change_superblock, set_time};
-use super::{Ext4, Incompat, JournalState, RoCompat};
+use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
@@ -108,7 +108,8 @@ impl Ext4 {
         // A holder that was waited for may have changed it.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
-            Self::open_held(Arc::clone(&device), superblock, events, PassedOver::default())
+            let (device, left) = (Arc::clone(&device), PassedOver::default());
+            Self::open_held(device, superblock, events, left, None)
         };
         let mut found = open()?;
         found.check_writable()?;
@@ -178,7 +179,7 @@ impl Ext4 {
     /// # Errors
     /// `ReadOnly`, with the names of the features that are not written.
     pub fn check_writable(&self) -> Result<()> {
-        if self.journal.state == JournalState::External {
+        if self.superblock.has_external_journal() {
             return Err(Error::read_only(
                 "volumes with a journal on another device (journal_dev) are not written: tune2fs -O ^has_journal removes it",
             ));

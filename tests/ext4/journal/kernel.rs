@@ -136,12 +136,17 @@ pub(crate) enum Replay {
 
 /// The kernel's view after its recovery of a copy; or its refusal.
 pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View, String> {
-    // Later than all that the workload did; the copy takes longer than a tick of the clock that time stamps are taken from.
+    recovered(&dirty.copy(), "", replay)
+}
+
+/// The same of an image that is a copy, with these options of the mount behind others.
+pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
+    // Later than all that the workload did; the loop device takes longer than a tick of the clock that time stamps are taken from.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let begun = (now.as_secs() as i64, now.subsec_nanos());
-    let copy = dirty.copy();
-    drop(copy.try_mount("rw,noatime")?);
-    let mut view = kernel::view_with_maps(copy.mount("ro,noload").dir(), DEPTH, 1);
+    drop(copy.try_mount(&format!("rw,noatime{options}"))?);
+    let mount = copy.mount(&format!("ro,noload{options}"));
+    let mut view = kernel::view_with_maps(mount.dir(), DEPTH, 1);
     // A truncation that the journal has as under way is done again, at the time of the recovery.
     for record in view.values_mut() {
         let times = [&mut record.modified, &mut record.changed];

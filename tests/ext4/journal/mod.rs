@@ -2,9 +2,11 @@
 //!
 //! - `debugfs`: journals written by debugfs, in every checksum version; the oracle is e2fsck on a copy. Also broken ones.
 //! - `kernel`: journals that a live mount left; the oracle is the kernel's own recovery of a copy. Needs root.
+//! - `external`: the same for a journal on a device of its own.
 //! - `fast_commits`: the same with fast commits, recovered to the device; power fails meanwhile.
 
 mod debugfs;
+mod external;
 mod fast_commits;
 mod kernel;
 mod workload;

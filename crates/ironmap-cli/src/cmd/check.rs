@@ -4,12 +4,13 @@ use std::io::Write;
 
 use indicatif::ProgressBar;
 use ironmap::Location;
+use ironmap::fs::FileType;
 use ironmap::fs::ext4::check::{Finding, Pass, Progress, Report as Checked, Severity};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
 use crate::output::{print_json, progress, stdout};
-use crate::show::one_line;
+use crate::show::{one_line, quoted};
 use crate::source::Source;
 use crate::target;
 
@@ -66,6 +67,8 @@ struct FindingRecord {
     block: Option<u64>,
     kind: &'static str,
     what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -76,9 +79,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     bar.clear();
     let checked = checked.map_err(|error| Failure::at(&args.volume, &error))?;
     if args.json {
-        print_json(&record(args, &checked))?;
+        print_json(&record(args, &source, &checked))?;
     } else {
-        print(args, &checked)?;
+        print(args, &source, &checked)?;
     }
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
@@ -118,7 +121,7 @@ impl Bar {
     }
 }
 
-fn record(args: &Args, checked: &Checked) -> CheckRecord {
+fn record(args: &Args, source: &Source, checked: &Checked) -> CheckRecord {
     let count = |severity| checked.count(severity);
     CheckRecord {
         volume: args.volume.to_string(),
@@ -132,12 +135,16 @@ fn record(args: &Args, checked: &Checked) -> CheckRecord {
             data_loss: count(Severity::DataLoss),
             fatal: count(Severity::Fatal),
         },
-        findings: checked.findings.iter().map(FindingRecord::new).collect(),
+        findings: checked
+            .findings
+            .iter()
+            .map(|finding| FindingRecord::new(finding, source))
+            .collect(),
     }
 }
 
 impl FindingRecord {
-    fn new(finding: &Finding) -> Self {
+    fn new(finding: &Finding, source: &Source) -> Self {
         let place = &finding.site.place;
         Self {
             severity: match finding.severity {
@@ -153,22 +160,36 @@ impl FindingRecord {
             block: place.block.map(|block| block.0),
             kind: finding.what.name(),
             what: finding.what.to_string(),
+            command: command(finding, source),
         }
     }
 }
 
-fn print(args: &Args, checked: &Checked) -> std::io::Result<()> {
+/// The command that reads an inode that no name leads to.
+fn command(finding: &Finding, source: &Source) -> Option<String> {
+    let number = finding.site.place.inode.filter(|_| finding.what.name() == "unconnected")?;
+    let volume = source.location().to_string();
+    let target = quoted(format!("{volume}:<{number}>").as_bytes());
+    Some(match source.fs().inode(number).map(|inode| inode.file_type()) {
+        Ok(FileType::Regular) => format!("ironmap cat {target}"),
+        Ok(FileType::Directory) => format!("ironmap cp -r {target} inode-{number}"),
+        Ok(_) => format!("ironmap stat {target}"),
+        // It has no links, or is broken.
+        Err(_) => format!("ironmap dump {} inode {number}", quoted(volume.as_bytes())),
+    })
+}
+
+fn print(args: &Args, source: &Source, checked: &Checked) -> std::io::Result<()> {
     let mut out = stdout();
     for finding in &checked.findings {
         writeln!(out, "{}", one_line(&finding.to_string()))?;
+        if let Some(command) = command(finding, source) {
+            writeln!(out, "    read it by: {command}")?;
+        }
     }
     let left_out = checked.counts.iter().sum::<u64>() - checked.findings.len() as u64;
     if left_out > 0 {
         writeln!(out, "{left_out} more findings are left out")?;
-    }
-    if checked.findings.iter().any(|finding| finding.what.name() == "unconnected") {
-        let volume = one_line(&args.volume.to_string());
-        writeln!(out, "to show an inode that has no name: ironmap dump {volume} inode N")?;
     }
     let Checked { inodes, directories, blocks, .. } = checked;
     let verdict = if checked.is_clean() { "clean" } else { "not clean" };

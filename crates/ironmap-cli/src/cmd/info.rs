@@ -6,13 +6,14 @@ use ironmap::Location;
 use ironmap::device::{DeviceProtection, Limits};
 use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Ext4, Journal, JournalState, RecordedErrors, Superblock};
+use ironmap::fs::uuid_text;
 use ironmap::integrity::{Counts, Opened};
 use serde::Serialize;
 
 use crate::cmd::integrity::Geometry;
 use crate::failure::Failure;
 use crate::output::{Encoding, print_json, stdout};
-use crate::show::{Clock, one_line, rfc3339, uuid};
+use crate::show::{Clock, one_line, rfc3339};
 use crate::source::Source;
 use crate::target;
 
@@ -207,7 +208,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
         label: encoding.text(&sb.label),
         last_mounted: encoding.text(&sb.last_mounted),
         encoding,
-        uuid: uuid(&sb.uuid),
+        uuid: uuid_text(&sb.uuid),
         features: features.collect(),
         writable: read_only.is_none(),
         read_only,

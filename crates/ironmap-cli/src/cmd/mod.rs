@@ -37,4 +37,5 @@ pub(crate) mod tar;
 pub(crate) mod touch;
 pub(crate) mod truncate;
 pub(crate) mod tune;
+pub(crate) mod undelete;
 pub(crate) mod write;

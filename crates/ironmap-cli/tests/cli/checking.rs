@@ -109,17 +109,49 @@ fn what_is_no_volume_is_not_checked() {
     }
 }
 
-/// An inode without a name is reported with the command that shows it.
+/// An inode without a name is reported with the command that reads it: as text and in JSON, with any name of the volume. The shell runs that
+/// command, and it gives the content.
 #[test]
-fn an_inode_without_a_name_can_be_looked_at() {
+fn the_command_that_reads_an_inode_without_a_name_does() {
     let bench = Bench::new();
-    let inode = bench.ask("stat dir/large");
-    let inode = inode.split_whitespace().nth(1).unwrap().to_owned();
-    bench.debugfs("unlink dir/large");
-    let (output, faults) = check(&bench, &[]);
+    let number = |bench: &Bench, file: &str| {
+        bench.ask(&format!("stat {file}")).split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let files = ["dir/large", "dangling", "dir"].map(|file| (file, number(&bench, file)));
+    for (file, _) in &files {
+        bench.debugfs(&format!("unlink {file}"));
+    }
+    fs::rename(bench.image(), bench.path("an 'image'")).unwrap();
+    let output = bench.run(["check", "an 'image'"]);
     let said = text(&output.stdout);
-    assert!(said.contains("ironmap dump image inode N"), "{said}");
-    assert!(faults && said.contains(&format!("inode {inode}")), "{said}");
-    let shown = bench.json(&["dump", "image", "inode", &inode]);
-    assert_eq!(shown["size"], 3 << 20 | 77);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    let json = bench.run(["check", "--json", "an 'image'"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let command = |inode: &str| {
+        let findings = json["findings"].as_array().unwrap().iter();
+        let mut found = findings
+            .filter(|finding| finding["kind"] == "unconnected")
+            .filter(|finding| finding["inode"].to_string() == inode);
+        let command = found.next().unwrap()["command"].as_str().unwrap().to_owned();
+        let read_by = format!("    read it by: {command}");
+        assert!(said.lines().any(|line| line == read_by), "{read_by}: {said}");
+        command
+    };
+    let run = |inode: &str| {
+        let dir = std::path::Path::new(crate::support::IRONMAP).parent().unwrap();
+        let path = format!("{}:/usr/bin:/bin", dir.display());
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &command(inode)]).current_dir(bench.dir.path()).env("PATH", path);
+        crate::support::succeed(&mut shell).stdout
+    };
+    let [large, dangling, dir] = files.map(|(_, inode)| inode);
+    assert!(run(&large) == fs::read(bench.source().join("dir/large")).unwrap());
+    assert!(text(&run(&dangling)).contains("symbolic link"));
+    run(&dir);
+    let copied = bench.path(&format!("inode-{dir}"));
+    assert_eq!(fs::read(copied.join(".hidden")).unwrap(), b"hidden");
+    // Findings of other kinds have none.
+    for finding in json["findings"].as_array().unwrap() {
+        assert_eq!(finding["kind"] == "unconnected", finding["command"].is_string(), "{finding}");
+    }
 }

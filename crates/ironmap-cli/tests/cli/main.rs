@@ -32,3 +32,4 @@ mod resizing;
 mod searching;
 mod sources;
 mod tuning;
+mod undeleting;

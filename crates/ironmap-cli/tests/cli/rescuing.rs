@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use ironmap::fs::{DirCursor, Follow};
 
 use crate::common::image::Image;
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
@@ -93,6 +94,92 @@ fn a_damaged_superblock_is_passed_over_for_reading_alone() {
         assert!(said.contains(what), "{args:?}: {said}");
     }
     assert!(before == fs::read(bench.image()).unwrap());
+}
+
+/// A superblock whose fields after the magic number are zeros looks like one of revision 0. Its backup says that it is none; a volume that is
+/// of revision 0 stays one.
+#[test]
+fn a_superblock_without_its_revision_is_damaged() {
+    for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
+        let bench = Bench::with(options);
+        let file = File::options().write(true).open(bench.image()).unwrap();
+        file.write_all_at(&[0; 300], 1024 + 76).unwrap();
+        drop(file);
+        let before = fs::read(bench.image()).unwrap();
+        let cat = bench.run(["cat", &bench.target("/small")]);
+        warned(&cat, "s_rev_level: 0, and 1 in the backup in block 8193");
+        assert_eq!(text(&cat.stdout), "small\n");
+        for args in [&["touch", "image:/new"][..], &["tune", "-L", "x", "image"]] {
+            let output = bench.run(args);
+            assert_eq!(output.status.code(), Some(4), "{args:?}: {}", text(&output.stderr));
+        }
+        assert!(before == fs::read(bench.image()).unwrap());
+    }
+    let bench = Bench::with(&["-t", "ext2", "-b", "1024", "-r", "0"]);
+    assert_eq!(text(&bench.succeed(["cat", &bench.target("/small")])), "small\n");
+}
+
+/// `--journal` names the device of a journal, and is for reading alone. A journal that udev has a name for is found.
+#[test]
+fn a_journal_on_another_device_is_named_or_found() {
+    require!([Need::Root]);
+    let bench = Bench::empty();
+    let uuid = "0b8f2d3c-6a1e-4f5d-9b7a-52c1e0d4a963";
+    let journal = Image::mke2fs("8M", &["-O", "journal_dev", "-b", "4096", "-U", uuid]);
+    let device = LoopDevice::new(journal.path());
+    let on = format!("device={}", device.node());
+    let image = Image::mke2fs("64M", &["-t", "ext4", "-b", "4096", "-J", &on]);
+    let mount = image.mount(&format!("journal_path={}", device.node()));
+    fs::write(mount.dir().join("file"), "content").unwrap();
+    rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
+    let (dirty, log) = (image.copy(), journal.copy());
+    drop((mount, device));
+    let (volume, log) = (dirty.path().display().to_string(), log.path().display().to_string());
+    let target = format!("{volume}:/file");
+    assert_eq!(text(&bench.succeed(["cat", "--journal", &log, &target])), "content");
+    let info = bench.json(&["info", "--json", "--journal", &log, &volume]);
+    assert_eq!(info["journal"]["state"], "recovered", "{info}");
+    bench.succeed(["check", "--journal", &log, &volume]);
+    for (args, code, what) in [
+        (&["cat", &target][..], 3, uuid),
+        (&["cat", "--journal", &volume, &target], 3, "journal device"),
+        (&["cat", "--journal", "missing", &target], 3, "missing"),
+        (&["touch", "--journal", &log, &target], 3, "only for reading"),
+        (&["tune", "-L", "x", "--journal", &log, &volume], 2, "only read"),
+        (&["cat", "--noload", "--journal", &log, &target], 3, "only for reading"),
+    ] {
+        let output = bench.run(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(what), "{args:?}: {said}");
+    }
+    let _name = Symlink::new(Path::new(&log), &Path::new("/dev/disk/by-uuid").join(uuid));
+    assert_eq!(text(&bench.succeed(["cat", &target])), "content");
+}
+
+/// A name below /dev, removed at the end, with the directories that were made for it.
+struct Symlink {
+    path: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Symlink {
+    fn new(target: &Path, path: &Path) -> Self {
+        let above = path.parent().unwrap();
+        let missing = |dir: &&Path| !dir.exists();
+        let made = above.ancestors().take_while(missing).map(Path::to_owned).collect();
+        fs::create_dir_all(above).unwrap();
+        symlink(target, path).unwrap();
+        Self { path: path.to_owned(), made }
+    }
+}
+
+impl Drop for Symlink {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Another program may use them by now.
+        self.made.iter().for_each(|dir| drop(fs::remove_dir(dir)));
+    }
 }
 
 /// The last block of a file's content, as debugfs gives it.

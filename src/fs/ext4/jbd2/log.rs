@@ -1,5 +1,6 @@
 //! The log's own blocks: headers, tags, revocations, and the checksums that protect them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -17,10 +18,19 @@ use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The journal as a file of blocks.
+/// The journal as a row of blocks.
 pub(super) struct Log {
-    inode: Inode,
+    fs: Arc<Ext4>,
+    home: Home,
     pub(super) superblock: JournalSuperblock,
+}
+
+/// Where the blocks of a journal stand.
+enum Home {
+    /// They are those of a file.
+    Inode(Inode),
+    /// They are those of a device, whose first block is seen as this one.
+    Device(FsBlock),
 }
 
 /// A copy that a transaction holds: one tag of a descriptor block.
@@ -44,12 +54,19 @@ impl Log {
         }
         let size = fs.superblock.block_size;
         inode.keep_map()?;
-        let first = Self::locate(&inode, 0)?;
+        let file_size = inode.size();
+        let home = Home::Inode(inode);
+        let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
         // No block is twice in a sound journal: a larger one would make the walk of the log as long as it likes.
-        let available = (inode.size() >> size.shift()).min(fs.superblock.blocks_count);
+        let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
-        Ok(Self { inode, superblock })
+        Ok(Self { fs: Arc::clone(fs), home, superblock })
+    }
+
+    /// The journal on a device whose first block is seen as this one.
+    pub(super) fn on_device(fs: &Arc<Ext4>, first: FsBlock, superblock: JournalSuperblock) -> Self {
+        Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
 
     /// The same journal with another superblock.
@@ -59,20 +76,25 @@ impl Log {
 
     /// Where a block of the journal stands on the device.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
-        Self::locate(&self.inode, index)
+        self.home.block(index)
     }
 
-    fn locate(inode: &Inode, index: u32) -> Result<FsBlock> {
-        inode.fs_block(FileBlock(u64::from(index)))?.ok_or_else(|| {
-            let place = Place::new("journal").inode(inode.number());
-            place.corrupt(format!("its block {index} is a hole"))
-        })
-    }
-
-    /// A block of the journal and where it stands.
+    /// A block of the journal, and its number for errors: of the device that it is on.
     pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
         let block = self.block(index)?;
-        Ok((block, self.inode.fs.blocks.read_device(block)?))
+        let shown = match self.home {
+            Home::Inode(_) => block,
+            Home::Device(first) => FsBlock(block.0 - first.0),
+        };
+        Ok((shown, self.fs.blocks.read_device(block)?))
+    }
+
+    /// Where a journal is seen that is on a device of its own; else empty.
+    pub(super) fn outside(&self) -> Range<u64> {
+        match self.home {
+            Home::Inode(_) => 0..0,
+            Home::Device(first) => first.0..first.0 + u64::from(self.superblock.blocks),
+        }
     }
 
     /// The block after this one, around the end of the ring.
@@ -197,6 +219,18 @@ impl Log {
         RawCommit::ref_from_prefix(content)
             .map(|(raw, _)| raw)
             .map_err(|_| place.corrupt("it is cut short"))
+    }
+}
+
+impl Home {
+    fn block(&self, index: u32) -> Result<FsBlock> {
+        match self {
+            Self::Inode(inode) => inode.fs_block(FileBlock(u64::from(index)))?.ok_or_else(|| {
+                let place = Place::new("journal").inode(inode.number());
+                place.corrupt(format!("its block {index} is a hole"))
+            }),
+            Self::Device(first) => Ok(FsBlock(first.0 + u64::from(index))),
+        }
     }
 }
 

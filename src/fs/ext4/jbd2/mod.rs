@@ -12,8 +12,10 @@
 //! Memory of a recovery: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
 
 mod commit;
+mod external;
 pub(crate) mod fast_commit;
 mod handle;
+mod history;
 mod log;
 mod log_writer;
 mod recover;
@@ -26,6 +28,7 @@ mod transactions;
 use std::sync::Arc;
 
 pub(crate) use handle::Handle;
+pub(super) use history::{History, Past};
 pub(super) use log_writer::LogWriter;
 pub(super) use restore::{restore, restore_log};
 pub use superblock::JournalFeatures;
@@ -38,7 +41,7 @@ use self::log::Log;
 use super::blocks::Overlay;
 use super::{Compat, Ext4, Incompat};
 use crate::error::{Context, Error, Place, Result};
-use crate::units::InodeNo;
+use crate::fs::{JournalRange, uuid_text};
 
 /// A volume's journal: its kind, and its state at the opening.
 #[derive(Clone, Debug)]
@@ -60,7 +63,7 @@ pub enum JournalState {
     Clean,
     /// It was recovered in memory.
     Recovered(Recovery),
-    /// It is on another device, and nothing is to be recovered.
+    /// It is on another device, and nothing is to be recovered: of the journal, only the superblock is read if the device is given.
     External,
     /// Nothing is to be recovered, but its superblock is wrong or unknown: this error.
     Unreadable(String),
@@ -97,11 +100,18 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it where the superblock asks for it. `fs` sees the volume as the device holds it.
-pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)> {
+/// Reads the journal, and recovers it where the superblock asks for it. `fs` sees the volume as the device holds it, and the device of an
+/// external journal at `external`.
+pub(super) fn recover(
+    fs: &Arc<Ext4>,
+    external: Option<JournalRange>,
+) -> Result<(Journal, Overlay, FastCommits)> {
     let sb = &fs.superblock;
     let dirty = sb.incompat.contains(Incompat::RECOVER);
     let nothing = |journal| Ok((journal, Overlay::default(), FastCommits::default()));
+    if external.is_some() && !sb.has_external_journal() {
+        return Err(Error::invalid("the volume has no journal on another device"));
+    }
     if !sb.compat.contains(Compat::HAS_JOURNAL) {
         if dirty {
             let place = Place::new("superblock").field("s_feature_incompat");
@@ -110,15 +120,27 @@ pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)>
         return nothing(Journal::none());
     }
     let Some(number) = sb.journal_inode else {
+        if let Some(range) = external {
+            let log = external::open(fs, range).context(|| "journal device")?;
+            // A backup of the superblock does not say whether the journal needs recovery.
+            if dirty || sb.copy != 0 {
+                return replay(fs, &log).context(|| "journal recovery");
+            }
+            let (features, blocks) = (log.superblock.features, log.superblock.blocks);
+            return nothing(Journal { state: JournalState::External, features, blocks });
+        }
         if dirty {
-            return Err(Error::unsupported(
-                "the journal is on another device (journal_dev) and needs recovery: e2fsck -j recovers it, and noload reads the volume without it",
-            ));
+            return Err(Error::unsupported(format!(
+                "the journal is on another device (journal_dev, UUID {}) and needs recovery: --journal DEVICE reads it, e2fsck -j recovers it, and noload reads the volume without it",
+                uuid_text(&sb.journal_uuid)
+            )));
         }
         return nothing(Journal::without_superblock(JournalState::External));
     };
     if dirty {
-        return replay(fs, number).context(|| "journal recovery");
+        return Log::open(fs, number)
+            .and_then(|log| replay(fs, &log))
+            .context(|| "journal recovery");
     }
     let journal = match Log::open(fs, number) {
         Ok(log) => Journal {
@@ -131,19 +153,18 @@ pub(super) fn recover(fs: &Arc<Ext4>) -> Result<(Journal, Overlay, FastCommits)>
     nothing(journal)
 }
 
-fn replay(fs: &Arc<Ext4>, number: InodeNo) -> Result<(Journal, Overlay, FastCommits)> {
-    let log = Log::open(fs, number)?;
+fn replay(fs: &Arc<Ext4>, log: &Log) -> Result<(Journal, Overlay, FastCommits)> {
     let (features, blocks) = (log.superblock.features, log.superblock.blocks);
     let Some(start) = log.superblock.start else {
         let journal = Journal { state: JournalState::Clean, features, blocks };
         return Ok((journal, Overlay::default(), FastCommits::default()));
     };
     let device_blocks = fs.blocks.device().size() >> fs.superblock.block_size.shift();
-    let replay = recover::walk(&log, start, device_blocks)?;
+    let replay = recover::walk(log, start, device_blocks)?;
     let bounds = Bounds { inodes: fs.superblock.inodes_count, blocks: fs.superblock.blocks_count };
-    let fast_commits = FastCommits::read(&log, replay.next_sequence, &bounds)?;
+    let fast_commits = FastCommits::read(log, replay.next_sequence, &bounds)?;
     let (transactions, revoked) = (replay.transactions, replay.revoked);
-    let overlay = replay.into_overlay(&log)?;
+    let overlay = replay.into_overlay(log)?;
     let recovery = Recovery {
         transactions,
         blocks: overlay.len() as u64,

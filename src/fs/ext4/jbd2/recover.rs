@@ -190,7 +190,7 @@ impl Replay {
     ) -> Result<()> {
         for &(tag, index) in &transaction.copies {
             if tag.target.0 >= device_blocks {
-                let place = DESCRIPTOR_PLACE.block(log.block(index)?).field("t_blocknr");
+                let place = DESCRIPTOR_PLACE.block(log.read(index)?.0).field("t_blocknr");
                 let target = tag.target;
                 return Err(place.corrupt(format!("block {target} is outside the device")));
             }
@@ -209,12 +209,12 @@ impl Replay {
 
     /// Verifies the copies that are left and tells where they stand.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
-        let mut overlay = Overlay::default();
+        let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {
             let at = log.block(copy.index)?;
             if log.superblock.seed.is_some() {
-                let (_, content) = log.read(copy.index)?;
-                let place = Place::new("journal copy").block(at);
+                let (shown, content) = log.read(copy.index)?;
+                let place = Place::new("journal copy").block(shown);
                 log.verify_copy(&copy.tag, copy.sequence, &content, place)?;
             }
             let relocated =

@@ -157,7 +157,7 @@ impl Volume {
             return Err(PLACE.field("s_state").corrupt("errors are recorded: use e2fsck -f first"));
         }
         let held = MmpHold::take(device, &sb, &events, clock)?;
-        let found = Ext4::open_held(Arc::clone(device), sb, &events, PassedOver::default())?;
+        let found = Ext4::open_held(Arc::clone(device), sb, &events, PassedOver::default(), None)?;
         found.check_writable()?;
         Ok(Self { found, raw: read(device)?, held, clock })
     }
@@ -167,7 +167,7 @@ impl Volume {
         let device = Arc::clone(self.device());
         let events = Arc::new(Events::of(&device));
         let sb = Ext4::read_superblock(&*device)?;
-        let found = Ext4::open_held(Arc::clone(&device), sb, &events, PassedOver::default())?;
+        let found = Ext4::open_held(Arc::clone(&device), sb, &events, PassedOver::default(), None)?;
         Ok(Self { found, raw: read(&device)?, ..self })
     }
 

@@ -9,12 +9,12 @@ use std::fmt::Write;
 
 use indicatif::ProgressBar;
 use ironmap::Location;
+use ironmap::fs::uuid_text;
 use ironmap::integrity::{Info, Mode, TupleKind};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
 use crate::output::progress;
-use crate::show::uuid;
 use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
@@ -72,7 +72,7 @@ pub(crate) struct Geometry {
 impl Geometry {
     pub(crate) fn new(info: &Info) -> Self {
         Self {
-            uuid: uuid(&info.uuid),
+            uuid: uuid_text(&info.uuid),
             data_size: info.data_size,
             sectors: info.sectors(),
             interval: info.interval,

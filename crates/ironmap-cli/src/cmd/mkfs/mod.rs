@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
+use ironmap::fs::uuid_text;
 use ironmap::location::LocationOptions as OpenLocation;
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
@@ -21,7 +22,6 @@ use crate::epoch::source_date;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::output::stdout;
-use crate::show::uuid;
 use crate::size::size;
 use crate::target::{self, named};
 
@@ -270,7 +270,7 @@ fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
         out,
         "{}: {blocks_count} blocks of {block} bytes, {inodes_count} inodes, {groups} groups; UUID {}",
         args.volume,
-        uuid(&sb.uuid)
+        uuid_text(&sb.uuid)
     )?;
     out.flush()
 }

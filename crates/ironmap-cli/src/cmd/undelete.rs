@@ -1,0 +1,259 @@
+//! `ironmap undelete`: deleted files whose maps are left.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ironmap::bio::Buffer;
+use ironmap::fs::Timestamp;
+use ironmap::fs::ext4::undelete::Deleted;
+use ironmap::units::FilePos;
+use ironmap::{Error, Location};
+use serde::Serialize;
+
+use crate::cmd::cat::CHUNK;
+use crate::failure::{Failure, Report};
+use crate::glob::Glob;
+use crate::interrupt;
+use crate::output::{Encoding, JsonArray, stdout};
+use crate::show::{Clock, for_terminal, rfc3339};
+use crate::source::Source;
+use crate::target;
+
+/// Lists deleted regular files whose blocks are still known, and copies them out
+///
+/// The maps of deleted files are left in inodes by ext2 and debugfs, and otherwise in older copies of inodes in the journal, until it
+/// overwrites them. A file is whole if its map is complete and none of its blocks is in use again. A block that was used and freed again
+/// cannot be told from one that was not. The volume is never changed; do not mount it for writing before.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap undelete /dev/sdb1
+  ironmap undelete disk.img '*.txt' -o rescued
+  ironmap undelete disk.img '<1234>' -o rescued
+  ironmap undelete --json disk.img | jq '.[] | select(.whole)'")]
+pub(crate) struct Args {
+    /// List the files; so is done without -o
+    #[arg(short, long, conflicts_with = "output")]
+    list: bool,
+    /// Copy the files into this directory, by their paths, or as inode-N where no name is known. No file is overwritten
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Copy also files that are not whole: reused blocks have other data, and blocks that are not known are zeros
+    #[arg(long, requires = "output")]
+    partial: bool,
+    /// Write a JSON array
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+    /// Only files whose path or last name matches: *, ?, [a-z]; or inode N, written <N>
+    #[arg(value_name = "PATTERN")]
+    pattern: Option<OsString>,
+}
+
+/// A file as `--json` gives it.
+#[derive(Serialize)]
+struct Record {
+    inode: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Encoding::is_utf8")]
+    encoding: Encoding,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted: Option<String>,
+    modified: String,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    blocks: u64,
+    free_blocks: u64,
+    whole: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    interrupt::catch();
+    let source = Source::open(&args.volume)?;
+    let deleted = source.ext4()?.deleted();
+    let deleted = deleted.map_err(|error| Failure::at(&args.volume, &error))?;
+    let wanted = Wanted::new(args.pattern.as_ref().map(|pattern| pattern.as_bytes()));
+    let files: Vec<_> = deleted.iter().filter(|file| wanted.has(file)).collect();
+    if files.is_empty() && args.pattern.is_some() {
+        return Err(Failure::new(format!("{}: no deleted file matches", args.volume)));
+    }
+    if args.json {
+        let mut array = JsonArray::new();
+        files.iter().try_for_each(|file| array.push(&record(file)))?;
+        return array.end();
+    }
+    let Some(dir) = &args.output else { return Ok(print(&files)?) };
+    create_dir(dir)?;
+    let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
+    report.each(&files, |file, report| {
+        interrupt::check()?;
+        if !file.is_whole() && !args.partial {
+            let name = format!("{}:{}", args.volume, shown(file));
+            return Err(Failure::new(format!(
+                "{name}: not copied without --partial: {}",
+                state(file)
+            )));
+        }
+        let place = place_of(dir, file)?;
+        copy(file, &place, &mut buffer)?;
+        if !file.is_whole() {
+            report.warning(format!("{}: {}", place.display(), state(file)));
+        }
+        report.say(format!("{} <- {}", place.display(), shown(file)))
+    })
+}
+
+/// The files that are asked for.
+enum Wanted {
+    All,
+    Inode(u64),
+    Names(Glob),
+}
+
+impl Wanted {
+    fn new(pattern: Option<&[u8]>) -> Self {
+        match pattern {
+            None => Self::All,
+            Some(text) => match target::inode_of(text) {
+                Some((number, [])) => Self::Inode(number.0),
+                _ => Self::Names(Glob::new(text, false)),
+            },
+        }
+    }
+
+    fn has(&self, file: &Deleted) -> bool {
+        match self {
+            Self::All => true,
+            Self::Inode(number) => file.number().0 == *number,
+            Self::Names(glob) => file.path.as_ref().is_some_and(|path| {
+                let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                glob.matches(path) || glob.matches(name)
+            }),
+        }
+    }
+}
+
+/// Its path, or its number where no name is known.
+fn shown(file: &Deleted) -> String {
+    match &file.path {
+        Some(path) => for_terminal(path),
+        None => format!("<{}>", file.number()),
+    }
+}
+
+fn state(file: &Deleted) -> String {
+    let reused = file.blocks - file.free;
+    match &file.problem {
+        Some(problem) => problem.clone(),
+        None if reused > 0 => format!("partly reused: {reused} of {} blocks", file.blocks),
+        None => "whole".to_owned(),
+    }
+}
+
+fn deletion(file: &Deleted) -> Option<Timestamp> {
+    file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
+}
+
+/// A line for each: inode, time of the deletion, size, share of the blocks that are free, path, and what is wrong.
+fn print(files: &[&Deleted]) -> std::io::Result<()> {
+    let (mut out, clock) = (stdout(), Clock::local());
+    for file in files {
+        let deleted = deletion(file).map_or_else(|| "-".to_owned(), |at| clock.minutes(at));
+        let share = (file.free * 100).checked_div(file.blocks).unwrap_or(100);
+        let (inode, size, state) = (file.number().0, file.stat.size, state(file));
+        writeln!(out, "{inode:>8} {deleted:<16} {size:>12} {share:>3}% {} ({state})", shown(file))?;
+    }
+    out.flush()
+}
+
+fn record(file: &Deleted) -> Record {
+    let encoding = Encoding::of(file.path.as_deref());
+    let stat = &file.stat;
+    Record {
+        inode: stat.inode.0,
+        path: file.path.as_ref().map(|path| encoding.text(path)),
+        encoding,
+        deleted: deletion(file).map(rfc3339),
+        modified: rfc3339(stat.modified),
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        size: stat.size,
+        blocks: file.blocks,
+        free_blocks: file.free,
+        whole: file.is_whole(),
+        problem: file.problem.clone(),
+    }
+}
+
+/// Directories are for their owner alone: modes of directories are not known.
+fn create_dir(dir: &Path) -> Result<(), Failure> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| Failure::host(dir.display(), error))
+}
+
+/// Where a file goes: a name that is not taken.
+fn place_of(dir: &Path, file: &Deleted) -> Result<PathBuf, Failure> {
+    let number = file.number();
+    let place = match &file.path {
+        // A path of the library begins with a slash, and has neither `.` nor `..`.
+        Some(path) => dir.join(OsStr::from_bytes(&path[1..])),
+        None => dir.join(format!("inode-{number}")),
+    };
+    if let Some(above) = place.parent() {
+        create_dir(above)?;
+    }
+    if place.symlink_metadata().is_err() {
+        return Ok(place);
+    }
+    // Another file has had this name, and was deleted too.
+    let mut name = place.into_os_string();
+    name.push(format!(".inode-{number}"));
+    Ok(name.into())
+}
+
+/// Copies content, permissions and time of the last change. Ranges without blocks become holes.
+fn copy(file: &Deleted, place: &Path, buffer: &mut Buffer) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::host(place.display(), error);
+    let mut options = OpenOptions::new();
+    let out = options.write(true).create_new(true).mode(0o600).open(place).map_err(failed)?;
+    let copied = copy_content(file, &out, buffer);
+    copied.map_err(|error| match error {
+        Wrong::Reading(error) => Failure::at(shown(file), &error),
+        Wrong::Writing(error) => failed(error),
+    })?;
+    let modified = &file.stat.modified;
+    let since = Duration::new(u64::try_from(modified.seconds).unwrap_or(0), modified.nanoseconds);
+    out.set_modified(SystemTime::UNIX_EPOCH + since).map_err(failed)?;
+    out.set_permissions(Permissions::from_mode(file.stat.mode & 0o777)).map_err(failed)
+}
+
+enum Wrong {
+    Reading(Error),
+    Writing(std::io::Error),
+}
+
+fn copy_content(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
+    let mut pos = FilePos(0);
+    while let Some(data) = file.next_data(pos) {
+        let count = file.read_at(&mut *buffer, data).map_err(Wrong::Reading)?;
+        let bytes = &buffer[..count];
+        if bytes.iter().any(|byte| *byte != 0) {
+            out.write_all_at(bytes, data.0).map_err(Wrong::Writing)?;
+        }
+        pos.0 = data.0 + count as u64;
+    }
+    out.set_len(file.stat.size).map_err(Wrong::Writing)
+}

@@ -1,0 +1,236 @@
+//! `ironmap undelete`: what was deleted by the kernel, by debugfs and by ironmap comes back byte by byte, where all of it is left. Beside
+//! `debugfs lsdel` and `debugfs dump`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use ironmap::VolumeOptions;
+use serde_json::Value;
+
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+/// The deleted files of an image by inode, which does not change.
+fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
+    let before = fs::read(image).unwrap();
+    let found = bench.json(&["undelete", "--json", image.to_str().unwrap()]);
+    assert!(before == fs::read(image).unwrap(), "the volume was changed");
+    let by_inode = |file: &Value| (file["inode"].as_u64().unwrap(), file.clone());
+    found.as_array().unwrap().iter().map(by_inode).collect()
+}
+
+/// Inode, size, free blocks and blocks of each deleted file, as `debugfs lsdel` lists them.
+fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
+    let said = text(&succeed(tool("debugfs").args(["-R", "lsdel"]).arg(image)).stdout);
+    let line = |line: &str| {
+        let line = line.replace('/', " ");
+        let words: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let [inode, _, _, size, free, blocks] = words[..] else { return None };
+        Some((inode, (size, free, blocks)))
+    };
+    said.lines().filter_map(line).collect()
+}
+
+/// ext2 and debugfs leave maps in the inodes and names in directories.
+#[test]
+fn what_debugfs_deletes_is_found_in_the_inodes() {
+    for options in [
+        &["-t", "ext2", "-b", "1024"][..],
+        &["-t", "ext2", "-b", "4096", "-I", "128"],
+        &["-t", "ext4", "-b", "1024", "-O", "^has_journal"],
+    ] {
+        let bench = Bench::with(options);
+        let contents = ["dir/.hidden", "dir/large", "sparse"]
+            .map(|name| (name, fs::read(bench.source().join(name)).unwrap()));
+        for (name, _) in &contents {
+            bench.debugfs(&format!("rm {name}"));
+        }
+        let found = deleted(&bench, &bench.image());
+        let listed = lsdel(&bench.image());
+        assert_eq!(found.keys().collect::<Vec<_>>(), listed.keys().collect::<Vec<_>>());
+        for (inode, (size, free, blocks)) in listed {
+            let file = &found[&inode];
+            assert_eq!(file["size"], size, "{file}");
+            assert_eq!((file["free_blocks"] == file["blocks"]), free == blocks, "{file}");
+            assert_eq!(file["whole"], true, "{file}");
+            assert_eq!(file["deleted"].as_str().unwrap().len(), 30, "{file}");
+            let dump = bench.path("dump");
+            bench.ask(&format!("dump <{inode}> {}", dump.display()));
+            let out = format!("out-{inode}");
+            bench.succeed(["undelete", "image", &format!("<{inode}>"), "-o", &out]);
+            let path = file["path"].as_str().unwrap();
+            let copied = fs::read(bench.path(&out).join(&path[1..])).unwrap();
+            assert!(copied == fs::read(&dump).unwrap(), "{file}");
+        }
+        bench.succeed(["undelete", "image", "-o", "out"]);
+        for (name, content) in &contents {
+            assert!(fs::read(bench.path("out").join(name)).unwrap() == *content, "{name}");
+        }
+        let sparse = fs::metadata(bench.path("out/sparse")).unwrap();
+        assert!(sparse.blocks() * 512 < sparse.size(), "holes are filled");
+    }
+}
+
+/// Fills a directory; gives each file's content. `scattered` has an extent for each block.
+fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::create_dir_all(dir.join("tree/below")).unwrap();
+    let mut files = BTreeMap::new();
+    for (name, len) in
+        [("one", 1), ("tree/two", 70_000), ("tree/below/three", 3 << 20), ("tree/below/four", 5)]
+    {
+        let content = pattern(len, len as u64);
+        fs::write(dir.join(name), &content).unwrap();
+        files.insert(name.to_owned(), content);
+    }
+    let scattered = File::create(dir.join("scattered")).unwrap();
+    for at in 0..800 {
+        scattered.write_all_at(&pattern(4096, at), at * 8192).unwrap();
+    }
+    files.insert("scattered".to_owned(), fs::read(dir.join("scattered")).unwrap());
+    files
+}
+
+fn check(image: &Path) {
+    succeed(tool("e2fsck").arg("-fn").arg(image));
+}
+
+/// The kernel clears the maps: these, and the names, are found in the journal, also of whole trees.
+#[test]
+fn what_the_kernel_deletes_is_found_in_the_journal() {
+    require!([Need::Root]);
+    for options in [
+        &["-t", "ext4", "-b", "4096"][..],
+        &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"],
+        &["-t", "ext3", "-b", "1024"],
+        &["-t", "ext3", "-b", "4096", "-I", "128"],
+    ] {
+        let bench = Bench::empty();
+        let image = Image::mke2fs("64M", options);
+        let mount = image.mount("noatime,commit=600");
+        fs::write(mount.dir().join("stays"), "stays").unwrap();
+        let files = fill(mount.dir());
+        rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
+        for name in ["one", "scattered"] {
+            fs::remove_file(mount.dir().join(name)).unwrap();
+        }
+        fs::remove_dir_all(mount.dir().join("tree")).unwrap();
+        drop(mount);
+        let found = deleted(&bench, &image.path());
+        let paths: BTreeSet<_> =
+            found.values().map(|file| file["path"].as_str().unwrap_or_default()).collect();
+        let expected: Vec<_> = files.keys().map(|name| format!("/{name}")).collect();
+        assert_eq!(paths, expected.iter().map(String::as_str).collect(), "{options:?}");
+        for file in found.values() {
+            assert_eq!(file["whole"], true, "{options:?}: {file}");
+        }
+        let volume = image.path().to_str().unwrap().to_owned();
+        bench.succeed(["undelete", &volume, "-o", "out"]);
+        for (name, content) in &files {
+            let copied = fs::read(bench.path("out").join(name)).unwrap();
+            assert!(copied == *content, "{options:?}: {name}");
+        }
+        let only = bench.succeed(["undelete", &volume, "tw?"]);
+        assert!(text(&only).contains("/tree/two (whole)"), "{}", text(&only));
+        assert_eq!(text(&only).lines().count(), 1);
+        check(&image.path());
+        // All blocks are given to another file.
+        let mount = image.mount("noatime");
+        let mut full = File::create(mount.dir().join("full")).unwrap();
+        while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
+        drop((full, mount));
+        // The last few blocks may be too few for a write: a file that has all of its own there is whole still.
+        let found = deleted(&bench, &image.path());
+        let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
+        let count = found.values().filter(reused).count();
+        assert!(count > 1, "{options:?}: {found:?}");
+        assert!(found.values().filter(reused).all(|file| file["whole"] == false), "{found:?}");
+        let refused = bench.run(["undelete", &volume, "-o", "again"]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert_eq!(said.lines().count(), count, "{said}");
+        assert!(said.lines().all(|line| line.contains("--partial")), "{said}");
+        for (name, content) in &files {
+            let copied = fs::read(bench.path("again").join(name));
+            assert!(
+                copied.is_ok_and(|copied| copied == *content)
+                    || !found.values().any(|file| {
+                        file["whole"] == true && file["path"] == format!("/{name}")
+                    })
+            );
+        }
+        check(&image.path());
+    }
+}
+
+/// The same for what ironmap removes. A file that no transaction of the log has is not found.
+#[test]
+fn what_ironmap_deletes_is_found_in_the_journal() {
+    let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
+    let files = fill(&bench.path("new"));
+    let volume = VolumeOptions::new().write(true).open(bench.image()).unwrap();
+    volume.create_dir_all("/new/tree/below").unwrap();
+    for (name, content) in &files {
+        volume.write(Path::new("/new").join(name), content).unwrap();
+    }
+    volume.sync().unwrap();
+    let number = volume.metadata("/new/one").unwrap().inode.0;
+    volume.remove_dir_all("/new").unwrap();
+    volume.remove_file("/dir/large").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let found = deleted(&bench, &bench.image());
+    assert_eq!(found.len(), files.len(), "{found:?}");
+    bench.succeed(["undelete", "image", "-o", "out"]);
+    for (name, content) in &files {
+        assert!(fs::read(bench.path("out/new").join(name)).unwrap() == *content, "{name}");
+    }
+    assert_eq!(found[&number]["path"], "/new/one");
+    check(&bench.image());
+}
+
+/// Nothing is overwritten, and nothing is found where nothing is.
+#[test]
+fn files_that_are_there_stay() {
+    let bench = Bench::with(&["-t", "ext2", "-b", "1024"]);
+    assert_eq!(deleted(&bench, &bench.image()).len(), 0);
+    bench.debugfs("rm dir/large");
+    fs::create_dir_all(bench.path("out/dir")).unwrap();
+    fs::write(bench.path("out/dir/large"), "mine").unwrap();
+    let said = text(&bench.succeed(["undelete", "image", "large", "-o", "out"]));
+    assert!(said.contains("out/dir/large.inode-"), "{said}");
+    assert_eq!(fs::read(bench.path("out/dir/large")).unwrap(), b"mine");
+    let again = bench.run(["undelete", "image", "-o", "out"]);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+    let none = bench.run(["undelete", "image", "nothing*"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("no deleted file matches"));
+}
+
+/// A block that a younger deleted file had is that file's.
+#[test]
+fn a_block_of_two_deleted_files_is_the_younger_ones() {
+    require!([Need::Root]);
+    let bench = Bench::empty();
+    let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
+    let mount = image.mount("noatime,commit=600");
+    // Larger than half of what is free: the two share blocks.
+    let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
+    for (name, seed) in [("old", 1), ("young", 2)] {
+        fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();
+        sync();
+        fs::remove_file(mount.dir().join(name)).unwrap();
+        sync();
+    }
+    drop(mount);
+    let found = deleted(&bench, &image.path());
+    let whole = |name: &str| {
+        let mut files = found.values().filter(|file| file["path"] == name);
+        files.next().map(|file| file["whole"] == true)
+    };
+    assert_eq!(whole("/young"), Some(true), "{found:?}");
+    assert_ne!(whole("/old"), Some(true), "{found:?}");
+}

@@ -1,0 +1,184 @@
+//! The map of a deleted file, as far as its blocks are left.
+
+use std::ops::Range;
+
+use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::InodeFlags;
+use crate::fs::ext4::RoCompat;
+use crate::fs::ext4::inode::Inode;
+use crate::fs::ext4::tree::read_extents::{Node, node};
+use crate::iomap::Extent;
+use crate::units::FileBlock;
+
+/// How many blocks of maps are read, of all files together.
+const MAX_STEPS: u64 = 16 << 20;
+/// How many extents and relocated blocks all files have together: 150 MiB.
+const MAX_KEPT: usize = 4 << 20;
+const PLACE: Place = Place::new("extent header");
+
+/// The blocks of a file.
+pub(super) struct Blocks {
+    pub(super) extents: Vec<Extent>,
+    /// Why the map is not complete.
+    pub(super) problem: Option<String>,
+}
+
+/// What the maps of all files may cost: those of a hostile volume can lead to the same blocks again and again.
+#[derive(Default)]
+pub(super) struct Budget {
+    steps: u64,
+    kept: usize,
+}
+
+impl Budget {
+    fn step(&mut self, extents: usize) -> Result<()> {
+        self.steps += 1;
+        if self.steps > MAX_STEPS || extents > MAX_KEPT {
+            return Err(Error::new(ErrorKind::LimitExceeded, "the map is too large"));
+        }
+        Ok(())
+    }
+
+    /// Counts what is kept of a file.
+    ///
+    /// # Errors
+    /// `LimitExceeded`.
+    pub(super) fn keep(&mut self, count: usize) -> Result<()> {
+        self.kept += count;
+        if self.kept > MAX_KEPT {
+            let what = format!("the deleted files have more than {MAX_KEPT} extents");
+            return Err(Error::new(ErrorKind::LimitExceeded, what));
+        }
+        Ok(())
+    }
+}
+
+impl Blocks {
+    /// The blocks of an inode, in the view of the volume that it was decoded in.
+    pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
+        let mut extents = Vec::new();
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            return Self { extents, problem: None };
+        }
+        let problem = match walk(inode, &mut extents, budget) {
+            Ok(nodes) => missing(inode, &extents, nodes),
+            Err(error) => Some(error.to_string()),
+        };
+        Self { extents, problem }
+    }
+}
+
+/// Adds all extents; gives how many blocks the map itself takes.
+fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u64> {
+    let extents = inode.flags().contains(InodeFlags::EXTENTS);
+    let fan_out = inode.block_size().bytes() as u64 / 4;
+    // A tree of pointers maps no more; without this, holes of large files would be asked for block by block.
+    let end = if extents { 1 << 32 } else { inode.block_size().blocks_for(inode.size()) };
+    let mut next = FileBlock(0);
+    while next.0 < end {
+        let after = inode.home_leaf(next, into)?;
+        budget.step(into.len())?;
+        if after <= next {
+            return Err(PLACE.inode(inode.number()).corrupt("the map does not end"));
+        }
+        next = after;
+    }
+    if !extents {
+        return Ok(pointer_blocks(into, fan_out));
+    }
+    let root = node(&inode.i_block, None, PLACE.inode(inode.number()))?;
+    nodes_below(inode, &root, budget)
+}
+
+/// Blocks of an extent tree below a node. The depth falls with each step, so the recursion ends.
+fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
+    let place = PLACE.inode(inode.number());
+    if above.depth == 0 {
+        return Ok(0);
+    }
+    let below = above.indexes(&(0..1 << 32), place)?;
+    let mut count = below.len() as u64;
+    if above.depth > 1 {
+        for index in below {
+            budget.step(0)?;
+            let content = inode.file_system().blocks.read(index.child(), place)?;
+            let node = node(&content, Some(above.depth - 1), place.block(index.child()))?;
+            count += nodes_below(inode, &node, budget)?;
+        }
+    }
+    Ok(count)
+}
+
+/// Blocks of pointers that blocks of a file need, where its map is of these.
+fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
+    let mut count = 0;
+    let mut first = 12;
+    for level in 1..=3_u32 {
+        let span = fan_out.pow(level);
+        let tree = first..first + span;
+        // A block of pointers of each size for each part of the tree that has blocks.
+        for below in 1..=level {
+            let part = fan_out.pow(below);
+            let mut last = None;
+            for extent in extents {
+                let Range { start, end } = within(extent, &tree);
+                if start >= end {
+                    continue;
+                }
+                let (from, to) = ((start - tree.start) / part, (end - 1 - tree.start) / part);
+                let from = last.map_or(from, |last| from.max(last + 1));
+                if from <= to {
+                    count += to - from + 1;
+                    last = Some(to);
+                }
+            }
+        }
+        first += span;
+    }
+    count
+}
+
+fn within(extent: &Extent, range: &Range<u64>) -> Range<u64> {
+    extent.first.0.max(range.start)..extent.end().0.min(range.end)
+}
+
+/// Says so if the file had more blocks than its map names now.
+fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
+    let fs = inode.file_system();
+    if fs.superblock.ro_compat.contains(RoCompat::BIGALLOC) {
+        return None;
+    }
+    let data: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
+    let attributes = u64::from(inode.xattr_block.is_some());
+    let found = data + nodes + attributes;
+    let had = inode.stat().blocks >> (inode.block_size().shift() - 9);
+    (found < had).then(|| format!("the map is lost of {} of {had} blocks", had - found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iomap::ExtentState;
+    use crate::units::FsBlock;
+
+    fn extent(first: u64, len: u32) -> Extent {
+        Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
+    }
+
+    /// As mke2fs lays them out with blocks of 1 KiB: a block of pointers has 256.
+    #[test]
+    fn blocks_of_pointers_are_counted() {
+        for (extents, expected) in [
+            (vec![extent(0, 12)], 0),
+            (vec![extent(0, 13)], 1),
+            (vec![extent(0, 268)], 1),
+            (vec![extent(0, 269)], 3),
+            (vec![extent(0, 268 + 257)], 4),
+            (vec![extent(20, 1), extent(30, 1)], 1),
+            (vec![extent(268, 1), extent(268 + 256, 1)], 3),
+            (vec![extent(268 + 65536, 1)], 3),
+        ] {
+            assert_eq!(pointer_blocks(&extents, 256), expected, "{extents:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Deleted files, as far as the volume still has their maps. Nothing is written.
+//!
+//! - ext2 and debugfs leave the map in the inode: size and `i_dtime` say so.
+//! - Linux clears the map of every file that it deletes on ext3 and ext4. Older copies of the inode, of the blocks of its map and of directories are
+//!   in the log until later transactions overwrite them: [`History`].
+//!
+//! A file is read as the volume was before the transaction that deleted it. Blocks that are in use again hold other data. A block that was
+//! used and freed again since cannot be told from one that was not, unless a deleted file that is found had it too.
+
+mod free;
+mod map;
+mod names;
+mod versions;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use self::free::FreeBlocks;
+use self::map::{Blocks, Budget};
+use self::names::Names;
+use self::versions::{Version, versions};
+use super::Ext4;
+use super::blocks::{Overlay, Relocated};
+use super::inode::Inode;
+use super::jbd2::{History, Past};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::{FileType, InodeFlags, Stat};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
+
+/// A regular file that was deleted.
+pub struct Deleted {
+    /// Its fields before it was deleted.
+    pub stat: Stat,
+    /// When it was deleted, in seconds since 1970. `None` if its inode is another file's now and the log does not say.
+    pub deleted: Option<u32>,
+    /// Its path, if the names are found in directories or in the log.
+    pub path: Option<Vec<u8>>,
+    /// How many blocks of data its map names.
+    pub blocks: u64,
+    /// How many of these are free, and of no file that was deleted later.
+    pub free: u64,
+    /// What is wrong with its map, or makes its content unreadable.
+    pub problem: Option<String>,
+    /// In the order of the file.
+    extents: Vec<Extent>,
+    /// Blocks of data whose newest content is in the log.
+    relocated: BTreeMap<FsBlock, Relocated>,
+    inode: Inode,
+}
+
+impl Deleted {
+    /// The number of its inode.
+    #[must_use]
+    pub fn number(&self) -> InodeNo {
+        self.stat.inode
+    }
+
+    /// Whether its map is complete and all of its blocks are still free.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.problem.is_none() && self.free == self.blocks
+    }
+
+    /// The first position from here on that may have other bytes than zeros; `None` if there is none.
+    #[must_use]
+    pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
+        if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
+            return (pos.0 < self.stat.size).then_some(pos);
+        }
+        let size = self.inode.block_size();
+        let end = |extent: &Extent| size.pos_of(extent.end()).0;
+        let from = self.extents.partition_point(|extent| end(extent) <= pos.0);
+        let mut data = self.extents[from..].iter();
+        let extent = data.find(|extent| extent.state != ExtentState::Unwritten)?;
+        let start = size.pos_of(extent.first).0.max(pos.0);
+        (start < self.stat.size).then_some(FilePos(start))
+    }
+
+    /// Fills the buffer from a position: with zeros where the file has no blocks. Gives how many bytes, less than asked for at the file's
+    /// end.
+    ///
+    /// # Errors
+    /// `Io`; `Encrypted`.
+    pub fn read_at(&self, buf: &mut [u8], pos: FilePos) -> Result<usize> {
+        if self.inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::new(ErrorKind::Encrypted, "the content is encrypted"));
+        }
+        let left = self.stat.size.saturating_sub(pos.0);
+        let count = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let buf = &mut buf[..count];
+        if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
+            self.inode.read_inline_data(buf, pos)?;
+            return Ok(count);
+        }
+        buf.fill(0);
+        let size = self.inode.block_size();
+        let end = pos.0 + count as u64;
+        let from = self.extents.partition_point(|extent| size.pos_of(extent.end()).0 <= pos.0);
+        for extent in &self.extents[from..] {
+            let first = size.pos_of(extent.first).0;
+            if first >= end {
+                break;
+            }
+            if extent.state == ExtentState::Unwritten {
+                continue;
+            }
+            let start = first.max(pos.0);
+            let stop = size.pos_of(extent.end()).0.min(end);
+            let piece = &mut buf[(start - pos.0) as usize..(stop - pos.0) as usize];
+            self.read_extent(piece, size, size.offset_of(extent.start).0 + (start - first))?;
+        }
+        Ok(count)
+    }
+
+    /// Reads from a byte of the device, within an extent.
+    fn read_extent(&self, buf: &mut [u8], size: BlockSize, at: u64) -> Result<()> {
+        let blocks = &self.inode.file_system().blocks;
+        blocks.device().read_exact_at(buf, DevOffset(at))?;
+        let end = at + buf.len() as u64;
+        let range = FsBlock(at >> size.shift())..FsBlock(end.div_ceil(size.bytes() as u64));
+        for (block, copy) in self.relocated.range(range) {
+            let content = blocks.read_relocated(*copy)?;
+            let start = size.offset_of(*block).0;
+            let (from, to) = (start.max(at), (start + size.bytes() as u64).min(end));
+            let piece = &content[(from - start) as usize..(to - start) as usize];
+            buf[(from - at) as usize..(to - at) as usize].copy_from_slice(piece);
+        }
+        Ok(())
+    }
+}
+
+impl Ext4 {
+    /// The regular files that were deleted and whose maps are left, by their inode numbers.
+    ///
+    /// # Errors
+    /// `Io`; `Corrupt` where the journal's superblock or a descriptor of a group is; `LimitExceeded` where the log holds more than fits in
+    /// memory.
+    pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
+        let history = History::read(self)?;
+        let mut versions = versions(self, &history)?;
+        // Those whose view is the same follow each other.
+        versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
+        let (mut names, mut budget) = (Names::default(), Budget::default());
+        let (mut files, mut past) = (Vec::new(), Past::default());
+        for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
+            let view = self.view(&history, &mut past, alike[0].view_end);
+            for version in alike {
+                // An old copy that is no inode is none.
+                let Ok(inode) = version.decode(&view) else { continue };
+                let found = Blocks::of(&inode, &mut budget);
+                match inode.file_type() {
+                    FileType::Directory => names.add_deleted(inode.number(), &found.extents),
+                    FileType::Regular => {
+                        names.want(inode.number());
+                        let relocated = relocated(&found.extents, view.blocks.overlay());
+                        budget.keep(found.extents.len() + relocated.len())?;
+                        let file = self.deleted_file(version, found, relocated)?;
+                        files.push((file, version.last, version.view_end));
+                    }
+                    _ => {}
+                }
+            }
+            // The volume itself, which comes last, is not taken apart.
+            match Arc::into_inner(view) {
+                Some(mut view) => past.overlay = view.blocks.take_overlay(),
+                None => past = Past::default(),
+            }
+        }
+        names.find(self, &history)?;
+        for (file, _, end) in &mut files {
+            file.path = names.path(file.number(), *end);
+        }
+        // A file that was deleted later has its blocks first.
+        files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
+        let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
+        self.count_free(&mut files)?;
+        files.sort_by_key(|file| (file.number(), file.deleted));
+        Ok(files)
+    }
+
+    /// The volume as it was before a transaction, with the overlay of `past`; as it is, for `None`, which comes last.
+    fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
+        let Some(end) = end else { return Arc::clone(self) };
+        past.advance(history, end);
+        let device = Arc::clone(self.blocks.device());
+        let mut fs = Self::assemble(device, self.superblock.clone(), &Arc::default());
+        fs.blocks.set_overlay(std::mem::take(&mut past.overlay));
+        Arc::new(fs)
+    }
+
+    /// A file without what others say of it. Its inode is one of this volume: views are large.
+    fn deleted_file(
+        self: &Arc<Self>,
+        version: &Version,
+        found: Blocks,
+        relocated: BTreeMap<FsBlock, Relocated>,
+    ) -> Result<Deleted> {
+        let inode = version.decode(self)?;
+        Ok(Deleted {
+            stat: inode.stat().clone(),
+            deleted: version.deleted,
+            path: None,
+            blocks: found.extents.iter().map(|extent| u64::from(extent.len)).sum(),
+            free: 0,
+            problem: found.problem,
+            extents: found.extents,
+            relocated,
+            inode,
+        })
+    }
+
+    /// Counts the blocks that are free and of no file before it.
+    fn count_free(&self, files: &mut [Deleted]) -> Result<()> {
+        let mut free = FreeBlocks::new(self);
+        for file in files {
+            for extent in &file.extents {
+                file.free += free.take(extent.start, extent.len)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a file whose content is in the log.
+fn relocated(extents: &[Extent], overlay: &Overlay) -> BTreeMap<FsBlock, Relocated> {
+    let of = |extent: &Extent| {
+        overlay.range(extent.start..FsBlock(extent.start.0 + u64::from(extent.len)))
+    };
+    extents.iter().flat_map(of).collect()
+}

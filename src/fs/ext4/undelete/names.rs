@@ -1,0 +1,197 @@
+//! Names of deleted files: in the gaps of directory blocks, and in older copies of these blocks in the log.
+//!
+//! A removed entry becomes a part of the one before it. Old kernels and debugfs leave its bytes; Linux clears them from 5.13 on, so that the log
+//! alone has the name.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use crate::error::{Place, Result};
+use crate::fs::FileType;
+use crate::fs::ext4::dir_block::record_length;
+use crate::fs::ext4::disk::dir::RawDirEntry;
+use crate::fs::ext4::inode::Inode;
+use crate::fs::ext4::jbd2::History;
+use crate::fs::ext4::{Ext4, Incompat, ROOT};
+use crate::iomap::Extent;
+use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
+
+const PLACE: Place = Place::new("directory block");
+const HEADER: usize = size_of::<RawDirEntry>();
+/// Directories in each other are followed so far.
+const MAX_DEPTH: usize = 256;
+/// How many blocks of directories are looked at: 16 GiB with blocks of 4 KiB.
+const MAX_BLOCKS: usize = 4 << 20;
+/// How many names of one file are kept.
+const MAX_NAMES: usize = 64;
+
+/// A name that a number had.
+struct Name {
+    dir: InodeNo,
+    name: Box<[u8]>,
+    /// The transaction in whose copy it was in use. `None` for a gap: when it was in use is not known.
+    seen: Option<usize>,
+}
+
+/// The names of the files that are wanted.
+#[derive(Default)]
+pub(super) struct Names {
+    wanted: HashMap<InodeNo, Vec<Name>>,
+    /// The directory that a block is of.
+    owners: HashMap<FsBlock, InodeNo>,
+    deleted_blocks: Vec<(FsBlock, InodeNo)>,
+    /// Paths of the directories that are there.
+    paths: HashMap<InodeNo, Vec<u8>>,
+}
+
+impl Names {
+    /// A number whose names are looked for.
+    pub(super) fn want(&mut self, number: InodeNo) {
+        self.wanted.entry(number).or_default();
+    }
+
+    /// A directory that was deleted: its blocks have names, and it has one itself.
+    pub(super) fn add_deleted(&mut self, dir: InodeNo, extents: &[Extent]) {
+        self.want(dir);
+        let blocks = extents.iter().flat_map(|extent| {
+            (extent.start.0..extent.start.0 + u64::from(extent.len)).map(FsBlock)
+        });
+        let room = MAX_BLOCKS.saturating_sub(self.deleted_blocks.len());
+        self.deleted_blocks.extend(blocks.take(room).map(|block| (block, dir)));
+    }
+
+    /// Looks through all directories and the log.
+    pub(super) fn find(&mut self, fs: &Arc<Ext4>, history: &History) -> Result<()> {
+        if self.wanted.is_empty() {
+            return Ok(());
+        }
+        self.walk(fs);
+        for (block, dir) in std::mem::take(&mut self.deleted_blocks) {
+            if let std::collections::hash_map::Entry::Vacant(new) = self.owners.entry(block) {
+                new.insert(dir);
+                let content = fs.blocks.read(block, PLACE)?;
+                self.add_block(fs, dir, &content, None, false);
+            }
+        }
+        for (index, past) in history.transactions.iter().enumerate() {
+            for (block, copy) in &past.copies {
+                let Some(dir) = self.owners.get(block).copied() else { continue };
+                let content = fs.blocks.read_relocated(*copy)?;
+                self.add_block(fs, dir, &content, Some(index), false);
+            }
+        }
+        Ok(())
+    }
+
+    /// All directories that are there, from the root on. One that cannot be read has no names.
+    fn walk(&mut self, fs: &Arc<Ext4>) {
+        let mut waiting = vec![(ROOT, Vec::new())];
+        let mut met = HashSet::from([ROOT]);
+        while let Some((number, path)) = waiting.pop() {
+            let Ok(dir) = fs.inode(number) else { continue };
+            for entry in dir.read_dir().into_iter().flatten().flatten() {
+                let below = entry.file_type.is_none_or(|kind| kind == FileType::Directory)
+                    && !matches!(entry.name.as_slice(), b"." | b"..");
+                let is_directory = |dir: &Inode| dir.file_type() == FileType::Directory;
+                if below
+                    && fs.inode(entry.inode).is_ok_and(|inode| is_directory(&inode))
+                    && met.insert(entry.inode)
+                {
+                    waiting.push((entry.inode, [&path[..], b"/", &entry.name].concat()));
+                }
+            }
+            let end = FileBlock(dir.dir_blocks().unwrap_or(0).min(MAX_BLOCKS as u64));
+            for extent in dir.home_extents(FileBlock(0)..end).unwrap_or_default() {
+                for block in extent.start.0..extent.start.0 + u64::from(extent.len) {
+                    // A hostile volume gives one block to all of its directories.
+                    let new = self.owners.len() < MAX_BLOCKS
+                        && self.owners.insert(FsBlock(block), number).is_none();
+                    if new && let Ok(content) = fs.blocks.read(FsBlock(block), PLACE) {
+                        self.add_block(fs, number, &content, None, true);
+                    }
+                }
+            }
+            self.paths.insert(number, path);
+        }
+    }
+
+    /// The names in a block, also in its gaps. Those in use in a directory that is there are names of other files.
+    fn add_block(
+        &mut self,
+        fs: &Ext4,
+        dir: InodeNo,
+        content: &[u8],
+        seen: Option<usize>,
+        is_current: bool,
+    ) {
+        let size = fs.superblock.block_size;
+        let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
+        let mut at = 0;
+        while let Some((number, kind, name, next)) = entry(content, at, size) {
+            if number != 0 && !is_current {
+                self.add(dir, (number, kind, name), seen, typed);
+            }
+            let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
+            let mut gap = at + used;
+            // Each entry in a gap has its own length still, which ends within the gap or at its end.
+            while gap + HEADER < next {
+                let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
+                    break;
+                };
+                self.add(dir, (number, kind, name), None, typed);
+                gap += (HEADER + name.len()).next_multiple_of(4);
+            }
+            at = next;
+        }
+    }
+
+    fn add(
+        &mut self,
+        dir: InodeNo,
+        (number, kind, name): (u32, u8, &[u8]),
+        seen: Option<usize>,
+        typed: bool,
+    ) {
+        let bad = |byte: &u8| matches!(byte, 0 | b'/');
+        let regular_or_directory = !typed || matches!(kind, 1 | 2);
+        let is_name = !name.is_empty() && !name.iter().any(bad) && !matches!(name, b"." | b"..");
+        if !is_name || !regular_or_directory {
+            return;
+        }
+        let Some(names) = self.wanted.get_mut(&InodeNo(u64::from(number))) else { return };
+        let known = names.iter().position(|known| known.dir == dir && *known.name == *name);
+        match known {
+            // The log is read from its start.
+            Some(known) => names[known].seen = seen.or(names[known].seen),
+            None if names.len() < MAX_NAMES => names.push(Name { dir, name: name.into(), seen }),
+            None => {}
+        }
+    }
+
+    /// The path that a file had before a transaction.
+    pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
+        let (mut number, mut path) = (number, Vec::new());
+        for _ in 0..MAX_DEPTH {
+            let names = self.wanted.get(&number)?;
+            let before = |name: &&Name| name.seen.zip(end).is_none_or(|(seen, end)| seen < end);
+            let name = names.iter().filter(before).max_by_key(|name| name.seen)?;
+            path = [b"/", &name.name[..], &path].concat();
+            if let Some(above) = self.paths.get(&name.dir) {
+                return Some([&above[..], &path].concat());
+            }
+            number = name.dir;
+        }
+        None
+    }
+}
+
+/// Number, type and name of the entry at a byte, and where the next one begins.
+fn entry(content: &[u8], at: usize, size: BlockSize) -> Option<(u32, u8, &[u8], usize)> {
+    let (raw, rest) = RawDirEntry::ref_from_prefix(content.get(at..)?).ok()?;
+    let len = record_length(raw.rec_len.get(), size);
+    let name = rest.get(..usize::from(raw.name_len))?;
+    let sound = len.is_multiple_of(4) && len >= HEADER + name.len() && len <= content.len() - at;
+    sound.then_some((raw.inode.get(), raw.file_type, name, at + len))
+}
