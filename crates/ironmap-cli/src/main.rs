@@ -9,6 +9,7 @@ mod epoch;
 mod failure;
 mod glob;
 mod host_stat;
+mod host_tree;
 mod interrupt;
 mod mode;
 #[cfg(feature = "fuse")]
@@ -18,6 +19,7 @@ mod new;
 mod output;
 mod owner;
 mod owners;
+mod progress;
 mod show;
 mod size;
 mod source;

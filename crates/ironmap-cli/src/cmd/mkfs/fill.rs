@@ -15,6 +15,7 @@ use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
 use crate::needs::Needs;
 use crate::owners::Owners;
+use crate::progress::Total;
 use crate::source::Source;
 use crate::spared::Spared;
 
@@ -22,6 +23,15 @@ use crate::spared::Spared;
 pub(super) enum Layer {
     Directory(PathBuf),
     Archive(Box<Archive>),
+}
+
+impl Layer {
+    fn directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::Directory(dir) => Some(dir.clone()),
+            Self::Archive(_) => None,
+        }
+    }
 }
 
 /// What `-d` names, which may be opened again.
@@ -144,12 +154,18 @@ pub(super) fn fill(
     layers: Vec<Layer>,
     time: Option<i64>,
     superblock: &Superblock,
+    total: Option<Total>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let source = Rc::new(Source::open_at(&args.volume, time)?);
     let mut needs = Needs::new(unit(superblock));
+    let mut filler = Filler::new(&source, sources.owners.clone(), total, report)?;
+    if total.is_none()
+        && let Some(dirs) = layers.iter().map(Layer::directory).collect()
+    {
+        filler.count(dirs);
+    }
     let mut layers = layers.into_iter();
-    let mut filler = Filler::new(&source, sources.owners.clone(), report)?;
     let filled = layers.try_for_each(|layer| match layer {
         Layer::Directory(dir) => filler.directory(&dir),
         Layer::Archive(archive) => filler.archive(*archive, args.oci, &mut needs),
