@@ -209,7 +209,7 @@ fn unit(made: &Superblock) -> u64 {
     (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
 }
 
-/// What the volume is too small for, and what should do: a third for the volume's own metadata is plenty. `None` where it should have done,
+/// Why the volume is too small, and which size should be enough: a third for the volume's own metadata is plenty. `None` where it should have done,
 /// and something else is wrong.
 fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     const MIB: u64 = 1 << 20;
@@ -232,13 +232,18 @@ fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     let enough = room.max(for_inodes).div_ceil(MIB);
     let sources: Vec<_> = args.sources.iter().map(|path| shown(path)).collect();
     let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
-    let takes = format!("{sources} takes {inodes} inodes and about {bytes}M");
+    let need = if args.sources.len() == 1 { "needs" } else { "need" };
+    let needs = format!("{sources} {need} {inodes} inodes and about {bytes}M");
     match args.inodes {
         Some(_) if few => {
             let enough = enough.max(size.div_ceil(MIB));
-            Some(format!("{takes}: {wanted} --inodes and {enough}M should do"))
+            Some(format!(
+                "the volume has too few inodes: {needs}; --inodes {wanted} and a size of {enough}M should be enough"
+            ))
         }
         _ if enough <= size / MIB => None,
-        _ => Some(format!("the volume is too small for {takes}: {enough}M should do")),
+        _ => {
+            Some(format!("the volume is too small: {needs}; a size of {enough}M should be enough"))
+        }
     }
 }
