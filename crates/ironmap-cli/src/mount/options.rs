@@ -228,23 +228,7 @@ impl Options {
     }
 }
 
-/// What to do in place of an option of ext4 that is refused, since it would not be obeyed.
-fn instead_of(name: &str) -> &'static str {
-    match name {
-        "data" => "data are written as with data=ordered; leave it out",
-        "barrier" | "nobarrier" => "the device is always flushed; leave it out",
-        "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
-        "auto_unmount" => {
-            "a mount whose server was killed is ended by ironmap umount; leave it out"
-        }
-        "dax" => "this is an engine of the library; leave it out",
-        _ => {
-            "quotas are kept where the volume has the feature quota (ironmap tune -O quota); leave it out"
-        }
-    }
-}
-
-/// `mount.fuse.ironmap VOLUME DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it, in the words of
+/// `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it and a user may, in the words of
 /// `ironmap mount`. `None` where the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
@@ -260,13 +244,19 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
             }
             Some(flags)
                 if flags.len() > 1
-                    && flags[1..].bytes().all(|flag| b"sfnv".contains(&flag))
+                    && flags[1..].bytes().all(|flag| b"sfnvrw".contains(&flag))
                     && flags.starts_with('-') =>
             {
-                // The others change nothing here: no mtab, verbose.
-                let own_flags = [('s', "--sloppy"), ('f', "--fake")];
-                let asked = own_flags.iter().filter(|(flag, _)| flags.contains(*flag));
-                own.extend(asked.map(|(_, own)| OsString::from(own)));
+                // There is no mtab, so -n changes nothing.
+                let own_flags = flags[1..].chars().filter_map(|flag| match flag {
+                    's' => Some("--sloppy"),
+                    'f' => Some("--fake"),
+                    'v' => Some("--verbose"),
+                    'r' => Some("--read-only"),
+                    'w' => Some("--rw"),
+                    _ => None,
+                });
+                own.extend(own_flags.map(OsString::from));
             }
             // For a remount mount(8) names all options that there are to be: what it does not name is to be no longer.
             Some(options) if options.split(',').any(|option| option == "remount") => {
@@ -363,10 +353,14 @@ mod tests {
             as_mount_helper(&words(
                 "/sbin/mount.fuse.ironmap /dev/x /mnt -sv -o rw,dev -t fuse.ironmap"
             )),
-            Some(words("ironmap mount /dev/x /mnt --sloppy -o rw,dev"))
+            Some(words("ironmap mount /dev/x /mnt --sloppy --verbose -o rw,dev"))
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -fn")),
+        assert_eq!(
+            as_mount_helper(&words("mount.ironmap -rv /dev/x /mnt -w")),
+            Some(words("ironmap mount --read-only --verbose /dev/x /mnt --rw"))
+        );
             Some(words("ironmap mount /dev/x /mnt --fake"))
         );
         assert_eq!(
