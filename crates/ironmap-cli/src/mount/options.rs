@@ -9,6 +9,7 @@ use ironmap::fs::{FileType, InodeFlags, InodeOps, OnError};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 
+use super::ext4_options;
 use super::nodes::Manner;
 
 /// When a read leaves a time stamp.
@@ -109,19 +110,6 @@ impl Options {
                 let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // ext4's, which are so in any case.
-            (
-                "acl" | "user_xattr" | "delalloc" | "nodelalloc" | "barrier" | "block_validity"
-                | "init_itable" | "noinit_itable" | "journal_checksum" | "nojournal_checksum",
-                None,
-            )
-            | ("data", Some("ordered"))
-            | ("barrier", Some("1")) => {}
-            (
-                "data" | "barrier" | "nobarrier" | "noacl" | "nouser_xattr" | "auto_unmount"
-                | "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "dax",
-                _,
-            ) => return Err(format!("-o {option}: {}", instead_of(name))),
             // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
             (
                 "default_permissions"
@@ -137,13 +125,19 @@ impl Options {
                 | "group"
                 | "owner"
                 | "nouser"
-                | "comment",
+                | "comment"
+                | "silent"
+                | "loud",
                 _,
             ) => {}
             // What the kernel shows of every mount of FUSE, which mount(8) repeats for a remount.
             ("user_id" | "group_id" | "max_read", Some(_)) => {}
-            _ if name.starts_with("x-") || self.sloppy => {}
-            _ => return Err(format!("-o {option}: no such option")),
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ => match ext4_options::judge(name, value) {
+                Some(judged) => judged.map_err(|hint| format!("-o {option}: {hint}"))?,
+                None if self.sloppy => {}
+                None => return Err(format!("-o {option}: no such option")),
+            },
         }
         Ok(())
     }
@@ -301,7 +295,7 @@ mod tests {
             ("barrier=0", "flushed"),
             ("noacl", "always on"),
             ("auto_unmount", "ironmap umount"),
-            ("usrquota", "ironmap tune"),
+            ("usrquota", "tune2fs -O quota"),
         ] {
             let refusal = Options::default().parse(option).unwrap_err();
             assert!(refusal.contains(option) && refusal.contains(instead), "{refusal}");
@@ -357,15 +351,15 @@ mod tests {
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -fn")),
-        assert_eq!(
-            as_mount_helper(&words("mount.ironmap -rv /dev/x /mnt -w")),
-            Some(words("ironmap mount --read-only --verbose /dev/x /mnt --rw"))
-        );
             Some(words("ironmap mount /dev/x /mnt --fake"))
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -o rw,nosuid,remount")),
             Some(words("ironmap mount /dev/x /mnt -o dev,suid,exec,rw,nosuid,remount"))
+        );
+        assert_eq!(
+            as_mount_helper(&words("mount.ironmap -rv /dev/x /mnt -w")),
+            Some(words("ironmap mount --read-only --verbose /dev/x /mnt --rw"))
         );
         assert_eq!(as_mount_helper(&words("/usr/bin/ironmap mount a b")), None);
     }
