@@ -5,9 +5,9 @@ use ironmap::Location;
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, completions, cp, demo, df, diff, du, dump, fallocate, find,
-    getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv, readlink, resize,
-    rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
+    cat, chattr, check, chmod, chown, complete, completions, cp, demo, df, diff, du, dump,
+    fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
+    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -109,6 +109,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     Demo(demo::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Complete(complete::Args),
     Man(man::Args),
 }
 
@@ -159,6 +161,7 @@ impl Command {
             Self::Bench(args) => bench::run(args),
             Self::Demo(args) => demo::run(args, report, run_line),
             Self::Completions(args) => completions::run(args, Cli::command()),
+            Self::Complete(args) => complete::run(args),
             Self::Man(args) => man::run(args, Cli::command()),
         }
     }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as ClapKind;
-use indicatif::ProgressBar;
 use ironmap::{Errno, Error, ErrorKind};
 
+use crate::progress::Progress;
 use crate::show::one_line;
 
 /// The exit codes; the help of the program and docs/CLI.md describe them.
@@ -182,12 +182,12 @@ impl From<serde_json::Error> for Failure {
 pub(crate) struct Report {
     worst: Code,
     /// Lines are printed above it.
-    pub(crate) progress: ProgressBar,
+    pub(crate) progress: Progress,
 }
 
 impl Default for Report {
     fn default() -> Self {
-        Self { worst: Code::Success, progress: ProgressBar::hidden() }
+        Self { worst: Code::Success, progress: Progress::hidden() }
     }
 }
 

@@ -9,6 +9,7 @@ mod epoch;
 mod failure;
 mod glob;
 mod host_stat;
+mod host_tree;
 mod interrupt;
 mod mode;
 #[cfg(feature = "fuse")]
@@ -18,6 +19,7 @@ mod new;
 mod output;
 mod owner;
 mod owners;
+mod progress;
 mod show;
 mod size;
 mod source;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
+    let args = cmd::tune::as_e2fsprogs(&args).unwrap_or(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -2,6 +2,8 @@
 
 use ironmap::fs::FileType;
 
+use crate::progress::Total;
+
 /// A symbolic link is in its inode up to this length.
 const IN_INODE: u64 = 59;
 
@@ -11,13 +13,15 @@ pub(crate) struct Needs {
     pub(crate) inodes: u64,
     /// In whole blocks or clusters.
     pub(crate) bytes: u64,
+    /// What is to be copied.
+    pub(crate) total: Total,
     block: u64,
 }
 
 impl Needs {
     /// Of nothing, in blocks of so many bytes.
     pub(crate) fn new(block: u64) -> Self {
-        Self { inodes: 0, bytes: 0, block: block.max(1) }
+        Self { inodes: 0, bytes: 0, total: Total::default(), block: block.max(1) }
     }
 
     /// A name in a directory.

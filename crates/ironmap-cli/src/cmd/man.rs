@@ -58,6 +58,32 @@ const NAMESAKES: [&str; 20] = [
     "touch",
 ];
 
+/// Files that a command uses besides the volume.
+const FILES: [(&str, &str); 2] = [
+    (
+        "mount",
+        "\
+/dev/fuse: the device of FUSE. Users other than root need fusermount3(1) too.
+
+/sbin/mount.fuse.ironmap, /sbin/mount.ironmap: links to the program, by which mount(8) finds it.
+
+/etc/fstab: with the type fuse.ironmap or ironmap, mount(8) mounts the volume at boot:
+
+  /dev/sdb1  /srv  fuse.ironmap  allow_other,noatime  0  0
+
+/etc/fuse.conf: user_allow_other lets users other than root give allow_other.
+
+/dev/log: the log that gets the errors of a mount in the background.",
+    ),
+    (
+        "umount",
+        "\
+/proc/self/mounts: the program finds the volume here if its server was killed.
+
+/etc/fstab: mount(8) finds here what to mount again.",
+    ),
+];
+
 /// `program` is the whole command line.
 pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
     let mut program = program.disable_help_subcommand(true);
@@ -122,7 +148,9 @@ impl Common {
         section(&mut page, "EXAMPLES", &examples.join("\n"))?;
         let codes = self.exit_codes.trim_start_matches("Exit codes:\n");
         section(&mut page, "EXIT STATUS", codes)?;
-        section(&mut page, "FILES", &self.volumes)?;
+        let files = FILES.iter().filter(|(command, _)| *command == name).map(|(_, files)| *files);
+        let files: Vec<_> = [&*self.volumes].into_iter().chain(files).collect();
+        section(&mut page, "FILES", &files.join("\n\n"))?;
         section(&mut page, "SEE ALSO", &self.see_also(name).join(", "))?;
         Ok(page)
     }

@@ -9,6 +9,7 @@ mod attributes;
 mod daemon;
 mod directories;
 mod end;
+mod ext4_options;
 mod fail;
 mod files;
 mod handles;

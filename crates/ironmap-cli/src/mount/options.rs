@@ -9,6 +9,7 @@ use ironmap::fs::{FileType, InodeFlags, InodeOps, OnError};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 
+use super::ext4_options;
 use super::nodes::Manner;
 
 /// When a read leaves a time stamp.
@@ -109,19 +110,6 @@ impl Options {
                 let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // ext4's, which are so in any case.
-            (
-                "acl" | "user_xattr" | "delalloc" | "nodelalloc" | "barrier" | "block_validity"
-                | "init_itable" | "noinit_itable" | "journal_checksum" | "nojournal_checksum",
-                None,
-            )
-            | ("data", Some("ordered"))
-            | ("barrier", Some("1")) => {}
-            (
-                "data" | "barrier" | "nobarrier" | "noacl" | "nouser_xattr" | "auto_unmount"
-                | "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "dax",
-                _,
-            ) => return Err(format!("-o {option}: {}", instead_of(name))),
             // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
             (
                 "default_permissions"
@@ -137,13 +125,19 @@ impl Options {
                 | "group"
                 | "owner"
                 | "nouser"
-                | "comment",
+                | "comment"
+                | "silent"
+                | "loud",
                 _,
             ) => {}
             // What the kernel shows of every mount of FUSE, which mount(8) repeats for a remount.
             ("user_id" | "group_id" | "max_read", Some(_)) => {}
-            _ if name.starts_with("x-") || self.sloppy => {}
-            _ => return Err(format!("-o {option}: no such option")),
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ => match ext4_options::judge(name, value) {
+                Some(judged) => judged.map_err(|hint| format!("-o {option}: {hint}"))?,
+                None if self.sloppy => {}
+                None => return Err(format!("-o {option}: no such option")),
+            },
         }
         Ok(())
     }
@@ -228,23 +222,7 @@ impl Options {
     }
 }
 
-/// What to do in place of an option of ext4 that is refused, since it would not be obeyed.
-fn instead_of(name: &str) -> &'static str {
-    match name {
-        "data" => "data are written as with data=ordered; leave it out",
-        "barrier" | "nobarrier" => "the device is always flushed; leave it out",
-        "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
-        "auto_unmount" => {
-            "a mount whose server was killed is ended by ironmap umount; leave it out"
-        }
-        "dax" => "this is an engine of the library; leave it out",
-        _ => {
-            "quotas are kept where the volume has the feature quota (ironmap tune -O quota); leave it out"
-        }
-    }
-}
-
-/// `mount.fuse.ironmap VOLUME DIR [-sfnv] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it, in the words of
+/// `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it and a user may, in the words of
 /// `ironmap mount`. `None` where the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
@@ -260,13 +238,19 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
             }
             Some(flags)
                 if flags.len() > 1
-                    && flags[1..].bytes().all(|flag| b"sfnv".contains(&flag))
+                    && flags[1..].bytes().all(|flag| b"sfnvrw".contains(&flag))
                     && flags.starts_with('-') =>
             {
-                // The others change nothing here: no mtab, verbose.
-                let own_flags = [('s', "--sloppy"), ('f', "--fake")];
-                let asked = own_flags.iter().filter(|(flag, _)| flags.contains(*flag));
-                own.extend(asked.map(|(_, own)| OsString::from(own)));
+                // There is no mtab, so -n changes nothing.
+                let own_flags = flags[1..].chars().filter_map(|flag| match flag {
+                    's' => Some("--sloppy"),
+                    'f' => Some("--fake"),
+                    'v' => Some("--verbose"),
+                    'r' => Some("--read-only"),
+                    'w' => Some("--rw"),
+                    _ => None,
+                });
+                own.extend(own_flags.map(OsString::from));
             }
             // For a remount mount(8) names all options that there are to be: what it does not name is to be no longer.
             Some(options) if options.split(',').any(|option| option == "remount") => {
@@ -311,7 +295,7 @@ mod tests {
             ("barrier=0", "flushed"),
             ("noacl", "always on"),
             ("auto_unmount", "ironmap umount"),
-            ("usrquota", "ironmap tune"),
+            ("usrquota", "tune2fs -O quota"),
         ] {
             let refusal = Options::default().parse(option).unwrap_err();
             assert!(refusal.contains(option) && refusal.contains(instead), "{refusal}");
@@ -363,7 +347,7 @@ mod tests {
             as_mount_helper(&words(
                 "/sbin/mount.fuse.ironmap /dev/x /mnt -sv -o rw,dev -t fuse.ironmap"
             )),
-            Some(words("ironmap mount /dev/x /mnt --sloppy -o rw,dev"))
+            Some(words("ironmap mount /dev/x /mnt --sloppy --verbose -o rw,dev"))
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -fn")),
@@ -372,6 +356,10 @@ mod tests {
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -o rw,nosuid,remount")),
             Some(words("ironmap mount /dev/x /mnt -o dev,suid,exec,rw,nosuid,remount"))
+        );
+        assert_eq!(
+            as_mount_helper(&words("mount.ironmap -rv /dev/x /mnt -w")),
+            Some(words("ironmap mount --read-only --verbose /dev/x /mnt --rw"))
         );
         assert_eq!(as_mount_helper(&words("/usr/bin/ironmap mount a b")), None);
     }

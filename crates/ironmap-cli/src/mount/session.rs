@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use fuser::Session;
 use ironmap::{Location, Volume, VolumeOptions};
 
@@ -31,12 +30,18 @@ const FUSE: &str = "/dev/fuse";
 /// The volume is served by this program through FUSE, with all that the library does: journal, direct I/O, extended attributes, ACLs. It
 /// is unmounted with fusermount3 -u or umount, or by a signal; then it is clean. The program goes into the background once the volume is
 /// mounted. As /sbin/mount.fuse.ironmap it is what mount -t fuse.ironmap and /etc/fstab call.
+///
+/// sync -f and syncfs(2) commit nothing on such a mount: use ironmap sync DIR.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "\
+ironmap mount [OPTIONS] <VOLUME> <DIR>
+       ironmap mount -o remount,OPTION... <DIR>")]
 #[command(after_help = "\
 Examples:
   ironmap mount disk.img /mnt
-  ironmap mount -f -o ro /dev/sdb1 /mnt
+  ironmap mount -f -r /dev/sdb1 /mnt
   ironmap mount -o allow_other,noatime disk.img@p2 /mnt
+  ironmap mount -o remount,ro /mnt
 
 Options of -o:
   ro, rw                    read only, or for writing (default)
@@ -49,11 +54,35 @@ Options of -o:
   writeback_cache           the kernel collects what is written, and sends it later
   threads=N                 that wait for the device
   remount                   change what is mounted at DIR: ro, rw, dev, suid, exec and their opposites
-  dev, suid, exec and their opposites")]
+  dev, suid, exec and their opposites
+
+Options of ext4:
+  errors=continue, remount-ro, panic
+                            taken if the volume has this setting; ironmap tune -e changes it
+  discard, nodiscard (default)
+                            whether the device is told of freed blocks
+  commit=N                  commit changes after N seconds (default: 5); 0: only for a sync
+  noload, norecovery        with ro: read the volume without its journal
+  acl, user_xattr, data=ordered, barrier, delalloc, auto_da_alloc, stripe=N, init_itable, ...
+                            no effect: always so, or a matter of the kernel's ext4
+  data=journal, nobarrier, noacl, usrquota, grpid, resuid=N, i_version, dax, ...
+                            refused; the message says what to use")]
 pub(crate) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
+    /// Read only, as -o ro; it counts more than -o
+    #[arg(short, long = "read-only", overrides_with = "read_write")]
+    read_only: bool,
+    /// For writing, as -o rw; it counts more than -o
+    #[arg(short = 'w', long = "rw", visible_alias = "read-write", overrides_with = "read_only")]
+    read_write: bool,
+    /// Print no notes
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what is mounted
+    #[arg(short, long)]
+    verbose: bool,
     /// Options, separated by commas
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
@@ -66,16 +95,12 @@ pub(crate) struct Args {
     /// As mount -f: all but mounting it
     #[arg(long, hide = true)]
     fake: bool,
-    /// The volume
-    #[arg(value_name = "VOLUME", value_parser = volume())]
-    volume: Location,
-    /// An empty directory
+    /// The volume; not needed for a remount
+    #[arg(value_name = "VOLUME")]
+    volume: OsString,
+    /// An empty directory, or the root of a mount for a remount
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
-}
-
-fn volume() -> impl TypedValueParser<Value = Location> {
-    OsStringValueParser::new().try_map(|text: OsString| target::parse_volume(&text))
+    dir: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -84,18 +109,47 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for text in &args.options {
         options.parse(text).map_err(Failure::usage)?;
     }
+    if args.read_only || args.read_write {
+        options.read_only = Some(args.read_only);
+    }
+    if options.remount {
+        // The mount at DIR knows its volume.
+        let dir = args.dir.as_deref().unwrap_or(Path::new(&args.volume));
+        return if args.fake { Ok(()) } else { remount::run(dir, &options) };
+    }
+    let volume = target::parse_volume(&args.volume).map_err(Failure::usage)?;
+    let Some(dir) = &args.dir else {
+        return Err(Failure::usage("DIR is missing: write ironmap mount VOLUME DIR"));
+    };
     if args.fake {
         return Ok(());
     }
-    if options.remount {
-        return remount::run(&args.dir, &options);
-    }
     if !args.foreground {
-        return daemon::start();
+        daemon::start()?;
+        return args.say_mounted(report);
     }
+    serve_volume(args, &volume, dir, options, report)
+}
+
+impl Args {
+    /// What mount -v says.
+    fn say_mounted(&self, report: &Report) -> Result<(), Failure> {
+        let (true, Some(dir)) = (self.verbose, &self.dir) else { return Ok(()) };
+        report.say(format_args!("{} mounted on {}", self.volume.display(), dir.display()))
+    }
+}
+
+/// Mounts a volume, and serves it until it is unmounted.
+fn serve_volume(
+    args: &Args,
+    location: &Location,
+    dir: &Path,
+    options: Options,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::host(dir.display(), error);
     // Before anything goes into the background.
-    let dir = args.dir.canonicalize();
-    let dir = dir.map_err(|error| Failure::host(args.dir.display(), error))?;
+    let dir = &dir.canonicalize().map_err(failed)?;
     if !dir.is_dir() {
         return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
     }
@@ -107,21 +161,21 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if let Some(interval) = options.commit {
         open = open.commit(interval);
     }
-    let volume = with_rescue(open).open(&args.volume).map_err(|error| Failure::open(&error))?;
-    for notice in volume.notices() {
-        report.note(notice);
+    let volume = with_rescue(open).open(location).map_err(|error| Failure::open(&error))?;
+    if !args.quiet {
+        volume.notices().iter().for_each(|notice| report.note(notice));
     }
     check_policy(&options, &volume)?;
     if options.discard && !options.is_read_only() {
-        volume.fs().set_discard(true).map_err(|error| Failure::at(&args.volume, &error))?;
+        volume.fs().set_discard(true).map_err(|error| Failure::at(location, &error))?;
     }
     for line in volume.fs().take_notices() {
-        report.warning(format!("{}: {line}", args.volume));
+        report.warning(format!("{location}: {line}"));
     }
-    let name = args.volume.to_string();
+    let name = location.to_string();
     // In /proc/mounts a path has to mean it in any directory.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
-    let shown = args.volume.with_paths(&absolute).to_string();
+    let shown = location.with_paths(&absolute).to_string();
     let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
     let (threads, writes) = (options.threads(), !options.is_read_only());
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
@@ -130,12 +184,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let (notifier, device) = (Arc::clone(&mount.notifier), Arc::clone(&mount.device));
     let server = Server::new(mount, threads);
     let (connection, mount) = (server.connection(), server.mount());
-    let session = Session::new(server, &dir, &config);
-    let session = session.map_err(|error| not_mounted(&dir, error))?;
+    let session = Session::new(server, dir, &config);
+    let session = session.map_err(|error| not_mounted(dir, error))?;
     let _ = notifier.set(session.notifier());
     let to_kernel = session.as_fd().try_clone_to_owned();
     let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
-    let end = End::of(&dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
+    let end = End::of(dir, connection).map_err(|error| Failure::host(dir.display(), error))?;
     let _ = device.set(end.device());
     let end = Arc::new(end);
     let by_signal = Arc::clone(&end);
@@ -146,8 +200,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
+    if writes && !args.quiet {
+        report.note(format_args!(
+            "sync -f and syncfs(2) commit nothing here, because FUSE does not tell the program; ironmap sync {} does",
+            dir.display()
+        ));
+    }
     if args.tell {
         Ready.tell().map_err(|error| Failure::host("standard output", error))?;
+    } else if let Err(failure) = args.say_mounted(report) {
+        report.error(&failure);
     }
     // From here on the volume is closed, and not dropped.
     name_sectors_of(&volume);

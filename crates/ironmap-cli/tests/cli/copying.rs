@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::common::skip::Need;
+use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, text, tool, xattr};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -400,26 +402,56 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
-/// On a terminal, and nowhere else, a copy into a volume shows how far it is.
+/// On a terminal, and nowhere else, a copy shows files and bytes with their totals, and the time left: of a file, of trees in and out, and of
+/// the sources of mkfs. Of a pipe it shows files and bytes without totals.
 #[test]
 fn a_copy_shows_its_progress_on_a_terminal() {
+    require!([Need::Tool("script"), Need::Tool("tar")]);
     let bench = Bench::empty();
-    fs::create_dir(bench.source()).unwrap();
-    fs::write(bench.source().join("large"), pattern(40 << 20, 1)).unwrap();
+    fs::create_dir_all(bench.source().join("dir")).unwrap();
+    fs::write(bench.source().join("large"), pattern(12 << 20, 1)).unwrap();
+    for number in 0..99 {
+        fs::write(bench.source().join(format!("dir/{number}")), pattern(1024, number)).unwrap();
+    }
+    fs::hard_link(bench.source().join("large"), bench.source().join("link")).unwrap();
     crate::support::succeed(
-        tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("96M"),
+        tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("128M"),
     );
-    let command = format!("{IRONMAP} cp source/large {}", bench.target("/large"));
-    // script(1) gives the command a terminal.
+    let tree = "/101 files";
+    for (command, shows) in [
+        ("@ cp source/large image:/large", ["0/1 files", "/12.00 MiB"]),
+        ("@ cp -a source image:/tree", [tree, "/12.10 MiB"]),
+        ("@ cp -r source image:/copies", [tree, "/24.10 MiB"]),
+        ("@ cp -r image:/tree out", [tree, "/12.10 MiB"]),
+        ("@ mkfs -q -d source made 64M", [tree, "/12.10 MiB"]),
+        ("@ mkfs -q -d source fitting", [tree, "/12.10 MiB"]),
+    ] {
+        let shown = on_terminal(&bench, command);
+        let totals = shows.iter().all(|text| shown.contains(text));
+        assert!(totals && shown.contains("/s ") && shown.contains(" left"), "{command}: {shown:?}");
+    }
+    for command in
+        ["tar -C source -c . | @ mkfs -q -d - piped 64M", "cat source/large | @ cp - image:/piped"]
+    {
+        let shown = on_terminal(&bench, command);
+        let known = shown.contains(" files, ") && shown.contains("B/s ");
+        assert!(known && !shown.contains("left"), "{command}: {shown:?}");
+    }
+    let quiet = bench.run(["cp", "-r", "source/dir", &bench.target("/again")]);
+    assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
+    for image in ["image", "made", "fitting", "piped"] {
+        fsck(&bench.path(image));
+    }
+}
+
+/// What a command of the shell shows if its standard error is a terminal, which script(1) gives it; `@` is the program.
+fn on_terminal(bench: &Bench, command: &str) -> String {
     let mut script = tool("script");
-    script.args(["-qec", &command, "/dev/null"]).current_dir(bench.path(""));
+    script.args(["-qec", &command.replace('@', IRONMAP), "/dev/null"]).current_dir(bench.path(""));
     let shown = script.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
     let shown_text = text(&shown.stdout);
-    assert!(shown.status.success(), "{shown_text}");
-    assert!(shown_text.contains("/40.00 MiB"), "{shown_text:?}");
-    let quiet = bench.run(["cp", "source/large", &bench.target("/again")]);
-    assert!(quiet.status.success() && quiet.stdout.is_empty() && quiet.stderr.is_empty());
-    fsck(&bench.image());
+    assert!(shown.status.success(), "{command}: {shown_text}");
+    shown_text
 }
 
 /// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.

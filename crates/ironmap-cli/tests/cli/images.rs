@@ -315,7 +315,7 @@ fn an_archive_that_does_not_fit_is_one_line() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.starts_with("ironmap: ") && said.lines().count() == 1, "{said}");
         assert!(said.contains("/file-") && said.contains("(ENOSPC): the volume is too"), "{said}");
-        let enough = said.split(": ").last().unwrap().split(' ').next().unwrap().to_owned();
+        let enough = said.split("a size of ").last().unwrap().split(' ').next().unwrap().to_owned();
         fs::remove_file(bench.image()).unwrap();
         bench.succeed(["mkfs", "-q", "-d", "a.tar", "image", &enough]);
         fs::remove_file(bench.image()).unwrap();

@@ -14,6 +14,7 @@ mod archiving;
 mod changing;
 mod checking;
 mod comparing;
+mod completing;
 mod copying;
 mod dumping;
 mod edges;

@@ -190,8 +190,8 @@ fn a_tree_that_does_not_fit_is_one_line() {
     let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("inodes takes 3001 inodes and about "), "{said}");
-    let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
+    assert!(said.contains("too few inodes: inodes needs 3001 inodes and about "), "{said}");
+    let enough = said.split("--inodes ").last().unwrap().split(' ').next().unwrap();
     fs::remove_file(bench.image()).unwrap();
     bench.succeed(["mkfs", "-q", "-N", enough, "-d", "inodes", "image", "64M"]);
     fs::remove_file(bench.image()).unwrap();
@@ -203,9 +203,10 @@ fn a_tree_that_does_not_fit_is_one_line() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{tree}: {said}");
         assert!(said.starts_with("ironmap: image:/") && said.lines().count() == 1, "{said}");
-        assert!(said.contains("(ENOSPC): the volume is too small for "), "{said}");
+        let why = format!("(ENOSPC): the volume is too small: {tree} needs ");
+        assert!(said.contains(&why) && said.ends_with(" should be enough\n"), "{said}");
         check(&bench.image());
-        let enough = said.split(": ").last().unwrap().split(' ').next().unwrap();
+        let enough = said.split("a size of ").last().unwrap().split(' ').next().unwrap();
         fs::remove_file(bench.image()).unwrap();
         bench.succeed(["mkfs", "-q", "-d", tree, "image", enough]);
         check(&bench.image());

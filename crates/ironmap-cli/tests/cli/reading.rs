@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::support::{Bench, pattern, raw_name, succeed, text, tool, xattr};
@@ -308,6 +309,21 @@ fn manual_pages_and_completions_are_generated() {
     let page = fs::read_to_string(bench.path("ironmap-cp.1")).unwrap();
     assert!(page.contains("ironmap cp [OPTIONS] <VOLUME:/PATH|PATH>... <DEST>"), "{page}");
     assert!(page.contains("ironmap cp \\-r /dev/sdb1:/home/ann /srv/rescue"), "{page}");
+    let features = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/FEATURES.md");
+    let features = fs::read_to_string(features).unwrap();
+    let pages = fs::read_dir(bench.dir.path()).unwrap().map(|page| page.unwrap().file_name());
+    for page in pages.map(|page| page.into_string().unwrap()) {
+        let command = page.trim_start_matches("ironmap-").trim_end_matches(".1").replace('-', " ");
+        let below = command.split_once(' ').map_or(&*command, |(_, below)| below);
+        let named = [format!("`{command}"), format!("`{below}`")];
+        assert!(named.iter().any(|name| features.contains(name)), "{page}");
+        assert!(page != "ironmap-complete.1", "it is hidden");
+    }
+    let page = fs::read_to_string(bench.path("ironmap-mount.1")).unwrap();
+    for file in ["/etc/fstab", "/dev/fuse", "/sbin/mount.fuse.ironmap", "/sbin/mount.ironmap"] {
+        let files = page.split("\n.SH \"FILES\"").nth(1).unwrap();
+        assert!(files.split("\n.SH ").next().unwrap().contains(file), "{file}: {page}");
+    }
     // Without a complaint.
     if let Ok(said) = tool("man")
         .args(["--warnings", "-l", "-E", "UTF-8", "./ironmap-cp.1"])

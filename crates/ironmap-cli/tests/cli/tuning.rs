@@ -1,7 +1,9 @@
 //! `ironmap tune`: each change is that of tune2fs, byte for byte; other changes are refused, which leaves the volume as it was.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 use ironmap::VolumeOptions;
 use ironmap::fs::ext4::ROOT;
@@ -10,7 +12,7 @@ use ironmap::fs::{Credentials, NewFile};
 use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
-use crate::support::{Bench, succeed, text, tool};
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const TIME: &str = "1700000000";
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
@@ -204,6 +206,12 @@ fn what_cannot_be_done_is_refused_by_name() {
         ("-O ^large_file", "summed", 3, "e2fsck -f"),
         ("-O bigalloc", "summed", 3, "when a volume is made"),
         ("-O ^extent", "summed", 3, "cannot be switched off"),
+        ("-j", "summed", 2, "-j: this option makes a journal: use tune2fs"),
+        ("-J size=4", "summed", 2, "-J: this option makes a journal: use tune2fs"),
+        ("-I 512", "summed", 2, "-I: this option moves all inodes: use tune2fs"),
+        ("-Q usrquota", "summed", 2, "-Q: this option makes quota files: use tune2fs"),
+        ("-L x -z undo", "summed", 2, "-z: this option writes an undo file"),
+        ("-f -L x", "summed", 2, "-f: this option forces"),
         ("-L x", "noload:summed", 2, "noload"),
         ("-L x", "missing", 3, "No such file"),
     ];
@@ -249,6 +257,51 @@ fn the_list_is_that_of_info() {
     assert!(before == fs::read(bench.image()).unwrap());
     let listed = text(&bench.succeed(["tune", "-L", "shown", "-l", "image"]));
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
+}
+
+/// Called as tune2fs or e2label the program takes their options: results are those of the programs, byte for byte.
+#[test]
+fn names_of_e2fsprogs_are_taken() {
+    let own = Image::mke2fs("8M", &["-t", "ext4"]);
+    let bench = Bench::empty();
+    let twin = bench.path("twin");
+    fs::copy(own.path(), &twin).unwrap();
+    let called = |name: &str, args: &[&str]| {
+        let link = bench.path(name);
+        if !link.exists() {
+            symlink(IRONMAP, &link).unwrap();
+        }
+        let mut ours = Command::new(link);
+        ours.env("SOURCE_DATE_EPOCH", TIME).args(args).arg(own.path()).output().unwrap()
+    };
+    let same = || {
+        let (ours, theirs) = (fs::read(own.path()).unwrap(), fs::read(&twin).unwrap());
+        ours == theirs
+    };
+    let step = ["-m", "1", "-c", "-1", "-L", "named", "-e", "remount-ro"];
+    let said = called("tune2fs", &step);
+    assert!(said.status.success() && said.stderr.is_empty(), "{}", text(&said.stderr));
+    succeed(tool("tune2fs").env("E2FSPROGS_FAKE_TIME", TIME).args(step).arg(&twin));
+    assert!(same(), "{step:?}");
+    let listed = text(&called("tune2fs", &["-l"]).stdout);
+    assert!(listed.lines().any(|line| line == "Label:          named"), "{listed}");
+    assert_eq!(text(&called("e2label", &[]).stdout), "named\n");
+    assert_eq!(succeed(tool("e2label").arg(&twin)).stdout, b"named\n");
+    // The label is the second word of e2label.
+    let mut relabel = Command::new(bench.path("e2label"));
+    succeed(relabel.env("SOURCE_DATE_EPOCH", TIME).arg(own.path()).arg("-second"));
+    succeed(tool("e2label").env("E2FSPROGS_FAKE_TIME", TIME).arg(&twin).arg("-second"));
+    assert!(same(), "e2label");
+    for (name, args, what) in
+        [("tune2fs", &["-j"][..], "-j: "), ("e2label", &["a", "b"], "unexpected argument")]
+    {
+        let refused = called(name, args);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(what), "{said}");
+    }
+    assert!(same(), "a refusal changed the volume");
+    fsck(&own.path());
 }
 
 /// A volume that is read by a backup of the superblock, or beyond its end, is not changed.

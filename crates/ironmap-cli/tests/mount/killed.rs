@@ -102,7 +102,7 @@ fn umount_waits_until_the_volume_is_closed() {
     fs::create_dir(&dir).unwrap();
     let umount = |dir: &Path| bench.command().arg("umount").arg(dir).output().unwrap();
     for round in 0..5_u64 {
-        bench.succeed(["mount".as_ref(), image.as_os_str(), dir.as_os_str()]);
+        bench.succeed(["mount".as_ref(), "-q".as_ref(), image.as_os_str(), dir.as_os_str()]);
         fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
         // It is busy, and stays mounted.
         let open = File::open(dir.join("file")).unwrap();
@@ -129,7 +129,7 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     let (dir, second) = (bench.path("mounted"), bench.path("second"));
     fs::create_dir(&dir).unwrap();
     fs::create_dir(&second).unwrap();
-    bench.succeed(["mount", "image", "mounted"]);
+    bench.succeed(["mount", "-q", "image", "mounted"]);
     succeed(tool("mount").arg("--bind").arg(&dir).arg(&second));
     let output = bench.run(["umount", "second"]);
     let said = text(&output.stderr);
@@ -179,7 +179,7 @@ fn mounts_are_named_by_absolute_paths() {
     let bench = volume();
     let dir = bench.path("mounted");
     fs::create_dir(&dir).unwrap();
-    bench.succeed(["mount", "./image", "mounted"]);
+    bench.succeed(["mount", "-q", "./image", "mounted"]);
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let line = mounts.lines().find(|line| line.split(' ').nth(1) == dir.to_str()).unwrap();
     let source = line.split(' ').next().unwrap().to_owned();

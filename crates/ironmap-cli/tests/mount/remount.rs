@@ -88,6 +88,47 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
+/// A mount for writing says once that sync -f commits nothing there, and how to commit; with -q it does not. The flags -r, -w and -v are those
+/// of mount(8), also for the helper.
+#[test]
+fn flags_of_mount_8_and_the_note_on_sync() {
+    require_mounts!("flags_of_mount_8_and_the_note_on_sync");
+    let bench = volume();
+    let dir = bench.path("mounted");
+    fs::create_dir(&dir).unwrap();
+    let mount = |name: &str, args: &[&str], mode: &str| {
+        let mut command = bench.command();
+        if name != "ironmap" {
+            command.arg0(name);
+        } else {
+            command.arg("mount");
+        }
+        let said = command.args(args).output().unwrap();
+        assert!(said.status.success(), "{args:?}: {}", text(&said.stderr));
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let shown = mounts.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
+        assert!(shown.contains(&format!(" {mode},")), "{args:?}: {shown}");
+        bench.succeed(["umount", "mounted"]);
+        (text(&said.stdout), text(&said.stderr))
+    };
+    let names = ["image", "mounted"];
+    let (out, note) = mount("ironmap", &names, "rw");
+    assert!(note.contains("note: sync -f ") && note.contains("ironmap sync "), "{note}");
+    assert_eq!((out.as_str(), note.lines().count()), ("", 1), "{note}");
+    let quiet = (String::new(), String::new());
+    let said = ("image mounted on mounted\n".to_owned(), String::new());
+    assert_eq!(mount("ironmap", &["-q", "image", "mounted"], "rw"), quiet);
+    assert_eq!(mount("ironmap", &["-r", "image", "mounted"], "ro"), quiet);
+    assert_eq!(mount("ironmap", &["-v", "-o", "rw", "-r", "image", "mounted"], "ro"), said);
+    assert_eq!(mount("ironmap", &["-q", "-o", "ro", "-w", "image", "mounted"], "rw"), quiet);
+    assert_eq!(mount("/sbin/mount.ironmap", &["image", "mounted", "-rv"], "ro"), said);
+    assert_eq!(mount("mount.ironmap", &["image", "mounted", "-r", "-n", "-w", "-r"], "ro"), quiet);
+    let missing = bench.run(["mount", "mounted"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("DIR is missing"), "{}", text(&missing.stderr));
+    check(&bench.image());
+}
+
 /// As mount(8) calls the helper: with all that the mount is to be, and what the kernel shows of it.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
@@ -130,7 +171,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     };
     shows(" ro,nosuid,relatime");
     // The caller of the program gives the changes, and the rest stays.
-    bench.succeed(["mount", "-o", "remount,noexec", "image", "mounted"]);
+    bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
     // mount(8) leaves out options that are to end.
     remount(&bench, &dir, "rw,noexec").unwrap();

@@ -78,7 +78,7 @@ impl Ours {
     ) -> Self {
         fs::create_dir_all(dir).unwrap();
         let mut daemon = Command::new(ironmap())
-            .args(["mount", "-f", "--tell", "-o", options])
+            .args(["mount", "-fq", "--tell", "-o", options])
             .args([image, dir])
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

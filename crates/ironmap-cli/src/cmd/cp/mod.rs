@@ -1,12 +1,12 @@
 //! `ironmap cp`: out of volumes, into them, and within them.
 
+pub(crate) mod count;
 pub(crate) mod into;
 mod keep;
 mod out;
 
 use std::fmt::Display;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::{FileType, Follow};
 
 use self::keep::{Keep, Kept};
@@ -23,7 +23,8 @@ use crate::target::{self, Subject};
 /// holes; owners, device nodes and set-id bits of other owners' files only as root. An existing file is replaced by a new one, never
 /// written into; nothing is written through a symbolic link below DEST.
 ///
-/// What cannot be copied is reported, and the rest goes on.
+/// What cannot be copied is reported, and the rest goes on. On a terminal the program shows files, bytes, rate and time left; the totals are
+/// counted during the copy. Of a pipe there are none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -120,16 +121,4 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         Subject::Volume(dest) => into::run(args, dest, report),
         Subject::Host(dest) => out::run(args, dest, report),
     }
-}
-
-/// On standard error, where that is a terminal.
-fn progress(file_type: FileType, size: u64) -> ProgressBar {
-    let (bar, template) = match file_type {
-        FileType::Regular => {
-            (ProgressBar::new(size), "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")
-        }
-        _ => (ProgressBar::new_spinner(), "{spinner} {bytes} {binary_bytes_per_sec} {wide_msg}"),
-    };
-    let style = ProgressStyle::with_template(template);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

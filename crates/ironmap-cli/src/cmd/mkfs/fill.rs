@@ -13,6 +13,7 @@ use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
 use crate::needs::Needs;
 use crate::owners::Owners;
+use crate::progress::Total;
 use crate::source::Source;
 use crate::spared::Spared;
 
@@ -20,6 +21,15 @@ use crate::spared::Spared;
 pub(super) enum Layer {
     Directory(PathBuf),
     Archive(Box<Archive>),
+}
+
+impl Layer {
+    fn directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::Directory(dir) => Some(dir.clone()),
+            Self::Archive(_) => None,
+        }
+    }
 }
 
 /// What `-d` names, which may be opened again.
@@ -142,12 +152,18 @@ pub(super) fn fill(
     layers: Vec<Layer>,
     time: Option<i64>,
     superblock: &Superblock,
+    total: Option<Total>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let source = Rc::new(Source::open_at(&args.volume, time)?);
     let mut needs = Needs::new(unit(superblock));
+    let mut filler = Filler::new(&source, sources.owners.clone(), total, report)?;
+    if total.is_none()
+        && let Some(dirs) = layers.iter().map(Layer::directory).collect()
+    {
+        filler.count(dirs);
+    }
     let mut layers = layers.into_iter();
-    let mut filler = Filler::new(&source, sources.owners.clone(), report)?;
     let filled = layers.try_for_each(|layer| match layer {
         Layer::Directory(dir) => filler.directory(&dir),
         Layer::Archive(archive) => filler.archive(*archive, args.oci, &mut needs),
@@ -191,7 +207,7 @@ fn unit(made: &Superblock) -> u64 {
     (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
 }
 
-/// What the volume is too small for, and what should do: a third for the volume's own metadata is plenty. `None` where it should have done,
+/// Why the volume is too small, and which size should be enough: a third for the volume's own metadata is plenty. `None` where it should have done,
 /// and something else is wrong.
 fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     const MIB: u64 = 1 << 20;
@@ -214,13 +230,18 @@ fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
     let enough = room.max(for_inodes).div_ceil(MIB);
     let sources: Vec<_> = args.sources.iter().map(|path| shown(path)).collect();
     let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
-    let takes = format!("{sources} takes {inodes} inodes and about {bytes}M");
+    let need = if args.sources.len() == 1 { "needs" } else { "need" };
+    let needs = format!("{sources} {need} {inodes} inodes and about {bytes}M");
     match args.inodes {
         Some(_) if few => {
             let enough = enough.max(size.div_ceil(MIB));
-            Some(format!("{takes}: {wanted} --inodes and {enough}M should do"))
+            Some(format!(
+                "the volume has too few inodes: {needs}; --inodes {wanted} and a size of {enough}M should be enough"
+            ))
         }
         _ if enough <= size / MIB => None,
-        _ => Some(format!("the volume is too small for {takes}: {enough}M should do")),
+        _ => {
+            Some(format!("the volume is too small: {needs}; a size of {enough}M should be enough"))
+        }
     }
 }

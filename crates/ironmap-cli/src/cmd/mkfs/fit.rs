@@ -19,6 +19,7 @@ use crate::archive::Input;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::needs::Needs;
+use crate::progress::Total;
 
 const MIB: u64 = 1 << 20;
 /// So often a size is tried. Each try comes nearer by the metadata that the last one had too many or too few.
@@ -64,6 +65,11 @@ impl<'a> Fit<'a> {
         let needs = needs_of_all(args, sources, unit.clamp(1024, 1 << 30))?;
         let size = needs.bytes.saturating_add(8 * MIB);
         Ok(Some(Self { args, image, needs, size }))
+    }
+
+    /// What the sources hold.
+    pub(super) fn total(&self) -> Total {
+        self.needs.total
     }
 
     /// The image holds the volume.

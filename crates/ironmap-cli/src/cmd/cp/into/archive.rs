@@ -52,6 +52,8 @@ fn count(needs: &mut Needs, member: &Member) {
     let Member { stat, xattrs, .. } = member;
     let name = member.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     needs.name(name);
+    let size = if member.link.is_some() { 0 } else { stat.size };
+    needs.total.add(stat.file_type, size);
     if member.link.is_some() {
         return;
     }

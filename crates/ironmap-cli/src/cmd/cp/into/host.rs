@@ -19,13 +19,15 @@ use ironmap::units::FilePos;
 use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx, makedev};
 use rustix_libc::io::Errno;
 
-use super::super::{Args, progress};
+use super::super::Args;
+use super::super::count::file_type;
 use super::feed::{self, Feed};
 use super::step::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, wanted};
 use super::stream::Pieces;
 use super::writer::{Writer, check_name};
 use crate::failure::{Failure, Report, note};
 use crate::host_stat::{self, XattrReader};
+use crate::host_tree::walk_host;
 use crate::interrupt;
 use crate::needs::Needs;
 use crate::spared::Spared;
@@ -44,7 +46,6 @@ pub(super) fn copy(
     args.check_kind(path.display(), stat.file_type)?;
     let to = to.name_for(split(path.as_os_str().as_bytes()).1);
     check_name(&to, stat.file_type, writer)?;
-    report.progress = progress(stat.file_type, stat.size);
     copy_host(path, args.follow(), to, writer, report)
 }
 
@@ -402,46 +403,29 @@ impl Reads {
 
 /// Adds what a directory and all below it need, but for these files.
 pub(crate) fn needs_of_tree(dir: &Path, spared: &Spared, needs: &mut Needs) -> io::Result<()> {
-    let (mut seen, mut pending, mut xattrs) =
-        (HashSet::new(), vec![dir.to_owned()], XattrReader::default());
-    let mut add = |needs: &mut Needs, path: &Path, stat: &Metadata| {
-        let kind = stat.file_type();
-        let file_type = if kind.is_dir() {
-            FileType::Directory
-        } else if kind.is_symlink() {
-            FileType::Symlink
-        } else {
-            FileType::Regular
-        };
+    let (mut seen, mut xattrs) = (HashSet::new(), XattrReader::default());
+    walk_host(dir, Follow::All, spared, &mut |path, stat| {
+        if interrupt::caught() {
+            return Err(io::Error::other("interrupted"));
+        }
+        if path != dir {
+            needs.name(path.file_name().unwrap_or_default().as_bytes());
+        }
+        let kind = file_type(stat.file_type());
+        let several = !stat.is_dir() && stat.nlink() > 1;
+        if several && !seen.insert((stat.dev(), stat.ino())) {
+            needs.total.add(kind, 0);
+            return Ok(());
+        }
+        needs.total.add(kind, stat.len());
         let attributes = xattrs.of_link(path).unwrap_or_default();
         let attributes = attributes.iter().map(|xattr| xattr.name.len() + xattr.value.len());
-        needs.file(file_type, stat.len(), attributes);
-        if kind.is_file() {
+        needs.file(kind, stat.len(), attributes);
+        if stat.is_file() {
             ranges(path, stat, needs);
         }
-    };
-    add(needs, dir, &dir.metadata()?);
-    while let Some(dir) = pending.pop() {
-        for entry in std::fs::read_dir(&dir)? {
-            if interrupt::caught() {
-                return Err(io::Error::other("interrupted"));
-            }
-            let entry = entry?;
-            let path = entry.path();
-            let stat = path.symlink_metadata()?;
-            if stat.is_file() && spared.contains(stat.dev(), stat.ino()) {
-                continue;
-            }
-            needs.name(entry.file_name().as_bytes());
-            if stat.is_dir() || stat.nlink() < 2 || seen.insert((stat.dev(), stat.ino())) {
-                add(needs, &path, &stat);
-            }
-            if stat.is_dir() {
-                pending.push(path);
-            }
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Adds the ranges of a file that are no holes, as far as its file system tells; all of it where it does not.

@@ -3,13 +3,14 @@
 mod archive;
 mod feed;
 mod host;
+mod open;
 mod places;
 mod step;
 mod stream;
 mod volume;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
@@ -20,8 +21,9 @@ pub(crate) use self::host::needs_of_tree;
 use self::step::{Ends, Entry, How, Step};
 use self::volume::copy_volume;
 use self::writer::Writer;
+use super::count::{Counted, Tree};
 use super::keep::Times;
-use super::{Args, Keep, progress};
+use super::{Args, Keep, count};
 use crate::archive::Archive;
 use crate::epoch::source_time;
 use crate::failure::{Failure, Report};
@@ -29,6 +31,7 @@ use crate::host_stat;
 use crate::interrupt;
 use crate::needs::Needs;
 use crate::owners::Owners;
+use crate::progress::{Progress, Total};
 use crate::source::Source;
 use crate::spared::Spared;
 use crate::target::{Subject, Target};
@@ -54,6 +57,7 @@ pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(),
     Volumes::change(report, |volumes, report| {
         let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
         let mut writer = Writer::new(how);
+        report.progress = count::start(args, volumes, keep.links);
         for source in &args.sources {
             interrupt::check()?;
             let copied = match source {
@@ -65,11 +69,11 @@ pub(super) fn run(args: &Args, dest: &Target, report: &mut Report) -> Result<(),
                     copy_volume(args, volumes, target, &to, &mut writer, report)
                 }
             };
-            report.progress.finish_and_clear();
             if let Err(failure) = copied {
                 report.error(&failure);
             }
         }
+        report.progress.finish();
         writer.finish(report);
         Ok(())
     })
@@ -83,9 +87,11 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
+    /// `total` is what the sources hold, if that was counted.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
+        total: Option<Total>,
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
         let how = How {
@@ -97,11 +103,22 @@ impl<'a> Filler<'a> {
             replace: true,
             latest: source_time()?,
         };
-        report.progress = progress(FileType::Directory, 0);
+        report.progress = Progress::of_copy();
+        if let Some(total) = total {
+            report.progress.set_total(total);
+        }
         let mut writer = Writer::new(how);
         writer.set_owners(owners);
         writer.spared = Spared::of(source.location());
         Ok(Self { root: Name::root(source), writer, report })
+    }
+
+    /// Counts what these directories hold during the copy. They are all of its sources.
+    pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
+        let spared = self.writer.spared.clone();
+        let counted = Counted { recurses: true, links: true, spared };
+        let trees: Vec<_> = dirs.into_iter().map(|dir| Tree::Host(dir, Follow::All)).collect();
+        self.report.progress.count(move |stopped| counted.count(&trees, stopped));
     }
 
     /// Copies what a directory holds, as it is; the root gets the directory's attributes.
@@ -177,7 +194,7 @@ impl<'a> Filler<'a> {
     /// Gives directories their times, and says what could not be kept.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         let finished = self.writer.set_times(&self.root);
-        self.report.progress.finish_and_clear();
+        self.report.progress.finish();
         self.writer.finish(self.report);
         finished
     }

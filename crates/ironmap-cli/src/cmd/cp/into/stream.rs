@@ -3,13 +3,13 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use indicatif::ProgressBar;
 use ironmap::bio::Buffer;
 use ironmap::dio::{Completion, DioFlags};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind, File, Queue, Result};
 
 use super::step::PIECE;
+use crate::progress::Progress;
 
 /// How many writes are in flight at most.
 const IN_FLIGHT: usize = 4;
@@ -55,7 +55,7 @@ impl Stream {
         file: &File,
         pos: FilePos,
         mut bytes: Buffer,
-        progress: &ProgressBar,
+        progress: &Progress,
     ) -> Result<()> {
         // What is left of a sector is written by itself, so that only that is waited for.
         let whole = bytes.len() / SECTORS * SECTORS;
@@ -78,12 +78,12 @@ impl Stream {
     }
 
     /// Waits until nothing is in flight; gives the first error.
-    pub(super) fn finish(&mut self, progress: &ProgressBar) -> Result<()> {
+    pub(super) fn finish(&mut self, progress: &Progress) -> Result<()> {
         self.wait(0, progress)
     }
 
     /// Waits until so many are in flight at most.
-    fn wait(&mut self, most: usize, progress: &ProgressBar) -> Result<()> {
+    fn wait(&mut self, most: usize, progress: &Progress) -> Result<()> {
         let mut result = Ok(());
         while self.queue.outstanding() > most {
             self.queue.wait(1)?;
@@ -93,11 +93,11 @@ impl Stream {
     }
 
     /// Takes what is complete.
-    fn take(&mut self, progress: &ProgressBar) -> Result<()> {
+    fn take(&mut self, progress: &Progress) -> Result<()> {
         let mut first = Ok(());
         while let Some(Completion { memory, result, .. }) = self.queue.pop() {
             let written = result.and_then(|count| {
-                progress.inc(count as u64);
+                progress.advance(count as u64);
                 check_whole(count, memory.len())
             });
             first = first.and(written);
@@ -113,4 +113,9 @@ pub(super) fn check_whole(count: usize, len: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::NoSpace, "no blocks are left"))
+}
+
+/// Waits until no write is in flight.
+pub(super) fn finish(stream: &mut Option<Stream>, progress: &Progress) -> Result<()> {
+    stream.as_mut().map_or(Ok(()), |stream| stream.finish(progress))
 }

@@ -8,7 +8,7 @@ use ironmap::fs::FileType;
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
 
-use super::super::{Args, Keep, progress};
+use super::super::{Args, Keep};
 use super::step::{Entry, PIECE, Step};
 use super::stream::Pieces;
 use super::writer::{Writer, check_name};
@@ -36,7 +36,6 @@ pub(super) fn copy_volume(
     if kind == FileType::Directory && is_below(&to, &found)? {
         return Err(found.name.refused(format_args!("cannot be copied into itself, {to}")));
     }
-    report.progress = progress(kind, found.inode.size());
     let source = Rc::clone(&found.name.source);
     writer.start(to, Some(&source));
     let queue = source.queue()?;

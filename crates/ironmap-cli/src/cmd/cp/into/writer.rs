@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-use indicatif::ProgressBar;
 use ironmap::bio::Buffer;
 use ironmap::fs::{
-    Credentials, Fallocate, FileType, Follow, NewFile, SetAttributes, SetXattr, Timestamp, Xattr,
+    Credentials, FileType, Follow, NewFile, SetAttributes, SetXattr, Timestamp, Xattr,
 };
 use ironmap::units::{FilePos, InodeNo};
-use ironmap::{Error, ErrorKind, File};
+use ironmap::{Error, ErrorKind};
 
-use super::super::keep::{Times, is_access_list};
+use super::super::keep::Times;
+use super::open::Open;
 use super::places::{Places, stays};
 use super::step::{Entry, How, Identity, PIECE, Step};
-use super::stream::{Pieces, Stream, check_whole};
+use super::stream::{Pieces, Stream, check_whole, finish};
 use crate::failure::{Failure, Report};
 use crate::new::caller;
 use crate::owners::Owners;
+use crate::progress::Progress;
 use crate::source::Source;
 use crate::spared::Spared;
 use crate::volumes::{Found, Name};
@@ -51,25 +52,6 @@ pub(super) struct Writer {
     pub(super) spared: Spared,
     /// Names of extended attributes that the volume refuses, with how often, and the first file and reason.
     refused: BTreeMap<Vec<u8>, (u64, String)>,
-}
-
-/// A copy that has begun.
-struct Open {
-    entry: Box<Entry>,
-    name: Name,
-    number: InodeNo,
-    /// It was made now.
-    new: bool,
-    /// A directory whose set-group bit gives new files its group.
-    gives_group: bool,
-    /// How much of the file is there.
-    size: u64,
-    /// A large file, for direct writes.
-    file: Option<File>,
-    /// Up to here it was given blocks for them.
-    allocated: u64,
-    /// Its content could not be written; that was reported.
-    broken: bool,
 }
 
 impl Writer {
@@ -155,6 +137,7 @@ impl Writer {
     pub(super) fn take(&mut self, step: Step, report: &mut Report) -> Result<(), Failure> {
         match step {
             Step::Begin(entry) => {
+                report.progress.begin(&entry.path, entry.stat.file_type, entry.stat.size);
                 let Some(name) = self.name(&entry.name) else {
                     self.open.push(None);
                     return Ok(());
@@ -167,26 +150,36 @@ impl Writer {
                 self.open.push(open);
                 result
             }
-            Step::Again(name, identity) => match self.name(&name) {
-                Some(name) => self.link(&name, identity),
-                None => Ok(()),
-            },
+            Step::Again(name, identity) => {
+                report.progress.begin_link();
+                let name = self.name(&name);
+                let linked = name.map_or(Ok(()), |name| self.link(&name, identity));
+                report.progress.end();
+                linked
+            }
             Step::Range(pos, len) => self.make_room(pos, len, &report.progress),
             Step::Data(pos, bytes) => self.write(pos, bytes, &report.progress),
-            Step::End(size) => match self.open.pop().flatten() {
-                Some(open) => self.end(open, size, report),
-                None => Ok(()),
-            },
+            Step::End(size) => {
+                let open = self.open.pop().flatten();
+                let ended = open.map_or(Ok(()), |open| self.end(open, size, report));
+                report.progress.end();
+                ended
+            }
             Step::At(path) => {
                 self.to = None;
                 let root = self.root.as_ref();
                 self.to = root.map(|root| self.places.name(root, &path)).transpose()?;
                 Ok(())
             }
-            Step::Link(target) => match (&self.root, &self.to) {
-                (Some(root), Some(to)) => self.places.link(root, to, &target, report),
-                _ => Ok(()),
-            },
+            Step::Link(target) => {
+                report.progress.begin_link();
+                let linked = match (&self.root, &self.to) {
+                    (Some(root), Some(to)) => self.places.link(root, to, &target, report),
+                    _ => Ok(()),
+                };
+                report.progress.end();
+                linked
+            }
             Step::Hide(path) => match &self.root {
                 Some(root) => self.places.hide(root, &path, report),
                 None => Ok(()),
@@ -213,7 +206,6 @@ impl Writer {
     ) -> Result<Option<Open>, Failure> {
         let stat = &mut entry.stat;
         (stat.uid, stat.gid) = self.owners.of(stat.uid, stat.gid);
-        report.progress.set_message(entry.path.clone());
         let inherits = match self.open.last() {
             Some(above) => above.as_ref().is_some_and(|above| above.gives_group),
             None => self.is_set_group(&name)?,
@@ -370,7 +362,7 @@ impl Writer {
     }
 
     /// Opens a large file for direct writes, and allocates a range of it in as few pieces as there are.
-    fn make_room(&mut self, pos: FilePos, len: u64, progress: &ProgressBar) -> Result<(), Failure> {
+    fn make_room(&mut self, pos: FilePos, len: u64, progress: &Progress) -> Result<(), Failure> {
         let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
         if open.broken || len <= PIECE {
             return Ok(());
@@ -382,12 +374,7 @@ impl Writer {
         made
     }
 
-    fn write(
-        &mut self,
-        pos: FilePos,
-        bytes: Buffer,
-        progress: &ProgressBar,
-    ) -> Result<(), Failure> {
+    fn write(&mut self, pos: FilePos, bytes: Buffer, progress: &Progress) -> Result<(), Failure> {
         let Some(Some(open)) = self.open.last_mut() else { return Ok(()) };
         if open.broken {
             return Ok(());
@@ -399,7 +386,7 @@ impl Writer {
             }
             (_, stream) => finish(stream, progress).and_then(|()| {
                 let count = open.name.fs().write(open.number, pos, &bytes)?;
-                progress.inc(count as u64);
+                progress.advance(count as u64);
                 check_whole(count, bytes.len())?;
                 self.pieces.put([bytes]);
                 Ok(())
@@ -495,82 +482,6 @@ impl Writer {
         let name = &open.name;
         name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))
     }
-}
-
-impl Open {
-    /// Its content could not be written: no more of it is wanted.
-    fn is_broken(&mut self) {
-        self.broken = true;
-        self.entry.wanted = None;
-    }
-
-    fn make_room(
-        &mut self,
-        stream: &mut Option<Stream>,
-        pieces: &Pieces,
-        pos: FilePos,
-        len: u64,
-        progress: &ProgressBar,
-    ) -> Result<(), Failure> {
-        let Self { name, number, .. } = self;
-        finish(stream, progress).map_err(|error| name.failed(&error))?;
-        let how = Fallocate::Allocate { keep_size: true };
-        // Where space runs out a part is allocated.
-        self.allocated = pos.0 + len;
-        match name.fs().fallocate(*number, how, pos, len) {
-            // Files with indirect blocks have no space without content.
-            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
-            made => made.map_err(|error| name.failed(&error))?,
-        }
-        if stream.is_none() {
-            *stream = Some(Stream::new(name.source.queue()?, pieces.clone()));
-        }
-        if self.file.is_none() {
-            let inode = name.source.inode(*number, name.path())?;
-            self.file = Some(name.source.file(inode, name.path())?);
-        }
-        Ok(())
-    }
-
-    /// Ends the content of a file, and sees that the metadata tell all that was written.
-    fn set_size(&self, size: u64) -> Result<(), Failure> {
-        let Self { name, number, .. } = self;
-        name.fs().truncate(*number, size).map_err(|error| name.failed(&error))?;
-        self.give_back_room()
-    }
-
-    /// Removes access lists that the source does not have: they were there, or come from the directory above, and give other rights.
-    fn drop_access_lists(&self) -> ironmap::Result<()> {
-        let Self { entry, name, number, .. } = self;
-        let (fs, given) = (name.fs(), &entry.xattrs);
-        for Xattr { name, .. } in fs.inode(*number)?.xattrs()? {
-            if is_access_list(&name) && given.iter().all(|xattr| xattr.name != name) {
-                fs.removexattr(*number, &name)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees what was allocated for more content than there is.
-    fn give_back_room(&self) -> Result<(), Failure> {
-        let Self { name, number, allocated, .. } = self;
-        let size = match &self.file {
-            Some(file) => Ok(file.size()),
-            None => name.fs().inode(*number).map(|inode| inode.size()),
-        };
-        let given = size.and_then(|size| {
-            if size >= *allocated {
-                return Ok(());
-            }
-            name.fs().fallocate(*number, Fallocate::Punch, FilePos(size), allocated - size)
-        });
-        given.map_err(|error| name.failed(&error))
-    }
-}
-
-/// Waits until no write is in flight.
-fn finish(stream: &mut Option<Stream>, progress: &ProgressBar) -> ironmap::Result<()> {
-    stream.as_mut().map_or(Ok(()), |stream| stream.finish(progress))
 }
 
 /// What becomes of what has a name that a copy is to get.

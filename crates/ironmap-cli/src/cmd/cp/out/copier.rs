@@ -97,21 +97,25 @@ impl<'a> Copier<'a> {
     /// Copies an inode, and all below it, to a place. Says whether the file itself could be copied.
     pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
         let directory = inode.file_type() == FileType::Directory;
+        let shown = self.source.name(path);
+        self.report.progress.begin(&shown, inode.file_type(), inode.size());
         if self.args.no_clobber && !directory && place.is_taken() {
+            self.report.progress.end();
             return false;
         }
-        let shown = self.source.name(path);
         if self.args.verbose
             && let Err(failure) =
                 self.report.say(format_args!("'{shown}' -> '{}'", place.path().display()))
         {
             self.report.error(&failure);
         }
-        self.report.progress.set_message(shown);
         let result = match inode.file_type() {
             FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
             _ => self.copy_file(place, inode, path),
         };
+        if !directory {
+            self.report.progress.end();
+        }
         result.map_err(|failure| self.report.error(&failure)).is_ok()
     }
 
@@ -157,6 +161,7 @@ impl<'a> Copier<'a> {
         if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
             && entry::identity(CWD, first) == Some(*identity)
         {
+            self.report.progress.begin_link();
             if place.identity() == Some(*identity) {
                 return Ok(());
             }
@@ -212,7 +217,7 @@ impl<'a> Copier<'a> {
         for mapping in file.mappings() {
             let mapping = mapping.map_err(failed)?;
             if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
-                self.report.progress.inc(mapping.len);
+                self.report.progress.advance(mapping.len);
                 continue;
             }
             let mut pos = mapping.pos;
@@ -226,7 +231,7 @@ impl<'a> Copier<'a> {
                     break;
                 }
                 copy.write_all_at(&buffer[..count], pos.0).map_err(|error| place.failed(error))?;
-                self.report.progress.inc(count as u64);
+                self.report.progress.advance(count as u64);
                 pos = FilePos(pos.0 + count as u64);
             }
         }

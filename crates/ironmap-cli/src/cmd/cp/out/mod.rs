@@ -12,7 +12,7 @@ use ironmap::fs::FileType;
 
 use self::copier::{Copier, Done, Origin};
 use self::entry::{Directory, Entry};
-use super::{Args, progress};
+use super::{Args, count};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::spared::Spared;
@@ -31,12 +31,14 @@ pub(super) fn run(args: &Args, dest: &Path, report: &mut Report) -> Result<(), F
     interrupt::catch();
     let mut volumes = Volumes::to_read();
     let mut done = Done::default();
+    report.progress = count::start(args, &mut volumes, true);
     for source in sources {
         interrupt::check()?;
         if let Err(failure) = copy(args, &mut volumes, source, dest, &mut done, report) {
             report.error(&failure);
         }
     }
+    report.progress.finish();
     Ok(())
 }
 
@@ -67,7 +69,6 @@ fn copy(
         let what = "was just made, and is not replaced";
         return Err(Failure::new(format!("{}: {what}", place.path().display())));
     }
-    report.progress = progress(kind, inode.size());
     let spared = Spared::of(&target.volume);
     let mut copier = Copier::new(args, source, spared, done, report)?;
     match destination {
@@ -79,7 +80,6 @@ fn copy(
         }
     }
     copier.finish();
-    report.progress.finish_and_clear();
     Ok(())
 }
 

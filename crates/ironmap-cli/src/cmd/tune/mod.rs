@@ -1,6 +1,9 @@
 //! `ironmap tune`: the superblock of a volume and its backups.
 
+mod namesakes;
+
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use ironmap::fs::Clock;
@@ -10,17 +13,21 @@ use ironmap::{Engine, ErrorKind, Location, Volume};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use self::namesakes::Refused;
+pub(crate) use self::namesakes::as_e2fsprogs;
 use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
 use crate::epoch::{self, source_date};
 use crate::failure::Failure;
+use crate::output::stdout;
 use crate::owner::Ownership;
-use crate::source::check_changes;
+use crate::source::{Source, check_changes};
 use crate::target::{self, named};
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
-/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first.
+/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first. Called as
+/// tune2fs or e2label (by a link of that name), the program takes their options; those that it does not have are refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -78,6 +85,11 @@ pub(crate) struct Args {
     /// Print the output of info, after all changes
     #[arg(short, long)]
     list: bool,
+    /// Print the label and nothing else, as e2label
+    #[arg(long)]
+    show_label: bool,
+    #[command(flatten)]
+    refused: Refused,
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
@@ -98,12 +110,24 @@ enum Extended {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    args.refused.check()?;
     if args.changes_something() {
         change(args)?;
-    } else if !args.list {
+    } else if !args.list && !args.show_label {
         return Err(Failure::usage("nothing to change: see ironmap tune --help"));
     }
+    if args.show_label {
+        show_label(&args.volume)?;
+    }
     if args.list { info::run(&info::Args::of(&args.volume)) } else { Ok(()) }
+}
+
+fn show_label(volume: &Location) -> Result<(), Failure> {
+    let source = Source::open(volume)?;
+    let mut out = stdout();
+    out.write_all(&source.ext4()?.superblock().label)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
 }
 
 fn change(args: &Args) -> Result<(), Failure> {

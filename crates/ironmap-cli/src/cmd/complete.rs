@@ -1,0 +1,53 @@
+//! `ironmap complete`: names in a volume, for the completion of shells.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use ironmap::fs::{FileType, Follow};
+
+use crate::failure::Failure;
+use crate::output::stdout;
+use crate::source::{Source, join};
+use crate::target::Target;
+
+/// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
+///
+/// A directory ends with a slash. Names that begin with a dot are left out unless the word has the dot, and so are names with a newline.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap complete disk.img:/etc/fs")]
+pub(crate) struct Args {
+    /// The part of the word before the cursor
+    #[arg(value_name = "VOLUME:/PATH", allow_hyphen_values = true)]
+    word: OsString,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let word = args.word.as_bytes();
+    // The last slash is that of the path: what is written before it stays as it is.
+    let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let (dir, begin) = word.split_at(cut);
+    let target = Target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
+    let source = Source::open(&target.volume)?;
+    let inode = source.resolve(&target.path, Follow::All)?;
+    let mut out = stdout();
+    for entry in source.entries(&inode, &target.path)? {
+        let name = &*entry.name;
+        let hidden = name.starts_with(b".") && !begin.starts_with(b".");
+        if hidden
+            || !name.starts_with(begin)
+            || matches!(name, b"." | b"..")
+            || name.contains(&b'\n')
+        {
+            continue;
+        }
+        // A link to a directory leads on.
+        let found = source.resolve(&join(&target.path, name), Follow::All);
+        let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
+        let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };
+        out.write_all(&[dir, name, end].concat())?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,82 @@
+//! The program under the names of e2fsprogs, and the options of tune2fs that it does not have.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// The words of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
+pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
+    let (program, rest) = args.split_first()?;
+    let tune = |words: Vec<OsString>| [vec!["ironmap".into(), "tune".into()], words].concat();
+    match (Path::new(program).file_name()?.to_str()?, rest) {
+        ("tune2fs", _) => Some(tune(rest.to_vec())),
+        ("e2label", [volume, label]) => {
+            let mut set = OsString::from("--label=");
+            set.push(label);
+            Some(tune(vec![set, "--".into(), volume.clone()]))
+        }
+        ("e2label", _) => Some(tune([&["--show-label".into()], rest].concat())),
+        _ => None,
+    }
+}
+
+/// Options of tune2fs that change more than the superblock.
+#[derive(Debug, clap::Args)]
+pub(super) struct Refused {
+    #[arg(short = 'j', hide = true)]
+    journal: bool,
+    #[arg(short = 'J', hide = true)]
+    journal_options: Option<OsString>,
+    #[arg(short = 'I', hide = true)]
+    inode_size: Option<OsString>,
+    #[arg(short = 'Q', hide = true)]
+    quota: Option<OsString>,
+    #[arg(short = 'z', hide = true)]
+    undo_file: Option<OsString>,
+    #[arg(short = 'f', hide = true)]
+    force: bool,
+}
+
+impl Refused {
+    /// Refuses the options by their names.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let Self { journal, journal_options, inode_size, quota, undo_file, force } = self;
+        let refused = [
+            (*journal, "-j", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
+            (journal_options.is_some(), "-J", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
+            (inode_size.is_some(), "-I", "moves all inodes: use tune2fs of e2fsprogs"),
+            (quota.is_some(), "-Q", "makes quota files: use tune2fs of e2fsprogs"),
+            (
+                undo_file.is_some(),
+                "-z",
+                "writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
+            ),
+            (*force, "-f", "forces what is refused; nothing is forced here: leave it out"),
+        ];
+        match refused.iter().find(|(given, ..)| *given) {
+            Some((_, option, why)) => {
+                Err(Failure::usage(format_args!("{option}: this option {why}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_e2fsprogs_are_words_of_tune() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (called, own) in [
+            ("/sbin/tune2fs -m 1 -l a.img", "ironmap tune -m 1 -l a.img"),
+            ("e2label a.img -new", "ironmap tune --label=-new -- a.img"),
+            ("e2label a.img", "ironmap tune --show-label a.img"),
+        ] {
+            assert_eq!(as_e2fsprogs(&words(called)), Some(words(own)), "{called}");
+        }
+        assert_eq!(as_e2fsprogs(&words("ironmap tune -l a.img")), None);
+    }
+}

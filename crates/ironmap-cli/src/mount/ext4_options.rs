@@ -1,0 +1,167 @@
+//! The mount options of ext4 that a mount here does not have: each is taken, since nothing differs with it, or refused with a hint.
+//!
+//! Their names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
+
+/// Options without a value that are taken: a mount here is always so, or they only tune the kernel's ext4.
+const WITHOUT_VALUE: &[&str] = &[
+    "acl",
+    "user_xattr",
+    "delalloc",
+    "nodelalloc",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "dioread_lock",
+    "dioread_nolock",
+    "barrier",
+    "block_validity",
+    "noblock_validity",
+    "init_itable",
+    "noinit_itable",
+    "journal_checksum",
+    "nojournal_checksum",
+    "journal_async_commit",
+    "prefetch_block_bitmaps",
+    "no_prefetch_block_bitmaps",
+    "mblk_io_submit",
+    "nomblk_io_submit",
+    "nombcache",
+    "no_mbcache",
+    "nogrpid",
+    "sysvgroups",
+    "bsddf",
+    "nocheck",
+    "oldalloc",
+    "orlov",
+    "bh",
+    "nobh",
+    "noi_version",
+    "noiversion",
+    "nomand",
+    "debug",
+    "warn_on_error",
+    "nowarn_on_error",
+];
+
+/// Options with a number that are taken.
+const WITH_NUMBER: &[&str] = &[
+    "stripe",
+    "init_itable",
+    "inode_readahead_blks",
+    "max_batch_time",
+    "min_batch_time",
+    "journal_ioprio",
+    "mb_optimize_scan",
+    "auto_da_alloc",
+];
+
+/// Options with these values that are taken.
+const WITH_VALUE: &[(&str, &str)] = &[
+    ("data", "ordered"),
+    ("data_err", "ignore"),
+    ("barrier", "1"),
+    ("check", "none"),
+    ("dax", "never"),
+    ("dax", "inode"),
+];
+
+/// What becomes of an option of ext4. `None` if ext4 has no such option either.
+///
+/// # Errors
+/// It is refused: the text says what to use.
+pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String>> {
+    let taken = match value {
+        None => WITHOUT_VALUE.contains(&name),
+        Some(value) => WITH_VALUE.contains(&(name, value)),
+    };
+    if taken {
+        return Some(Ok(()));
+    }
+    match value {
+        Some(value) if WITH_NUMBER.contains(&name) => {
+            let wrong = || format!("{value:?} is no number");
+            Some(value.parse::<u32>().map(drop).map_err(|_| wrong()))
+        }
+        _ => instead_of(name).map(|hint| Err(hint.to_owned())),
+    }
+}
+
+/// What to do in place of an option that is refused, since it would not be obeyed.
+fn instead_of(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "data" => "data are written as with data=ordered; leave it out",
+        "data_err" => "an error of a write is returned to its program; leave it out",
+        "barrier" | "nobarrier" => "the device is always flushed; leave it out",
+        "noacl" | "nouser_xattr" => "access lists and attributes are always on; leave it out",
+        "auto_unmount" => {
+            "a mount whose server was killed is ended by ironmap umount; leave it out"
+        }
+        "dax" => "this is an engine of the library; leave it out",
+        "usrquota" | "grpquota" | "prjquota" | "quota" | "noquota" | "usrjquota" | "grpjquota"
+        | "jqfmt" => {
+            "quotas are kept if the volume has the feature quota (tune2fs -O quota makes it); leave it out"
+        }
+        "grpid" | "bsdgroups" => {
+            "new files get their directory's group only in a directory with the set-group bit (chmod g+s); leave it out"
+        }
+        "resuid" => {
+            "the volume's own setting is obeyed, and ironmap tune -u changes it; leave it out"
+        }
+        "resgid" => {
+            "the volume's own setting is obeyed, and ironmap tune -g changes it; leave it out"
+        }
+        "sb" => "use ironmap --superblock BLOCK mount -o ro",
+        "i_version" | "iversion" => "changes of files are not counted; leave it out",
+        "minixdf" => "statfs leaves out the file system's own blocks, as with bsddf; leave it out",
+        "max_dir_size_kb" => "directories have no limit here; leave it out",
+        "check" => "ironmap check checks a volume before it is mounted; leave it out",
+        "nouid32" => "owners have 32 bits; leave it out",
+        "mand" => "neither Linux nor this mount has mandatory locks; leave it out",
+        "journal" => "mkfs.ext3 and tune2fs -j make a journal; leave it out",
+        "journal_dev" | "journal_path" => "the superblock names the journal's device; leave it out",
+        "abort" => "this is a test of the kernel's ext4; leave it out",
+        "test_dummy_encryption" | "inlinecrypt" => "encrypted files are not served; leave it out",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each option of ext4 is taken or refused by a text that says what to do; none is unknown.
+    #[test]
+    fn each_option_of_ext4_is_taken_or_refused_with_what_to_do() {
+        let taken = "stripe=16 init_itable init_itable=10 inode_readahead_blks=32 max_batch_time=15000 \
+             min_batch_time=0 journal_ioprio=3 mb_optimize_scan=1 delalloc auto_da_alloc auto_da_alloc=1 \
+             dioread_nolock nogrpid sysvgroups bsddf nocheck check=none orlov data=ordered data_err=ignore \
+             barrier barrier=1 acl user_xattr block_validity journal_checksum journal_async_commit \
+             noiversion debug dax=never";
+        for option in taken.split_whitespace() {
+            let (name, value) = option.split_once('=').unzip();
+            assert_eq!(judge(name.unwrap_or(option), value), Some(Ok(())), "{option}");
+        }
+        for (option, instead) in [
+            ("grpid", "chmod g+s"),
+            ("bsdgroups", "chmod g+s"),
+            ("resuid=5", "ironmap tune -u"),
+            ("resgid=5", "ironmap tune -g"),
+            ("sb=131072", "--superblock"),
+            ("i_version", "leave it out"),
+            ("minixdf", "bsddf"),
+            ("max_dir_size_kb=8", "no limit"),
+            ("usrjquota=aquota.user", "tune2fs -O quota"),
+            ("jqfmt=vfsv1", "tune2fs -O quota"),
+            ("data_err=abort", "returned"),
+            ("journal_dev=0x700", "superblock"),
+            ("barrier=0", "flushed"),
+            ("dax", "engine"),
+            ("stripe=x", "no number"),
+        ] {
+            let (name, value) = option.split_once('=').unzip();
+            let refusal = judge(name.unwrap_or(option), value).unwrap().unwrap_err();
+            assert!(refusal.contains(instead), "{option}: {refusal}");
+        }
+        assert_eq!(judge("jam", None), None);
+        assert_eq!(judge("stripe", None), None);
+    }
+}

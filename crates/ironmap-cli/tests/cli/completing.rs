@@ -1,0 +1,117 @@
+//! The completion of VOLUME:/PATH: the scripts give what the shells insert, which is what is in the volume.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
+
+/// What `ironmap complete` prints for a word.
+fn names(bench: &Bench, word: &str) -> Vec<String> {
+    text(&bench.succeed(["complete", word])).lines().map(str::to_owned).collect()
+}
+
+/// A shell in the directory of the image, which finds the program by its name.
+fn shell(bench: &Bench, name: &str) -> Command {
+    let mut shell = tool(name);
+    let programs = Path::new(IRONMAP).parent().unwrap().display();
+    shell.env("PATH", format!("{programs}:/usr/bin:/bin")).env("HOME", bench.dir.path());
+    shell.current_dir(bench.dir.path());
+    shell
+}
+
+/// A word is completed by the names that debugfs lists, directories with a slash, as the word is written. Dots are completed only if they are asked for.
+#[test]
+fn a_word_is_completed_by_the_names_of_its_directory() {
+    let bench = Bench::new();
+    assert_eq!(names(&bench, "image:/s"), ["image:/small", "image:/sparse"]);
+    assert_eq!(names(&bench, "image:/di"), ["image:/dir/"]);
+    let dir = ["again", "empty/", "large", "link"].map(|name| format!("image:/dir/{name}"));
+    assert_eq!(names(&bench, "image:/dir/"), dir);
+    assert_eq!(names(&bench, "image@0:/./dir/.h"), ["image@0:/./dir/.hidden"]);
+    assert_eq!(names(&bench, "image:/none"), [""; 0]);
+    // A newline would end the name.
+    assert_eq!(names(&bench, "image:/li"), [""; 0]);
+    let listed = bench.ask("ls -p /");
+    let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
+    let listed = listed.filter(|name| !name.is_empty() && !name.starts_with('.')).count();
+    // debugfs writes the newline as it is, so that name has a second line without fields.
+    assert_eq!(names(&bench, "image:/").len(), listed - 1);
+    for wrong in ["image", "missing:/", "image:/small/"] {
+        assert!(!bench.run(["complete", wrong]).status.success(), "{wrong}");
+    }
+}
+
+/// bash splits words at the characters of COMP_WORDBREAKS, and the answer replaces only the last part.
+#[test]
+fn bash_completes_names_in_a_volume() {
+    require!([Need::Tool("bash")]);
+    let bench = Bench::new();
+    std::os::unix::fs::symlink("image", bench.path("a disk")).unwrap();
+    let complete = |line: &str, words: &[&str]| {
+        let script = "\
+            source <(ironmap completions bash)
+            COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=(\"${@:2}\") COMP_CWORD=$(($# - 2))
+            _ironmap ironmap \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+            printf '%s\\n' \"${COMPREPLY[@]}\"";
+        let mut bash = shell(&bench, "bash");
+        bash.args(["--norc", "-c", script, "bash", line]).args(words);
+        let said = succeed(&mut bash);
+        assert_eq!(text(&said.stderr), "", "{line}");
+        text(&said.stdout)
+    };
+    let words = ["ironmap", "cat", "image", ":", "/di"];
+    assert_eq!(complete("ironmap cat image:/di", &words), "/dir/\n");
+    let words = ["ironmap", "cat", "image", ":", "/dir/l"];
+    assert_eq!(complete("ironmap cat image:/dir/l", &words), "/dir/large\n/dir/link\n");
+    let words = ["ironmap", "ls", "-l", "image", "@", "0", ":", "/sm"];
+    assert_eq!(complete("ironmap ls -l image@0:/sm", &words), "/small\n");
+    let words = ["ironmap", "cat", "~/image", ":", "/sm"];
+    assert_eq!(complete("ironmap cat ~/image:/sm", &words), "/small\n");
+    // White space is quoted in the answer, and may be in the question.
+    let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
+    let found = complete("ironmap cat a\\ disk:/no", &words);
+    assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
+    // All else is left to the script of before: commands, options, and files of the host.
+    let commands = complete("ironmap c", &["ironmap", "c"]);
+    assert!(commands.contains("cat\n") && commands.contains("chmod\n"), "{commands}");
+    let host = complete("ironmap host host:/et", &["ironmap", "host", "host", ":", "/et"]);
+    assert!(!host.contains("/etc"), "{host}");
+}
+
+/// The same in zsh, which gives the whole word and gets whole words.
+#[test]
+fn zsh_completes_names_in_a_volume() {
+    require!([Need::Tool("zsh")]);
+    let bench = Bench::new();
+    let script = "\
+        compdef() { }
+        compadd() { print -r -- \"$@\"; false }
+        eval \"$(ironmap completions zsh)\"
+        words=(ironmap cat $1) PREFIX=$1
+        _ironmap_names || print other";
+    let complete = |word: &str| {
+        let mut zsh = shell(&bench, "zsh");
+        text(&succeed(zsh.args(["-fc", script, "zsh", word])).stdout)
+    };
+    assert_eq!(complete("image:/di"), "-S  -- image:/dir/\n--\n");
+    assert_eq!(complete("image:/dir/l"), "-S  --\n-- image:/dir/large image:/dir/link\n");
+    assert_eq!(complete("~/image:/sm"), "-S  --\n-- ~/image:/small\n");
+    assert_eq!(complete("image:/none"), "-S  --\n--\n");
+    assert_eq!(complete("host:/etc"), "other\n");
+    assert_eq!(complete("image"), "other\n");
+}
+
+/// The same in fish.
+#[test]
+fn fish_completes_names_in_a_volume() {
+    require!([Need::Tool("fish")]);
+    let bench = Bench::new();
+    let complete = |line: &str| {
+        let script = format!("ironmap completions fish | source; complete -C '{line}'");
+        text(&succeed(shell(&bench, "fish").args(["--no-config", "-c", &script])).stdout)
+    };
+    assert_eq!(complete("ironmap cat image:/di"), "image:/dir/\n");
+    assert_eq!(complete("ironmap cat image:/dir/l"), "image:/dir/large\nimage:/dir/link\n");
+}
