@@ -183,6 +183,8 @@ pub use dio::{Completion, DioFlags, Rejected, StablePages};
 pub use error::{Errno, Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
 pub use files::Files;
+#[doc(hidden)] // The files of `ironmap undelete`.
+pub use fs::ext4::undelete::Deleted;
 #[doc(hidden)] // For `Volume::resize`.
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};

@@ -1,4 +1,4 @@
-//! A tree of the host, walked by paths, for counting what is in it.
+//! A tree of the host, walked by paths, to count its files.
 
 use std::fs::Metadata;
 use std::io;

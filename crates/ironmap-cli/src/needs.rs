@@ -13,7 +13,7 @@ pub(crate) struct Needs {
     pub(crate) inodes: u64,
     /// In whole blocks or clusters.
     pub(crate) bytes: u64,
-    /// What is to be copied.
+    /// The content to copy.
     pub(crate) total: Total,
     block: u64,
 }

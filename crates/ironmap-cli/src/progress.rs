@@ -118,7 +118,7 @@ impl Progress {
         self.left.set(Some(0));
     }
 
-    /// The file is done. What was not copied of its size is a hole, or was left out.
+    /// The file is done. The rest of its size that was not copied is a hole, or was left out.
     pub(crate) fn end(&self) {
         if let Some(left) = self.left.take() {
             self.files.fetch_add(1, Ordering::Relaxed);

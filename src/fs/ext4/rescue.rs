@@ -42,8 +42,8 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a superblock of revision 0 whose backup has a newer one: it was overwritten in part, since no program goes back. What has no
-    /// meaning in revision 0 is not checked otherwise.
+    /// Refuses a superblock of revision 0 whose backup has a newer one: it was overwritten in part, since no program goes back. Fields without a
+    /// meaning in revision 0 are not checked otherwise.
     ///
     /// # Errors
     /// `Corrupt`; the device's.

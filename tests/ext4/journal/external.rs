@@ -157,7 +157,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     assert_eq!(dirty.refusal(&other).0, ErrorKind::InvalidInput);
 }
 
-/// Any other device, and a damaged superblock of the right one, is an error that says what is wrong.
+/// Any other device, and a damaged superblock of the right one, is an error that names the fault.
 #[test]
 fn only_the_journal_of_the_volume_is_taken() {
     require!([Need::Root]);

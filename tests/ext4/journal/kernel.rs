@@ -139,7 +139,7 @@ pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View,
     recovered(&dirty.copy(), "", replay)
 }
 
-/// The same of an image that is a copy, with these options of the mount behind others.
+/// The same of an image that is a copy, with these options of the mount after the others.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
     // Later than all that the workload did; the loop device takes longer than a tick of the clock that time stamps are taken from.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

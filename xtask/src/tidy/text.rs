@@ -29,7 +29,7 @@ const OF_EXT4: [&str; 8] = [
     "crates/ironmap-cli/src/cmd/info.rs",
     "crates/ironmap-cli/src/cmd/mkfs/fit.rs",
     "crates/ironmap-cli/src/cmd/mkfs/mod.rs",
-    "crates/ironmap-cli/src/cmd/tune.rs",
+    "crates/ironmap-cli/src/cmd/tune/mod.rs",
     "crates/ironmap-cli/src/source.rs",
 ];
 

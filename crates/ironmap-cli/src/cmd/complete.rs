@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let word = args.word.as_bytes();
-    // The last slash is that of the path: what is written before it stays as it is.
+    // The last slash is that of the path: the text before it stays as it is.
     let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (dir, begin) = word.split_at(cut);
     let target = Target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;

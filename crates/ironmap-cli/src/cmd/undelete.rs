@@ -10,9 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use ironmap::bio::Buffer;
 use ironmap::fs::Timestamp;
-use ironmap::fs::ext4::undelete::Deleted;
 use ironmap::units::FilePos;
-use ironmap::{Error, Location};
+use ironmap::{Deleted, Error, Location};
 use serde::Serialize;
 
 use crate::cmd::cat::CHUNK;
@@ -166,7 +165,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// A line for each: inode, time of the deletion, size, share of the blocks that are free, path, and what is wrong.
+/// A line for each: inode, time of the deletion, size, share of the blocks that are free, path, and the problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {

@@ -64,7 +64,7 @@ const WITH_VALUE: &[(&str, &str)] = &[
     ("dax", "inode"),
 ];
 
-/// What becomes of an option of ext4. `None` if ext4 has no such option either.
+/// The treatment of an option of ext4. `None` if ext4 has no such option either.
 ///
 /// # Errors
 /// It is refused: the text says what to use.
@@ -85,7 +85,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     }
 }
 
-/// What to do in place of an option that is refused, since it would not be obeyed.
+/// The advice in place of an option that is refused, since it would not be obeyed.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "data" => "data are written as with data=ordered; leave it out",

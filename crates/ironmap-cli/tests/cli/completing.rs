@@ -1,4 +1,4 @@
-//! The completion of VOLUME:/PATH: the scripts give what the shells insert, which is what is in the volume.
+//! The completion of VOLUME:/PATH: the scripts give the text that the shells insert, which is the names in the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
-/// What `ironmap complete` prints for a word.
+/// The output of `ironmap complete` for a word.
 fn names(bench: &Bench, word: &str) -> Vec<String> {
     text(&bench.succeed(["complete", word])).lines().map(str::to_owned).collect()
 }

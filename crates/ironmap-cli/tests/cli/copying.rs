@@ -444,7 +444,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
     }
 }
 
-/// What a command of the shell shows if its standard error is a terminal, which script(1) gives it; `@` is the program.
+/// The output of a shell command if its standard error is a terminal, which script(1) gives it; `@` is the program.
 fn on_terminal(bench: &Bench, command: &str) -> String {
     let mut script = tool("script");
     script.args(["-qec", &command.replace('@', IRONMAP), "/dev/null"]).current_dir(bench.path(""));

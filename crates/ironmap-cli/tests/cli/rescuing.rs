@@ -96,7 +96,7 @@ fn a_damaged_superblock_is_passed_over_for_reading_alone() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A superblock whose fields after the magic number are zeros looks like one of revision 0. Its backup says that it is none; a volume that is
+/// A superblock whose fields after the magic number are zeros looks like one of revision 0. Its backup shows that it is not; a volume that is
 /// of revision 0 stays one.
 #[test]
 fn a_superblock_without_its_revision_is_damaged() {

@@ -1,4 +1,4 @@
-//! `ironmap undelete`: what was deleted by the kernel, by debugfs and by ironmap comes back byte by byte, where all of it is left. Beside
+//! `ironmap undelete`: files deleted by the kernel, by debugfs and by ironmap come back byte by byte, where all of them is left. Beside
 //! `debugfs lsdel` and `debugfs dump`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,7 +217,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     let bench = Bench::empty();
     let image = Image::mke2fs("16M", &["-t", "ext4", "-b", "1024", "-J", "size=4"]);
     let mount = image.mount("noatime,commit=600");
-    // Larger than half of what is free: the two share blocks.
+    // Larger than half of the free space: the two share blocks.
     let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
     for (name, seed) in [("old", 1), ("young", 2)] {
         fs::write(mount.dir().join(name), pattern(7 << 20, seed)).unwrap();

@@ -23,7 +23,7 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// What the maps of all files may cost: those of a hostile volume can lead to the same blocks again and again.
+/// The limit for the maps of all files: those of a hostile volume can lead to the same blocks again and again.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -39,7 +39,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts what is kept of a file.
+    /// Counts the memory that is kept of a file.
     ///
     /// # Errors
     /// `LimitExceeded`.

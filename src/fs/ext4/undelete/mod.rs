@@ -40,7 +40,7 @@ pub struct Deleted {
     pub blocks: u64,
     /// How many of these are free, and of no file that was deleted later.
     pub free: u64,
-    /// What is wrong with its map, or makes its content unreadable.
+    /// The fault of its map, or the reason why its content is unreadable.
     pub problem: Option<String>,
     /// In the order of the file.
     extents: Vec<Extent>,
@@ -62,7 +62,7 @@ impl Deleted {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from here on that may have other bytes than zeros; `None` if there is none.
+    /// The first position from here on that may have other bytes than zeros; `None` if all of them are zeros.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -146,7 +146,7 @@ impl Ext4 {
         for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
             let view = self.view(&history, &mut past, alike[0].view_end);
             for version in alike {
-                // An old copy that is no inode is none.
+                // An old copy that is not an inode is left out.
                 let Ok(inode) = version.decode(&view) else { continue };
                 let found = Blocks::of(&inode, &mut budget);
                 match inode.file_type() {

@@ -113,7 +113,7 @@ impl Found {
         Ok(())
     }
 
-    /// What the tables say now: files that are there were not deleted, and deleted inodes may have their maps still.
+    /// The state of the tables now: files in them were not deleted, and deleted inodes may have their maps still.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);

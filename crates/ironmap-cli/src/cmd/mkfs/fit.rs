@@ -67,7 +67,7 @@ impl<'a> Fit<'a> {
         Ok(Some(Self { args, image, needs, size }))
     }
 
-    /// What the sources hold.
+    /// The size of the sources' content.
     pub(super) fn total(&self) -> Total {
         self.needs.total
     }

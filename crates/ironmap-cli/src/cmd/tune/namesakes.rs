@@ -52,7 +52,7 @@ impl Refused {
                 "-z",
                 "writes an undo file: copy the image first, or use tune2fs of e2fsprogs",
             ),
-            (*force, "-f", "forces what is refused; nothing is forced here: leave it out"),
+            (*force, "-f", "forces a refused change; nothing is forced here: leave it out"),
         ];
         match refused.iter().find(|(given, ..)| *given) {
             Some((_, option, why)) => {
