@@ -90,7 +90,7 @@ impl Drop for Writer {
     }
 }
 
-/// Another writer has the file open, or mapped, though the descriptor is closed: in this process or in another.
+/// A file that is open for writing elsewhere, or still mapped for it by a closed descriptor: in this process or in another.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

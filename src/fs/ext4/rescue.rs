@@ -99,7 +99,7 @@ impl Superblock {
     }
 }
 
-/// The block size, group size and size of the volume in a damaged superblock.
+/// The block size, the first data block and the blocks of a group in a damaged superblock.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let shift = u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?;

@@ -179,7 +179,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     let cases: &[(&str, &str, i32, &str)] = &[
         ("", "summed", 2, "nothing to change"),
         ("-L seventeen-bytes-17", "summed", 2, "at most 16"),
-        ("-U 1", "summed", 2, "no UUID"),
+        ("-U 1", "summed", 2, "not a UUID"),
         ("-U random", "summed", 3, "add -O metadata_csum_seed"),
         ("-U random", "groups", 3, "use tune2fs -U"),
         ("-U random", "stable", 3, "stable_inodes"),
