@@ -527,7 +527,7 @@ mod tests {
             /dev/0 (NVMe character device): open: Permission denied (EACCES); \
             /dev/2 (file system's device): 601 cached pages, 58 dirty";
         assert_eq!(taken(&found).1, expected);
-        let none = "no device_path can be opened; /dev/0 (file system's device): open: \
+        let none = "no device path can be opened; /dev/0 (file system's device): open: \
             No such file or directory (ENOENT)";
         assert_eq!(taken(&[Err(Errno::ENOENT)]).1, none);
     }

@@ -39,6 +39,8 @@ pub(super) struct Sources<'a> {
     kept: Vec<Option<File>>,
     table: Vec<Node>,
     owners: Owners,
+    /// What they hold, if that was counted.
+    pub(super) total: Option<Total>,
 }
 
 impl<'a> Sources<'a> {
@@ -51,7 +53,7 @@ impl<'a> Sources<'a> {
         let table = args.device_table.as_deref().map(device_table::read).transpose()?;
         let owners = Owners::new(args.owner, args.owner_map.as_deref())?;
         let kept = paths.iter().map(|_| None).collect();
-        Ok(Self { paths, kept, table: table.unwrap_or_default(), owners })
+        Ok(Self { paths, kept, table: table.unwrap_or_default(), owners, total: None })
     }
 
     /// Whether nothing goes into the volume.
@@ -152,13 +154,12 @@ pub(super) fn fill(
     layers: Vec<Layer>,
     time: Option<i64>,
     superblock: &Superblock,
-    total: Option<Total>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let source = Rc::new(Source::open_at(&args.volume, time)?);
     let mut needs = Needs::new(unit(superblock));
-    let mut filler = Filler::new(&source, sources.owners.clone(), total, report)?;
-    if total.is_none()
+    let mut filler = Filler::new(&source, sources.owners.clone(), sources.total, report)?;
+    if sources.total.is_none()
         && let Some(dirs) = layers.iter().map(Layer::directory).collect()
     {
         filler.count(dirs);

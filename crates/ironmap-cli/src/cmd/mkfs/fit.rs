@@ -19,7 +19,6 @@ use crate::archive::Input;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::needs::Needs;
-use crate::progress::Total;
 
 const MIB: u64 = 1 << 20;
 /// So often a size is tried. Each try comes nearer by the metadata that the last one had too many or too few.
@@ -63,13 +62,9 @@ impl<'a> Fit<'a> {
         let bigalloc = options.features.ro_compat.contains(RoCompat::BIGALLOC);
         let unit = args.cluster_size.unwrap_or(if bigalloc { 16 * blocks } else { blocks });
         let needs = needs_of_all(args, sources, unit.clamp(1024, 1 << 30))?;
+        sources.total = Some(needs.total);
         let size = needs.bytes.saturating_add(8 * MIB);
         Ok(Some(Self { args, image, needs, size }))
-    }
-
-    /// The size of the sources' content.
-    pub(super) fn total(&self) -> Total {
-        self.needs.total
     }
 
     /// The image holds the volume.

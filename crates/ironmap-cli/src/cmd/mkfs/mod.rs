@@ -164,7 +164,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
     };
     room.keep();
     if !sources.is_empty() {
-        fill::fill(args, &sources, layers, options.time, &made, None, report)?;
+        fill::fill(args, &sources, layers, options.time, &made, report)?;
     }
     Ok(made)
 }
@@ -183,8 +183,8 @@ fn make_to_fit(
     for left in (0..FITS).rev() {
         let options = fit.options(options);
         let make_of = |size| make(args, &options.clone().size(size), Some(size));
-        let (made, total) = (fit.make(make_of)?, Some(fit.total()));
-        match fill::fill(args, sources, sources.open()?, options.time, &made, total, report) {
+        let made = fit.make(make_of)?;
+        match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
             Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
             filled => {
                 filled?;
