@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(moves.place(97), 97);
         assert_eq!(moves.place(101), 5);
         moves.evict(&(102..110), &evicted, &mut space).unwrap();
-        assert_eq!(moves.places(98..112), [98..100, 4..8, 8..16]);
+        assert_eq!(moves.places(98..112), [98..100, 4..12, 12..16]);
         assert_eq!(moves.source(9), Some(105));
         assert_eq!(moves.source(3), None);
     }
