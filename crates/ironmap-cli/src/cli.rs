@@ -7,7 +7,7 @@ use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, complete, completions, cp, demo, df, diff, du, dump,
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
-    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
+    readlink, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -85,7 +85,6 @@ pub(crate) enum Command {
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
     Tune(Box<tune::Args>),
-    Resize(resize::Args),
     Write(write::Args),
     Mkdir(mkdir::Args),
     Mknod(mknod::Args),
@@ -139,7 +138,6 @@ impl Command {
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
             Self::Tune(args) => tune::run(args),
-            Self::Resize(args) => resize::run(args),
             Self::Mkdir(args) => mkdir::run(args, report),
             Self::Rmdir(args) => rmdir::run(args, report),
             Self::Rm(args) => rm::run(args, report),

@@ -262,7 +262,7 @@ impl Inode {
     }
 
     /// Whether a block is a node of the hash tree, to a linear reader unused space. The first one is the tree's root.
-    pub(super) fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
+    fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
         let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
         let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
         self.flags.contains(InodeFlags::INDEX)

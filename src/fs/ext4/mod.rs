@@ -39,7 +39,6 @@ mod path;
 mod quota;
 mod raw;
 mod rescue;
-mod resize;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod stamps;
@@ -62,8 +61,6 @@ pub use listing::Ext4Listing;
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub use ops::Ext4Held;
-pub use resize::{NewSize, ResizeOptions, Resized};
-pub(crate) use resize::{minimum, resize};
 pub use superblock::{RecordedErrors, Superblock, Times};
 pub(crate) use tune::tune;
 pub use tune::{HashAlgorithm, NewUuid, Reserved, TuneOptions};

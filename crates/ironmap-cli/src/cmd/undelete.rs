@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Only files whose path or last name matches: *, ?, [a-z]; or inode N, written <N>
+    /// Only files whose path or last name matches: *, ?, [a-z]; or inode N, written `<N>`
     #[arg(value_name = "PATTERN")]
     pattern: Option<OsString>,
 }

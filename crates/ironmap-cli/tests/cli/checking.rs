@@ -131,7 +131,7 @@ fn the_command_that_reads_an_inode_without_a_name_does() {
         let findings = json["findings"].as_array().unwrap().iter();
         let mut found = findings
             .filter(|finding| finding["kind"] == "unconnected")
-            .filter(|finding| finding["inode"].to_string() == inode);
+            .filter(|finding| finding["inode"].as_u64() == inode.parse().ok());
         let command = found.next().unwrap()["command"].as_str().unwrap().to_owned();
         let read_by = format!("    read it by: {command}");
         assert!(said.lines().any(|line| line == read_by), "{read_by}: {said}");

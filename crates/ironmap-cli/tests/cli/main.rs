@@ -29,7 +29,6 @@ mod pages;
 mod reading;
 mod refusing;
 mod rescuing;
-mod resizing;
 mod searching;
 mod sources;
 mod tuning;

@@ -95,7 +95,7 @@ fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     }
     let user = raw.s_users.first_chunk::<UUID_LEN>().filter(|_| count == 1);
     if user != Some(&sb.uuid) {
-        let user = user.map_or_else(|| "no volume".to_owned(), |uuid| uuid_text(uuid));
+        let user = user.map_or_else(|| "no volume".to_owned(), uuid_text);
         return Err(Error::invalid(format!(
             "the journal is that of {user} (s_users), and the UUID of the volume is {}",
             uuid_text(&sb.uuid)

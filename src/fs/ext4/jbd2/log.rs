@@ -28,7 +28,7 @@ pub(super) struct Log {
 /// Where the blocks of a journal stand.
 enum Home {
     /// They are those of a file.
-    Inode(Inode),
+    Inode(Box<Inode>),
     /// They are those of a device, whose first block is seen as this one.
     Device(FsBlock),
 }
@@ -55,7 +55,7 @@ impl Log {
         let size = fs.superblock.block_size;
         inode.keep_map()?;
         let file_size = inode.size();
-        let home = Home::Inode(inode);
+        let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
         // No block is twice in a sound journal: a larger one would make the walk of the log as long as it likes.

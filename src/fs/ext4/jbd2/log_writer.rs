@@ -74,12 +74,6 @@ impl LogWriter {
         (self.len() / 4).max(1)
     }
 
-    /// Whether a transaction that changes so many blocks fits into an empty log.
-    pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor has tags for 30 blocks at least, and one block commits.
-        (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
-    }
-
     fn len(&self) -> u32 {
         self.superblock.log.end - self.superblock.log.start
     }

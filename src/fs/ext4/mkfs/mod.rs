@@ -11,15 +11,15 @@
 
 mod features;
 mod files;
-pub(super) mod geometry;
-pub(super) mod groups;
+mod geometry;
+mod groups;
 mod inode;
-pub(super) mod layout;
-pub(super) mod map;
+mod layout;
+mod map;
 mod options;
-pub(super) mod output;
+mod output;
 mod quota;
-pub(super) mod space;
+mod space;
 mod superblock;
 
 use std::mem::offset_of;
@@ -90,7 +90,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let (descriptors, free) = layout.write_groups(&space, used, tables, &output)?;
     output.write_all(blocks)?;
     output.write(layout.tables[0].inode_table, &table)?;
-    write_descriptors(&layout, &descriptors, &output)?;
+    write_descriptors(&layout, descriptors, &output)?;
 
     let free_blocks = free.clusters * u64::from(sb.cluster_blocks);
     raw.s_free_blocks_count_lo.set(free_blocks as u32);
@@ -211,12 +211,19 @@ fn prepare(
 }
 
 /// Writes the descriptors and their backups.
-fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_>) -> Result<()> {
-    let size = layout.sb.block_size.bytes();
-    layout.descriptor_copies().try_for_each(|(blocks, at)| {
-        let bytes = blocks.start as usize * size..blocks.end as usize * size;
-        output.write(at, &descriptors[bytes])
-    })
+fn write_descriptors(
+    layout: &Layout<'_>,
+    mut descriptors: Buffer,
+    output: &Output<'_>,
+) -> Result<()> {
+    if !layout.sb.incompat.contains(Incompat::META_BG) {
+        return layout.descriptor_copies().try_for_each(|(_, at)| output.write(at, &descriptors));
+    }
+    let mut blocks = Vec::new();
+    while !descriptors.is_empty() {
+        blocks.push(descriptors.split_to(layout.sb.block_size.bytes()));
+    }
+    layout.descriptor_copies().try_for_each(|(index, at)| output.write(at, &blocks[index as usize]))
 }
 
 /// Writes the backups of the superblock and, when all else is durable, the superblock itself.

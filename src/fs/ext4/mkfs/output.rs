@@ -12,25 +12,25 @@ use crate::units::{BlockSize, DevOffset, FsBlock};
 const ZEROS: usize = 1 << 20;
 
 /// A device to which blocks are written.
-pub(in crate::fs::ext4) struct Output<'a> {
+pub(super) struct Output<'a> {
     device: &'a dyn Device,
     size: BlockSize,
     zeros: Buffer,
 }
 
 impl<'a> Output<'a> {
-    pub(in crate::fs::ext4) fn new(device: &'a dyn Device, size: BlockSize) -> Result<Self> {
+    pub(super) fn new(device: &'a dyn Device, size: BlockSize) -> Result<Self> {
         Ok(Self { device, size, zeros: Buffer::aligned(ZEROS)? })
     }
 
     /// Writes whole blocks from `block` on.
-    pub(in crate::fs::ext4) fn write(&self, block: u64, content: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, block: u64, content: &Buffer) -> Result<()> {
         let at = self.size.offset_of(FsBlock(block));
         self.device.write_all_at(&[IoSlice::new(content)], at, false)
     }
 
     /// Writes blocks that adjoin in one request.
-    pub(in crate::fs::ext4) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
+    pub(super) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for run in blocks.chunk_by(|(one, content), (next, _)| {
             *next == one + (content.len() as u64 >> self.size.shift())
@@ -43,7 +43,7 @@ impl<'a> Output<'a> {
     }
 
     /// Writes zeros.
-    pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
+    pub(super) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
         while at < end {
             let len = (end - at).min(ZEROS as u64) as usize;
@@ -55,7 +55,7 @@ impl<'a> Output<'a> {
     }
 
     /// Makes all of it durable.
-    pub(in crate::fs::ext4) fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         self.device.flush()
     }
 }

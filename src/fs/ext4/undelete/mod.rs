@@ -2,7 +2,7 @@
 //!
 //! - ext2 and debugfs leave the map in the inode: size and `i_dtime` say so.
 //! - Linux clears the map of every file that it deletes on ext3 and ext4. Older copies of the inode, of the blocks of its map and of directories are
-//!   in the log until later transactions overwrite them: [`History`].
+//!   in the log until later transactions overwrite them: `History`.
 //!
 //! A file is read as the volume was before the transaction that deleted it. Blocks that are in use again hold other data. A block that was
 //! used and freed again since cannot be told from one that was not, unless a deleted file that is found had it too.

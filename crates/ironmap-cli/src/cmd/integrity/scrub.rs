@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             if findings.len() < KEPT {
                 findings.extend(FindingRecord::new(finding, interval));
             }
-        } else if let Err(error) = bar.0.suspend(|| writeln!(out, "{}", finding)) {
+        } else if let Err(error) = bar.0.suspend(|| writeln!(out, "{finding}")) {
             failed.get_or_insert(error);
         }
     };

@@ -3,7 +3,7 @@
 mod device_table;
 mod fill;
 mod fit;
-pub(crate) mod room;
+mod room;
 
 use std::ffi::OsString;
 use std::io::Write;

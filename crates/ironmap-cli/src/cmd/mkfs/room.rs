@@ -14,7 +14,7 @@ use super::Args;
 use crate::failure::Failure;
 
 /// The change of an image that gave it the requested size.
-pub(crate) enum Room {
+pub(super) enum Room {
     /// It was made.
     New(NewImage),
     /// It was extended from this length.
@@ -24,8 +24,8 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// It was of no use: the image is as it was. Nothing helps if that fails too.
-    pub(crate) fn undo(self, path: &Path) {
+    /// No volume was made: the image is as it was. Nothing helps if that fails too.
+    pub(super) fn undo(self, path: &Path) {
         if let Self::Extended(len) = self {
             let _ = set_len(path, len);
         }
@@ -40,7 +40,7 @@ impl Room {
 }
 
 /// An image file that this command has made. It is removed when it is dropped, unless it is kept.
-pub(crate) struct NewImage {
+pub(super) struct NewImage {
     /// Open for nothing: whether a loop device serves the image is told by leases, which other descriptors prevent.
     file: File,
     path: PathBuf,
@@ -140,8 +140,7 @@ pub(super) fn make_room(args: &Args) -> Result<Room, Failure> {
     Ok(Room::New(image))
 }
 
-/// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.
-pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
@@ -153,7 +152,6 @@ pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     set_len(path, size).map(|()| Room::Extended(metadata.len())).map_err(failed)
 }
 
-/// Gives an image file a length.
-pub(crate) fn set_len(path: &Path, len: u64) -> io::Result<()> {
+fn set_len(path: &Path, len: u64) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_len(len)
 }
