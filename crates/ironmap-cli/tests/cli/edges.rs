@@ -217,6 +217,7 @@ fn append_only_files_take_the_time_of_now() {
 }
 
 /// The lines of `-v` and `-c`, of what fails too.
+/// Not `chown -v` of a link that leads nowhere: coreutils 9.1 prints an owner that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);
@@ -255,8 +256,6 @@ fn verbose_lines_are_those_of_coreutils() {
         chown -v : @/b
         chown -c 3 @/b
         chown -c 3 @/b
-        ! chown -v 5 @/s
-        ! chown -v :6 @/s
         chown -vh 5 @/s
         ! chown -v 5:6 @/missing
         ! chown -v :6 @/missing

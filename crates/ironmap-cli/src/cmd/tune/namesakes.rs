@@ -25,7 +25,7 @@ pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
 #[derive(Debug, clap::Args)]
 pub(super) struct Refused {
     #[arg(short = 'j', hide = true)]
-    journal: bool,
+    makes_journal: bool,
     #[arg(short = 'J', hide = true)]
     journal_options: Option<OsString>,
     #[arg(short = 'I', hide = true)]
@@ -41,9 +41,9 @@ pub(super) struct Refused {
 impl Refused {
     /// Refuses the options by their names.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let Self { journal, journal_options, inode_size, quota, undo_file, force } = self;
+        let Self { makes_journal, journal_options, inode_size, quota, undo_file, force } = self;
         let refused = [
-            (*journal, "-j", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
+            (*makes_journal, "-j", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
             (journal_options.is_some(), "-J", "makes a journal: use tune2fs of e2fsprogs, or mkfs"),
             (inode_size.is_some(), "-I", "moves all inodes: use tune2fs of e2fsprogs"),
             (quota.is_some(), "-Q", "makes quota files: use tune2fs of e2fsprogs"),
