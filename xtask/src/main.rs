@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         ["users"] => users::from_a_fresh_checkout(),
         ["package"] => package::run(),
         ["deb", "test"] => deb::test(),
-        ["deb", output @ ..] => deb::run(output),
+        ["deb", args @ ..] => deb::run(args),
         ["clean-up"] => clean_up::run(),
         _ => fail(format!("there is no chore {args:?}: see ./x help")),
     };

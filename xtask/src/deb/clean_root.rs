@@ -19,8 +19,18 @@ const FILES: [&str; 5] = [
     "usr/share/zsh/vendor-completions/_ironmap",
     "usr/share/fish/vendor_completions.d/ironmap.fish",
 ];
-const NEEDS: [&str; 8] =
-    ["dpkg", "dpkg-shlibdeps", "strip", "chroot", "ldd", "mount", "umount", "unshare"];
+const NEEDS: [&str; 10] = [
+    "dpkg",
+    "dpkg-shlibdeps",
+    "strip",
+    "gzip",
+    "xz",
+    "chroot",
+    "ldd",
+    "mount",
+    "umount",
+    "unshare",
+];
 /// The character devices there: a name, and its numbers.
 const DEVICES: [(&str, &str, &str); 3] =
     [("null", "1", "3"), ("urandom", "1", "9"), ("fuse", "10", "229")];
@@ -47,7 +57,7 @@ pub(crate) fn test() -> Result {
     fs::create_dir_all(&out)?;
     let package = out.join("ironmap.deb");
     let dir = out.join("chroot");
-    let result = super::run(&["--output", &package.to_string_lossy()]).and_then(|()| {
+    let result = super::run(&["--fast", "--output", &package.to_string_lossy()]).and_then(|()| {
         let root = Root(&dir);
         root.install(&package)?;
         root.use_program()?;
