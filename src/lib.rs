@@ -4,110 +4,153 @@
 //! an ext2, ext3 or ext4 file system that nobody has mounted; a [`Host`] reads files of a mounted ext4 or XFS around the kernel,
 //! each while a lease stands that keeps writers out. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
 //!
-//! Programs begin with `use ironmap::prelude::*;`. The directory `examples/` has short ones: they read a volume, a mounted file and a device of
-//! verified sectors, keep a deep queue, wait in tokio, write a log that survives a crash, copy a tree in, and show a file's extents.
+//! Programs begin with `use ironmap::prelude::*;`.
 //!
-//! # Files of a volume
+//! # Open a volume by its name
 //!
-//! ```no_run
-//! use ironmap::prelude::*;
-//!
-//! # fn main() -> ironmap::Result<()> {
-//! let volume = Volume::open("disk.img")?;
-//! let file = volume.open("/var/log/syslog", FileOptions::new())?;
-//!
-//! let mut queue = volume.queue(&QueueOptions::new())?; // one for each thread
-//! let mut bytes = vec![0; 1000];
-//! let count = file.read_at(&mut queue, &mut bytes, 42)?; // any position, length and address
-//! println!("{}", String::from_utf8_lossy(&bytes[..count]));
-//!
-//! let hosts = volume.read("/etc/hosts")?; // a whole file
-//! for entry in volume.read_dir("/srv")? {
+//! ```
+//! # use ironmap::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
+//! # let how = ironmap::location::LocationOptions::new().write(true);
+//! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
+//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # drop(disk);
+//! let volume = Volume::open("disk.img")?; // or disk.img@p2, /dev/sdb1, integrity:disk.img,tags.img
+//! for entry in volume.read_dir("/")? {
 //!     println!("{}", String::from_utf8_lossy(&entry?.name));
 //! }
-//! # let _ = hosts;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`Files::open`] opens by path. [`Volume::fs`] gives the file system below the paths, by inode numbers.
+//! [`VolumeOptions`] open it for writing, without its journal, or damaged. [`Volume::fs`] gives the file system below the paths, by inode numbers.
 //!
-//! # Changing a volume
+//! # Read a file
+//!
+//! ```
+//! # use ironmap::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
+//! # let how = ironmap::location::LocationOptions::new().write(true);
+//! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
+//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # drop(disk);
+//! # let volume = VolumeOptions::new().write(true).open("disk.img")?;
+//! # volume.create_dir("/etc")?;
+//! # volume.write("/etc/hosts", &[b'x'; 5000])?;
+//! # volume.close()?;
+//! # drop(volume);
+//! # let volume = Volume::open("disk.img")?;
+//! let all = volume.read("/etc/hosts")?;
+//! let file = volume.open("/etc/hosts", FileOptions::new())?;
+//! let mut queue = volume.queue(&QueueOptions::new())?; // one for each thread
+//! let mut bytes = [0; 100];
+//! let count = file.read_at(&mut queue, &mut bytes, 42)?; // any position, length and address
+//! # assert_eq!((all.len(), count, bytes), (5000, 100, [b'x'; 100]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [direct](FileOptions::direct) handle refuses what `O_DIRECT` refuses; others copy it. A [`Cursor`] is a file for [`std::io`].
+//!
+//! # Write a file
+//!
+//! ```
+//! # use ironmap::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
+//! # let how = ironmap::location::LocationOptions::new().write(true);
+//! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
+//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # drop(disk);
+//! let volume = VolumeOptions::new().write(true).open("disk.img")?;
+//! volume.write("/version", b"3")?;
+//! let log = volume.open("/log", FileOptions::new().append(true).create(true))?;
+//! log.append(&mut volume.queue(&QueueOptions::new())?, b"a record", DioFlags::DSYNC)?; // durable when it returns
+//! volume.close()?; // all changes are in their places: nothing is to be recovered
+//! # assert_eq!(log.size(), 8);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Opened for writing, a volume is a file system with Linux's journal: a change that was made before [`sync`](Volume::sync) returned survives a
 //! crash at any moment.
 //!
-//! ```no_run
-//! use ironmap::prelude::*;
+//! # Read a file of a mounted file system
 //!
-//! # fn main() -> ironmap::Result<()> {
-//! let volume = VolumeOptions::new().write(true).open("disk.img")?;
-//! volume.create_dir_all("/srv/index")?;
-//! volume.write("/srv/index/version", b"3")?;
-//!
-//! let log = volume.open("/srv/index/log", FileOptions::new().append(true).create(true))?;
-//! let mut queue = volume.queue(&QueueOptions::new())?;
-//! log.append(&mut queue, b"a record", DioFlags::DSYNC)?; // durable when it returns
-//! drop(log);
-//! volume.close()?; // everything is at its place, and nothing is to be recovered
-//! # Ok(())
-//! # }
 //! ```
-//!
-//! # Files of a mounted file system
-//!
-//! ```no_run
-//! use ironmap::prelude::*;
-//!
-//! # fn main() -> ironmap::Result<()> {
+//! # use ironmap::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = Host::new(&HostOptions::new())?; // one for all files
-//! let file = host.open("/var/lib/db/000123.sst", FileOptions::new())?;
-//! if let Some(refusal) = file.host().and_then(|report| report.refusal) {
-//!     println!("read through the kernel: {refusal}"); // never an error, never other bytes
-//! }
-//!
-//! let mut queue = host.queue(&QueueOptions::new())?; // one for each thread
-//! let mut block = vec![0; 4096];
-//! file.read_exact_at(&mut queue, &mut block, 8192)?;
+//! let file = host.open("/proc/self/exe", FileOptions::new())?;
+//! let mut start = [0; 4];
+//! file.read_exact_at(&mut host.queue(&QueueOptions::new())?, &mut start, 0)?;
+//! println!("{:?}", file.host().and_then(|report| report.refusal)); // why the kernel serves it, if it does
+//! # assert_eq!(&start, b"\x7FELF");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A program that opens the file for writing is let through within a millisecond or so; from then on the kernel serves the handle, and the
-//! lease is taken again when the writer has gone. [`fs::host`] says why this is safe.
+//! That the kernel serves a file is never an error, and never gives other bytes. A program that opens the file for writing is let through within a
+//! millisecond or so; from then on the kernel serves the handle, and the lease is taken again when the writer is gone. [`fs::host`] says why this is safe.
 //!
-//! # Many reads in flight
+//! # Many requests in flight
 //!
-//! A queued read takes its memory along and brings it back: while the request is in flight the memory belongs to the queue, so
-//! no dropped handle can leave the kernel writing to freed memory. Registered buffers spare the kernel the pinning of their
-//! pages; a [direct](FileOptions::direct) handle refuses what `O_DIRECT` refuses, where others copy.
-//!
-//! ```no_run
-//! use ironmap::prelude::*;
-//!
-//! # fn scan(file: &File, queue: &mut Queue) -> ironmap::Result<()> {
-//! let mut free = queue.register_buffers(64, 4096)?;
-//! let (mut next, blocks) = (0, file.size() / 4096);
-//! while next < blocks || queue.outstanding() > 0 {
-//!     while next < blocks && let Some(buffer) = free.pop() {
-//!         file.submit_read(queue, buffer, next * 4096, DioFlags::empty(), next)?;
-//!         next += 1;
-//!     }
-//!     queue.wait(1)?;
-//!     while let Some(completion) = queue.pop() {
-//!         // completion.token says which block it is
-//!         let (count, buffer) = completion.into_buffer()?;
-//!         // ... `count` bytes of `buffer`
-//!         # let _ = count;
-//!         free.push(buffer);
-//!     }
+//! ```
+//! # use ironmap::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # std::env::set_current_dir(&dir)?;
+//! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
+//! # let how = ironmap::location::LocationOptions::new().write(true);
+//! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
+//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # drop(disk);
+//! # let volume = VolumeOptions::new().write(true).open("disk.img")?;
+//! # volume.create_dir("/etc")?;
+//! # volume.write("/etc/hosts", &[b'x'; 5000])?;
+//! # volume.close()?;
+//! # drop(volume);
+//! # let volume = Volume::open("disk.img")?;
+//! # let file = volume.open("/etc/hosts", FileOptions::new())?;
+//! # let mut queue = volume.queue(&QueueOptions::new())?;
+//! # let mut done = 0;
+//! file.submit_read(&mut queue, Buffer::aligned(4096)?, 0, DioFlags::empty(), 7)?; // 7 names the request
+//! queue.wait(1)?;
+//! while let Some(completion) = queue.pop() {
+//!     let (count, buffer) = completion.into_buffer()?; // and completion.token is 7
+//! #   (_, done) = (buffer, count);
 //! }
+//! # assert_eq!(done, 4096);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A queue belongs to its thread. In an event loop [`Queue::readiness`] is the descriptor to wait for (`examples/tokio_reader.rs`); a runtime of
-//! several threads keeps each queue in a thread of its own and talks to that by channels.
+//! A queued request takes its memory along and brings it back: while it is in flight the memory belongs to the queue, so no dropped handle can leave
+//! the kernel writing to freed memory. [Registered buffers](Queue::register_buffers) spare the kernel the pinning of their pages. A queue belongs to its
+//! thread; [`Queue`] shows how event loops use it.
+//!
+//! # Programs
+//!
+//! The links lead to the sources where `cargo doc` wrote this page to the `target` directory of the repository.
+//!
+//! | Program | Task |
+//! |---|---|
+//! | [volume_reader](../../../examples/volume_reader.rs) | lists a directory of a volume, or prints a file |
+//! | [copy_tree](../../../examples/copy_tree.rs) | copies a directory of the host into a volume |
+//! | [log_writer](../../../examples/log_writer.rs) | appends records that survive SIGKILL and a power cut |
+//! | [deep_queue](../../../examples/deep_queue.rs) | reads a file by several threads, each with 64 requests in flight |
+//! | [tokio_reader](../../../examples/tokio_reader.rs) | the same in tokio, on one thread |
+//! | [host_reader](../../../examples/host_reader.rs) | reads a file of a mounted file system around the kernel |
+//! | [extents](../../../examples/extents.rs) | shows where a file lies on its device |
+//! | [verified_sectors](../../../examples/verified_sectors.rs) | reads a volume whose sectors are verified, and lists wrong ones |
 //!
 //! # The layers
 //!

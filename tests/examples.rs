@@ -60,12 +60,47 @@ fn readers_give_what_is_there() {
     assert_eq!(listed, "data\n");
     let out = example("volume_reader").args([&image, "/link"]).output().unwrap();
     assert!(out.stdout == data);
+    // Both programs read the same blocks, so their rates can be compared.
     for program in ["deep_queue", "tokio_reader"] {
-        assert_eq!(run(program, &[&image, "/dir/data"]).trim_end(), sum(&data), "{program}");
-        assert_eq!(run(program, &[&image, "/empty"]).trim_end(), sum(&[]), "{program}");
+        for (path, content) in [("/dir/data", &data[..]), ("/empty", &[])] {
+            let text = run(program, &[&image, path]);
+            let mut lines = text.lines();
+            assert_eq!(lines.next(), Some(&*sum(content)), "{program}");
+            let reads = format!("{} reads of 4096 bytes, ", content.len().div_ceil(4096));
+            let rate = lines.next().unwrap_or_default();
+            assert!(rate.starts_with(&reads) && rate.ends_with(" IOPS"), "{program}: {rate}");
+        }
     }
+    let one = run("deep_queue", &[&image, "/dir/data", "1"]);
+    assert_eq!(one.lines().next(), Some(&*sum(&data)));
     let failed = example("volume_reader").args([&image, "/none"]).output().unwrap();
     assert!(!failed.status.success() && failed.stdout.is_empty());
+}
+
+/// The front page of the documentation has a line for each program, which leads to its source, and no program uses a hidden module.
+#[test]
+fn the_front_page_leads_to_each_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let page = read("src/lib.rs");
+    let hidden: Vec<_> = page
+        .lines()
+        .zip(page.lines().skip(1))
+        .filter(|(above, _)| *above == "#[doc(hidden)]")
+        .filter_map(|(_, line)| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .collect();
+    assert!(hidden.contains(&"device"), "{hidden:?}");
+    let mut programs = 0;
+    for entry in std::fs::read_dir(root.join("examples")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(page.contains(&format!("(../../../examples/{name}) ")), "{name} is not there");
+        let source = read(&format!("examples/{name}"));
+        for module in &hidden {
+            assert!(!source.contains(&format!("ironmap::{module}::")), "{name}: {module}");
+        }
+        programs += 1;
+    }
+    assert_eq!(page.matches("(../../../examples/").count(), programs, "a program that is gone");
 }
 
 /// A file of a mounted file system is read, around the kernel or through it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
-/// A sector that does not fit its tuple.
+/// A sector that does not fit its tuple. It has no other parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.

@@ -79,6 +79,7 @@ pub struct Protection {
 
 /// A field of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Field {
     /// The lower bits of the sector's number. A wrong one shows a misdirected write or read.
     ReferenceTag,
@@ -98,7 +99,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// A field that does not fit its sector.
+/// A field that does not fit its sector. It has no other parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The sector, in protection intervals from the start of the device.

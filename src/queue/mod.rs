@@ -22,6 +22,58 @@ use crate::open_file::{Owner, Views};
 /// they end, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. Where writes are among
 /// them, which may reach the device at any time, the volume is read-only from then on and says why. A request that the kernel had not taken is only an
 /// error.
+///
+/// # In an event loop
+///
+/// A loop that stays on one thread waits for [`readiness`](Self::readiness), as `examples/tokio_reader.rs` does. A runtime that moves tasks between
+/// threads keeps each queue in a thread of its own, and asks that by a channel:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::mpsc::{Receiver, Sender, channel}; // in a runtime: its channels, a `oneshot` for the answer
+///
+/// use ironmap::prelude::*;
+///
+/// type Read = (u64, Sender<ironmap::Result<(usize, Buffer)>>);
+///
+/// fn serve(volume: &Volume, file: &File, reads: &Receiver<Read>) -> ironmap::Result<()> {
+///     let (mut queue, mut asked) = (volume.queue(&QueueOptions::new())?, HashMap::new());
+///     for token in 0.. {
+///         // Without a request in flight the thread waits for the next read, else it takes one that is there.
+///         let read = if asked.is_empty() { reads.recv().ok() } else { reads.try_recv().ok() };
+///         if let Some((position, answer)) = read {
+///             file.submit_read(&mut queue, Buffer::aligned(4096)?, position, DioFlags::empty(), token)?;
+///             asked.insert(token, answer);
+///             continue;
+///         } else if asked.is_empty() {
+///             break; // all senders are gone
+///         }
+///         queue.wait(1)?;
+///         while let Some(completion) = queue.pop() {
+///             if let Some(answer) = asked.remove(&completion.token) {
+///                 let _ = answer.send(completion.into_buffer()); // the asker may have gone
+///             }
+///         }
+///     }
+///     Ok(())
+/// }
+/// # fn main() -> ironmap::Result<()> {
+/// # let ram = std::sync::Arc::new(ironmap::device::Ram::new(8 << 20));
+/// # Volume::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
+/// # let volume = VolumeOptions::new().write(true).open_on(ram)?;
+/// # volume.write("/file", b"content")?;
+/// # let file = volume.open("/file", FileOptions::new())?;
+///
+/// let (asks, reads) = channel();
+/// let server = std::thread::spawn(move || serve(&volume, &file, &reads));
+/// let (answer, answered) = channel();
+/// asks.send((0, answer)).unwrap();
+/// let (count, buffer) = answered.recv().unwrap()?;
+/// assert_eq!(&buffer[..count], b"content");
+/// # drop(asks);
+/// # server.join().unwrap()
+/// # }
+/// ```
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
@@ -50,7 +102,8 @@ impl Queue {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on (as it is at first) or off, to show what it brings.
+    /// Switches the simple path on (as it is at first) or off, to measure it.
+    #[doc(hidden)] // For measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
@@ -69,7 +122,8 @@ impl Queue {
         self.state.bounce_bytes()
     }
 
-    /// The counts of this queue.
+    /// The counts of this queue: how its requests went.
+    #[doc(hidden)] // Of the layer below, and changed with it.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.state.stats()
@@ -164,7 +218,8 @@ impl Queue {
     }
 }
 
-/// The completions of a [`Queue`], as an event loop waits for them: `epoll`, `poll`, or an `AsyncFd` of tokio's.
+/// The completions of a [`Queue`], as an event loop waits for them: `epoll`, `poll`, or an `AsyncFd` of tokio's. It owns its descriptor, which is the
+/// same one until this is dropped: `AsyncFd::register` asks for that.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
