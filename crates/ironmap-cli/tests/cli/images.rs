@@ -35,7 +35,7 @@ fn extracted(archives: &[PathBuf]) -> Mounted {
 }
 
 /// Compares a volume, in which e2fsck finds nothing, with a mounted one.
-fn same(image: &Image, expected: &Path) {
+pub(crate) fn same(image: &Image, expected: &Path) {
     image.check();
     let mount = image.mount("ro");
     let (expected, found) = (view_of(expected), view_of(mount.dir()));

@@ -25,6 +25,7 @@ mod integrity;
 mod looking;
 mod making;
 mod measuring;
+mod oci;
 mod pages;
 mod reading;
 mod refusing;

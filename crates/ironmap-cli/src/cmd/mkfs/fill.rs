@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::device_table::{self, Node};
-use super::{Args, Superblock};
+use super::{Args, Superblock, oci};
 use crate::archive::{Archive, Input};
 use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
@@ -33,8 +33,9 @@ impl Layer {
 }
 
 /// What `-d` names, which may be opened again.
-pub(super) struct Sources<'a> {
-    paths: &'a [PathBuf],
+pub(super) struct Sources {
+    /// In place of an OCI image layout, its layers.
+    paths: Vec<PathBuf>,
     /// For each path that can be read once only, where what it gave is kept.
     kept: Vec<Option<File>>,
     table: Vec<Node>,
@@ -43,13 +44,20 @@ pub(super) struct Sources<'a> {
     pub(super) total: Option<Total>,
 }
 
-impl<'a> Sources<'a> {
-    pub(super) fn new(args: &'a Args) -> Result<Self, Failure> {
-        let paths = &args.sources;
+impl Sources {
+    pub(super) fn new(args: &Args) -> Result<Self, Failure> {
+        let mut paths = Vec::new();
+        for path in &args.sources {
+            let layers = if args.oci && !is_stdin(path) { oci::layers(path)? } else { None };
+            match layers {
+                Some(layers) => paths.extend(layers),
+                None => paths.push(path.clone()),
+            }
+        }
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err(Failure::usage("-d -: standard input is read once"));
         }
-        refuse_own(args)?;
+        refuse_own(args, &paths)?;
         let table = args.device_table.as_deref().map(device_table::read).transpose()?;
         let owners = Owners::new(args.owner, args.owner_map.as_deref())?;
         let kept = paths.iter().map(|_| None).collect();
@@ -106,9 +114,9 @@ fn open(path: &Path, kept: Option<&File>) -> Result<Layer, Failure> {
 }
 
 /// Refuses sources that the volume is in: it would be written while it is read.
-fn refuse_own(args: &Args) -> Result<(), Failure> {
+fn refuse_own(args: &Args, paths: &[PathBuf]) -> Result<(), Failure> {
     let own = Spared::of(&args.volume);
-    for path in args.sources.iter().chain(&args.owner_map).chain(&args.device_table) {
+    for path in paths.iter().chain(&args.owner_map).chain(&args.device_table) {
         if own.has(path) || is_stdin(path) && own.has_stdin() {
             let what = "is the volume that is made, and cannot be its source";
             return Err(Failure::usage(format!("{}: {what}", shown(path))));
@@ -118,11 +126,7 @@ fn refuse_own(args: &Args) -> Result<(), Failure> {
 }
 
 /// What all sources need of a volume with content in pieces of this size.
-pub(super) fn needs_of_all(
-    args: &Args,
-    sources: &Sources<'_>,
-    unit: u64,
-) -> Result<Needs, Failure> {
+pub(super) fn needs_of_all(args: &Args, sources: &Sources, unit: u64) -> Result<Needs, Failure> {
     let mut needs = Needs::new(unit);
     for layer in sources.open()? {
         match layer {
@@ -150,7 +154,7 @@ fn is_stdin(path: &Path) -> bool {
 /// Copies all layers into the new volume, one over the other.
 pub(super) fn fill(
     args: &Args,
-    sources: &Sources<'_>,
+    sources: &Sources,
     layers: Vec<Layer>,
     time: Option<i64>,
     superblock: &Superblock,
@@ -178,7 +182,9 @@ pub(super) fn fill(
         if !failure.is_for_space() {
             return failure;
         }
-        match needs_of_rest(args, layers, needs).and_then(|all| advice(&all, args, superblock)) {
+        match needs_of_rest(args, sources, layers, needs)
+            .and_then(|all| advice(&all, args, superblock))
+        {
             Some(advice) => failure.because(advice),
             None => failure,
         }
@@ -188,6 +194,7 @@ pub(super) fn fill(
 /// Adds what archives that were not begun need, and all directories.
 fn needs_of_rest(
     args: &Args,
+    sources: &Sources,
     layers: impl Iterator<Item = Layer>,
     mut needs: Needs,
 ) -> Option<Needs> {
@@ -196,7 +203,7 @@ fn needs_of_rest(
             needs_of_archive(*archive, &mut needs).ok()?;
         }
     }
-    for dir in args.sources.iter().filter(|path| !is_stdin(path) && path.is_dir()) {
+    for dir in sources.paths.iter().filter(|path| !is_stdin(path) && path.is_dir()) {
         needs_of_tree(dir, &Spared::of(&args.volume), &mut needs).ok()?;
     }
     Some(needs)

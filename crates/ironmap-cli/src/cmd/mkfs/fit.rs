@@ -40,7 +40,7 @@ impl<'a> Fit<'a> {
     pub(super) fn new(
         args: &'a Args,
         options: &MkfsOptions,
-        sources: &mut Sources<'_>,
+        sources: &mut Sources,
     ) -> Result<Option<Self>, Failure> {
         let image = match &args.volume {
             Location::Plain(Site { path, part: Part::Whole })

@@ -3,6 +3,7 @@
 mod device_table;
 mod fill;
 mod fit;
+mod oci;
 mod room;
 
 use std::ffi::OsString;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 
 use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
-use ironmap::location::LocationOptions as OpenLocation;
+use ironmap::location::LocationOptions;
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use self::fill::Sources;
@@ -39,6 +40,7 @@ Examples:
   docker export box | ironmap mkfs -d - root.img 2G
   ironmap mkfs --shrink -O ^has_journal -d tree small.img
   ironmap mkfs --oci -d base.tar.gz -d app.tar.gz root.img 2G
+  skopeo copy docker://debian:12 oci:debian && ironmap mkfs --oci -d debian root.img
   ironmap mkfs -O ^has_journal,bigalloc --force disk.img@p2
   ironmap mkfs --uuid 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d --time 0 same-bytes-twice.img 64M")]
 pub(crate) struct Args {
@@ -111,7 +113,7 @@ pub(crate) struct Args {
     /// first bytes. It is read once, from its beginning to its end. Of several members with one name the last one stays.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// The archives are layers of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
+    /// SOURCE is an OCI image layout, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
     /// Give all that comes from SOURCE this owner, by number
@@ -177,7 +179,7 @@ fn make_to_fit(
     args: &Args,
     mut fit: Fit<'_>,
     options: &MkfsOptions,
-    sources: &Sources<'_>,
+    sources: &Sources,
     report: &mut Report,
 ) -> Result<Superblock, Failure> {
     for left in (0..FITS).rev() {
@@ -197,7 +199,7 @@ fn make_to_fit(
 }
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
-    let how = OpenLocation::new().engine(Engine::Psync).write(true);
+    let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));

@@ -1,0 +1,184 @@
+//! `ironmap mkfs --oci` with image layouts: the volume holds what GNU tar makes of the layers where the whiteouts are applied by hand, and what umoci
+//! unpacks.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::common::image::Image;
+use crate::common::mounted::Mounted;
+use crate::common::skip::Need;
+use crate::images::same;
+use crate::require;
+use crate::support::{Bench, succeed, text, tool};
+use crate::trees::{compare, view};
+
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// A layout without images.
+fn layout(dir: &Path) {
+    fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
+    fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+/// Puts a blob into a layout; its descriptor.
+fn blob(layout: &Path, media: &str, bytes: &[u8]) -> Value {
+    let mut sum = tool("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    sum.stdin.take().unwrap().write_all(bytes).unwrap();
+    let sum = text(&sum.wait_with_output().unwrap().stdout);
+    let digest = sum.split(' ').next().unwrap();
+    fs::write(layout.join("blobs/sha256").join(digest), bytes).unwrap();
+    json!({"mediaType": media, "digest": format!("sha256:{digest}"), "size": bytes.len()})
+}
+
+fn index(layout: &Path, images: &[Value]) {
+    let index = json!({"schemaVersion": 2, "manifests": images}).to_string();
+    fs::write(layout.join("index.json"), index).unwrap();
+}
+
+fn of_platform(mut image: Value, architecture: &str) -> Value {
+    image["platform"] = json!({"os": "linux", "architecture": architecture});
+    image
+}
+
+/// Three layers, plain, gzip and zstd, of the image for this machine among two, in an index that the first one names.
+#[test]
+fn the_layers_of_a_layout_are_applied() {
+    require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
+    let bench = Bench::empty();
+    let script = "mkdir -p 1/a 1/tree/below 1/opaque/dir 2/a 2/opaque/dir 3
+        for file in 1/a/gone 1/a/kept 1/tree/below/file 1/opaque/old 1/opaque/dir/old; do echo $file >$file; done
+        chown 5:6 1/a/kept; chmod 6755 1/a/kept; ln 1/a/kept 1/a/twin; ln -s a 1/link; mkfifo 1/replaced
+        touch 2/a/.wh.gone 2/.wh.tree 2/opaque/.wh..wh..opq 2/.wh.replaced
+        echo new >2/opaque/new; echo new >2/opaque/dir/new; mkdir 2/replaced; setfattr -n user.x -v y 2/replaced
+        echo last >3/last; touch 3/.wh.link
+        for layer in 1 2 3; do tar --xattrs -cf $layer.tar -C $layer .; done
+        gzip -k 2.tar; zstd -q 3.tar";
+    succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    let dir = bench.path("layout");
+    layout(&dir);
+    let read = |name: &str| fs::read(bench.path(name)).unwrap();
+    let layers = [
+        blob(&dir, LAYER, &read("1.tar")),
+        blob(&dir, &format!("{LAYER}+gzip"), &read("2.tar.gz")),
+        blob(&dir, &format!("{LAYER}+zstd"), &read("3.tar.zst")),
+    ];
+    let manifest = |layers: &[Value]| json!({"schemaVersion": 2, "layers": layers}).to_string();
+    let own = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let images = [
+        of_platform(blob(&dir, MANIFEST, manifest(&layers[..1]).as_bytes()), "s390x"),
+        of_platform(blob(&dir, MANIFEST, manifest(&layers).as_bytes()), own),
+    ];
+    let inner = json!({"schemaVersion": 2, "manifests": images}).to_string();
+    index(&dir, &[blob(&dir, INDEX, inner.as_bytes())]);
+
+    let expected = Mounted::ext4();
+    let script = "tar --xattrs --numeric-owner -xpf 1.tar -C \"$0\"
+        rm -r \"$0/a/gone\" \"$0/tree\" \"$0/replaced\"; find \"$0/opaque\" -mindepth 1 -delete
+        tar --xattrs --numeric-owner -xpf 2.tar -C \"$0\" --exclude='.wh.*'
+        rm \"$0/link\"; tar --xattrs --numeric-owner -xpf 3.tar -C \"$0\" --exclude='.wh.*'";
+    let mut sh = tool("sh");
+    succeed(sh.args(["-ec", script]).arg(expected.dir()).current_dir(bench.path("")));
+    let image = Image::none();
+    succeed(
+        bench.command().args(["mkfs", "-q", "--oci", "-d"]).arg(&dir).arg(image.path()).arg("32M"),
+    );
+    same(&image, expected.dir());
+    // Without --oci it is a directory.
+    bench.succeed(["mkfs", "-q", "-d", "layout", "plain"]);
+    assert_eq!(
+        text(&bench.succeed(["cat", "plain:/oci-layout"])),
+        r#"{"imageLayoutVersion":"1.0.0"}"#
+    );
+}
+
+/// An image that umoci made of changes to a tree, with the whiteouts that it found.
+#[test]
+fn an_image_of_umoci_is_what_umoci_unpacks() {
+    require!([Need::Root, Need::Tool("umoci")]);
+    let bench = Bench::empty();
+    let expected = Mounted::ext4();
+    let script = "umoci init --layout l; umoci new --image l:t; umoci unpack --image l:t 1
+        cd 1/rootfs; mkdir -p etc/old usr/bin; echo a >etc/a; echo b >etc/old/b; echo c >usr/bin/c; ln usr/bin/c usr/bin/d; chown 7:8 etc/a
+        cd ../..; umoci repack --image l:t 1; umoci unpack --image l:t 2
+        cd 2/rootfs; rm -r etc/old usr/bin/d; echo new >etc/new; ln -s new etc/link; rm etc/a; mkdir etc/a
+        cd ../..; umoci repack --image l:t 2; umoci raw unpack --image l:t \"$0/rootfs\"";
+    let mut sh = tool("sh");
+    succeed(sh.args(["-ec", script]).arg(expected.dir()).current_dir(bench.path("")));
+    let image = Image::none();
+    succeed(bench.command().args(["mkfs", "-q", "--oci", "-d", "l"]).arg(image.path()).arg("32M"));
+    image.check();
+    let mount = image.mount("ro");
+    let views = [expected.dir().join("rootfs"), mount.dir().to_owned()].map(|root| {
+        let mut views = view(&root, i64::MAX);
+        // The root is none of the image's files.
+        views.retain(|path, _| !["", "lost+found"].map(Path::new).contains(&path.as_path()));
+        views
+    });
+    assert!(views[0].contains_key(Path::new("etc/link")), "umoci has unpacked it");
+    compare(&views[0], &views[1]);
+}
+
+/// A layout that is damaged or names what is not read is refused in one line, and no image is made.
+#[test]
+fn a_layout_that_is_wrong_is_refused() {
+    let bench = Bench::empty();
+    let dir = bench.path("layout");
+    layout(&dir);
+    let write = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
+    let refused = |what: &str| {
+        let output = bench.run(["mkfs", "-q", "--oci", "-d", "layout", "image"]);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(what), "{what}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!bench.path("image").exists(), "{what}");
+    };
+    refused("index.json: No such file");
+    write("index.json", "{}");
+    refused("neither an image index nor an image manifest");
+    write("index.json", "[");
+    refused("index.json: ");
+    let image = |layer: Value| {
+        let manifest = json!({"layers": [layer]}).to_string();
+        index(&dir, &[blob(&dir, MANIFEST, manifest.as_bytes())]);
+    };
+    let layer = blob(&dir, LAYER, &[0; 1024]);
+    for (digest, what) in [
+        ("sha256:../../../x", "is no digest"),
+        ("sha256:", "is no digest"),
+        ("sha512:0", "No such file"),
+    ] {
+        let mut other = layer.clone();
+        other["digest"] = digest.into();
+        image(other);
+        refused(what);
+    }
+    let mut short = layer.clone();
+    short["size"] = 1023.into();
+    image(short);
+    refused("is no file of the 1023 bytes");
+    let mut encrypted = layer.clone();
+    encrypted["mediaType"] = format!("{LAYER}+gzip+encrypted").into();
+    image(encrypted);
+    refused("unknown type");
+    let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
+    index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
+    refused("names 2 images, and not one for linux/");
+    // An index that names itself.
+    let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
+    let text_of = json!({"manifests": [own.clone()]}).to_string();
+    write("blobs/sha256/loop", &format!("{text_of:500}"));
+    index(&dir, &[own]);
+    refused("too deep");
+    write("oci-layout", r#"{"imageLayoutVersion":"2.0.0"}"#);
+    refused("version 2.0.0");
+    // Sound, it makes a volume.
+    layout(&dir);
+    index(&dir, &[manifest]);
+    bench.succeed(["mkfs", "-q", "--oci", "-d", "layout", "image"]);
+}
