@@ -105,7 +105,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
         }
         let geometry = target.geometry;
         let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-        if target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
+        if *target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
             return Err(geometry.misaligned(request.pos, request.len));
         }
         if !geometry.is_direct(geometry.copied.reads, request, addresses) {

@@ -108,8 +108,8 @@ pub(crate) struct Target<'a, M> {
     pub(crate) inode: InodeNo,
     /// `i_size`, sampled when the request came.
     pub(crate) size: u64,
-    /// The handle takes only what `O_DIRECT` takes.
-    pub(crate) strict: bool,
+    /// The handle takes only what `O_DIRECT` takes. The simple path does not ask, and so does not load it.
+    pub(crate) strict: &'a bool,
     /// How a file that can change is held until the request is complete.
     pub(crate) live: Option<Holding>,
 }
@@ -306,7 +306,7 @@ pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     generic::read_now(queue, state, target, bufs, request)
 }
 
-/// Starts a [queued read](Request::queued_read) into owned memory.
+/// Starts a [queued](Request::queued) read into owned memory.
 #[inline(always)]
 pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,

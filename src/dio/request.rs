@@ -46,11 +46,11 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// A queued read. Its length is that of the memory that it comes with, which [`submit_read`](super::submit_read) asks where it needs it:
-    /// of memory in several parts that is a sum.
+    /// A queued request. Its length is that of the memory that it comes with, which is asked where it is needed: of memory in several parts
+    /// that is a sum.
     #[inline(always)]
-    pub(crate) fn queued_read(pos: FilePos, flags: DioFlags, token: u64) -> Self {
-        Self { token, ..Self::read(pos, 0, flags) }
+    pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
+        Self { flags, token, ..Self::of(op, pos, 0) }
     }
 
     #[inline(always)]

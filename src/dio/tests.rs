@@ -56,7 +56,7 @@ fn target(map: &Fake) -> Target<'_, Fake> {
         geometry: &GEOMETRY,
         inode: InodeNo(12),
         size: 8 * BLOCK as u64,
-        strict: true,
+        strict: &true,
         live: None,
     }
 }

@@ -12,7 +12,7 @@ pub(crate) use self::of_host::HostHandle;
 pub(crate) use self::of_volume::VolumeFile;
 pub use self::options::FileOptions;
 
-use crate::bio::Memory;
+use crate::bio::{BioOp, Memory};
 use crate::dio::{DioFlags, Rejected, Request};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::host::HostReport;
@@ -212,11 +212,13 @@ impl File {
         flags: DioFlags,
         token: u64,
     ) -> Result<(), Box<Rejected>> {
-        let (memory, request) = (memory.into(), Request::queued_read(pos.into(), flags, token));
+        let pos = pos.into();
+        // Made for each: a request that one of them lends to a function would lie in memory for all.
+        let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
-            Backing::Volume(file) => file.submit_read(queue, memory, request),
-            Backing::Live(file) => file.submit_read(queue, memory, request),
-            Backing::Host(file) => file.submit_read(queue, memory, request),
+            Backing::Volume(file) => file.submit_read(queue, memory, request()),
+            Backing::Live(file) => file.submit_read(queue, memory.into(), request()),
+            Backing::Host(file) => file.submit_read(queue, memory.into(), request()),
         }
     }
 
@@ -318,7 +320,7 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let memory = memory.into();
-        let request = Request::write(pos.into(), memory.len(), flags).token(token);
+        let request = Request::queued(BioOp::Write, pos.into(), flags, token);
         match &self.backing {
             Backing::Live(file) => file.submit_write(queue, memory, request),
             _ => Err(Rejected::boxed(self.read_only(), memory)),

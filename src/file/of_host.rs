@@ -77,7 +77,7 @@ impl HostHandle {
         let Some(lane) = lanes.and_then(|lanes| lanes.get(self.open.file.index(), tenure)) else {
             return Attempt::Unknown(tenure);
         };
-        let target = lane.target(self.strict);
+        let target = lane.target(&self.strict);
         let result = with_queue!(&mut queue.device, device => {
             dio::read_now(device, &mut queue.state, &target, buf, request)
         });
@@ -160,7 +160,7 @@ impl HostHandle {
             self.learn(queue, tenure);
         }
         if let Some(lane) = known(queue.lanes.as_deref()) {
-            let target = lane.target(self.strict);
+            let target = lane.target(&self.strict);
             let result = with_queue!(&mut queue.device, device => {
                 dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
             });
@@ -188,14 +188,16 @@ impl HostHandle {
         {
             let lane = std::rc::Rc::clone(lane);
             let booked = lanes.begin_raw(&lane, &self.open, request.token, request.pos);
-            let request = request.token(booked);
-            let target = lane.target(self.strict);
+            let raw = request.token(booked);
+            let target = lane.target(&self.strict);
             let submitted = with_queue!(&mut queue.device, device => {
-                dio::submit_read(device, &mut queue.state, &target, memory, &request)
+                dio::submit_read(device, &mut queue.state, &target, memory, &raw)
             });
             return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
         }
-        self.submit_first(queue, memory, &request, tenure)
+        // Copied, as above.
+        let first = Request { ..request };
+        self.submit_first(queue, memory, &first, tenure)
     }
 
     /// Learns the way and submits; or submits to the kernel.
@@ -242,7 +244,7 @@ impl HostHandle {
                 // A failed part is read again: perhaps the file has only become shorter.
                 inode: UNTOLD,
                 size,
-                strict: true,
+                strict: &true,
                 live: None,
             };
             let request = request.token(booked);

@@ -112,19 +112,20 @@ impl VolumeFile {
         })
     }
 
+    /// The memory is converted on each way by itself, so that none moves it for another.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,
         queue: &mut Queue,
-        memory: Memory,
+        memory: impl Into<Memory>,
         request: Request,
     ) -> Result<(), Box<Rejected>> {
         if let Err(error) = queue.check(self.volume) {
-            return Err(Rejected::boxed(error, memory));
+            return Err(Rejected::boxed(error, memory.into()));
         }
         let target = self.target();
         with_queue!(&mut queue.device, device => {
-            dio::submit_read(device, &mut queue.state, &target, memory, &request)
+            dio::submit_read(device, &mut queue.state, &target, memory.into(), &request)
         })
     }
 
@@ -136,7 +137,7 @@ impl VolumeFile {
             geometry: &self.geometry,
             inode: self.file.number,
             size: self.file.size,
-            strict: self.strict,
+            strict: &self.strict,
             live: None,
         }
     }

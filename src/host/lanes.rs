@@ -63,7 +63,7 @@ enum Route {
 
 impl Lane {
     #[inline(always)]
-    pub(crate) fn target(&self, strict: bool) -> Target<'_, HostMap> {
+    pub(crate) fn target<'a>(&'a self, strict: &'a bool) -> Target<'a, HostMap> {
         Target {
             map: &*self.map,
             dev: self.dev,

@@ -48,10 +48,8 @@ impl InFlight {
             queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)
         };
         if QUEUES.with(|queues| busy(&queues.borrow())) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                "this thread has requests in flight, whose completions must be taken first",
-            ));
+            let what = "this thread has requests in flight, whose completions must be taken first";
+            return Err(Error::new(ErrorKind::Busy, what));
         }
         Ok(())
     }

@@ -149,19 +149,17 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
     target: &Target<'_, M>,
-    memory: Memory,
+    mut memory: Memory,
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
-    let memory = if target.geometry.copies_reads() {
+    if target.geometry.copies_reads() {
         // The kind is known in the code then, and is not tested again.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
-            Err(memory) => memory,
+            Err(back) => memory = back,
         }
-    } else {
-        memory
-    };
+    }
     let Request { pos, len, token, .. } = *request;
     if len == 0 || pos.0 >= target.size {
         state.outstanding += 1;
@@ -172,7 +170,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
     let geometry = target.geometry;
     let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
-    if target.strict && !geometry.is_aligned(pos, addresses.clone()) {
+    if *target.strict && !geometry.is_aligned(pos, addresses.clone()) {
         return Err(Rejected::boxed(geometry.misaligned(pos, len), memory));
     }
     if matches!(memory, Memory::Flat(_))

@@ -19,13 +19,13 @@ impl LiveFile {
     ) -> Result<(), Memory> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
+        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         let Some(view) = live.view(&queue.views) else {
             return Err(memory);
         };
         let Some(inode) = queue.state.lives.enter(&view.known, keep) else {
             return Err(memory);
         };
-        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         let submitted = if view.takes_overwrites(inode) {
             let target = target_by_metadata(view, live, Some(holding));
             with_queue!(&mut queue.device, device => {

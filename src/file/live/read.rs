@@ -62,10 +62,10 @@ impl LiveFile {
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
+        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         if let Some(view) = live.view(&queue.views)
             && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
-            let holding = Holding { slot: live.index.number, hold: Hold::Lane };
             if let Some(target) = current_target(view, live, inode, Some(holding)) {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_read(device, &mut queue.state, &target, memory, &request)

@@ -33,7 +33,7 @@ pub(super) fn target_by_metadata<'a>(
         geometry: &live.geometry,
         inode: live.number,
         size: view.size_by_metadata(),
-        strict: live.strict,
+        strict: &live.strict,
         live: holding,
     }
 }

@@ -136,13 +136,10 @@ impl LiveFile {
         let Request { pos, len, .. } = request;
         write.pos = pos;
         let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
-        let full = match &result {
-            Ok(more) => {
-                live.stamp_write();
-                live.open.wrote(pos, len, left | *more)
-            }
-            Err(_) => false,
-        };
+        let full = result.as_ref().is_ok_and(|more| {
+            live.stamp_write();
+            live.open.wrote(pos, len, left | *more)
+        });
         self.end_place(left);
         self.leave(queue, hold);
         if result?.contains(CompletionWork::REMAP) {
@@ -205,10 +202,8 @@ impl LiveFile {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
                 // Writes after an append may have made the file longer already.
-                left.set(
-                    CompletionWork::RESERVED,
-                    at == WriteAt::End || left.contains(CompletionWork::GROW),
-                );
+                let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
+                left.set(CompletionWork::RESERVED, reserved);
             }
             _ if at == WriteAt::End => pending.place_ended(),
             _ => {}
@@ -342,10 +337,10 @@ impl LiveFile {
     ) -> Result<(), Box<Rejected>> {
         let live = &*self.0;
         let keep = || Arc::clone(&self.0) as Keep;
+        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         if let Some(view) = live.view(&queue.views)
             && let Some(inode) = queue.state.lives.enter(&view.known, keep)
         {
-            let holding = Holding { slot: live.index.number, hold: Hold::Lane };
             let target = target_by_metadata(view, live, Some(holding));
             if view.takes_overwrites(inode)
                 && let Some(passed) =
@@ -361,12 +356,14 @@ impl LiveFile {
                     }
                     Err(memory) => {
                         queue.state.lives.turn_back(&view.known);
+                        let request = Request { len: memory.len(), ..request };
                         self.submit_write_slowly(queue, memory, request)
                     }
                 };
             }
             queue.state.lives.turn_back(&view.known);
         }
+        let request = Request { len: memory.len(), ..request };
         self.submit_write_slowly(queue, memory, request)
     }
 
