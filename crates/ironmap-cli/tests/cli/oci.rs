@@ -116,7 +116,7 @@ fn an_image_of_umoci_is_what_umoci_unpacks() {
     let mount = image.mount("ro");
     let views = [expected.dir().join("rootfs"), mount.dir().to_owned()].map(|root| {
         let mut views = view(&root, i64::MAX);
-        // The root is none of the image's files.
+        // The root is not a file of the image.
         views.retain(|path, _| !["", "lost+found"].map(Path::new).contains(&path.as_path()));
         views
     });
@@ -124,7 +124,7 @@ fn an_image_of_umoci_is_what_umoci_unpacks() {
     compare(&views[0], &views[1]);
 }
 
-/// A layout that is damaged or names what is not read is refused in one line, and no image is made.
+/// A layout that is damaged or names unsupported blobs is refused in one line, and no image is made.
 #[test]
 fn a_layout_that_is_wrong_is_refused() {
     let bench = Bench::empty();

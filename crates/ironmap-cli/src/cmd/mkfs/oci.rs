@@ -51,7 +51,7 @@ struct Platform {
     os: String,
 }
 
-/// The layers of the image in a directory, the lowest first. `None` for a directory that is no image layout.
+/// The layers of the image in a directory, the lowest first. `None` for a directory that is not an image layout.
 ///
 /// # Errors
 /// A file cannot be read or is not as the specification says; the layout has several images, and not one for this machine; a layer is of an
@@ -87,7 +87,7 @@ pub(super) fn layers(dir: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
     Err(wrong(&path, "is an image index too deep in others"))
 }
 
-/// The image that is there, or the one of several for this machine.
+/// The only image, or of several the image for this machine.
 fn choose<'a>(index: &Path, images: &'a [Descriptor]) -> Result<&'a Descriptor, Failure> {
     if let [image] = images {
         return Ok(image);
