@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::iomap::{Iomap, IomapType};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
 /// From so many ranges on they are to be converted.
@@ -23,6 +23,8 @@ pub(crate) struct Pending {
     /// There are ranges.
     ranges: AtomicBool,
     within: Mutex<Within>,
+    /// See [`Self::order`].
+    order: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -33,9 +35,11 @@ struct Within {
     orphan: bool,
     /// Up to where writes have allocated since then.
     reach: u64,
-    /// Where the last of those ends that are about to make the file longer.
+    /// Where the last append in flight ends.
     appended: u64,
-    /// How many there are.
+    /// Where the last other write in flight ends that makes the file longer.
+    extended: u64,
+    /// How many writes in flight make the file longer.
     growing: u32,
 }
 
@@ -87,6 +91,12 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
+    /// Held by an append while it has a position and may still [give it back](Self::give_back) or [shorten](Self::shorten) it. Otherwise a later append comes after a position
+    /// that nobody writes, and a gap of zeros stays in the file.
+    pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock()
+    }
+
     /// A position after the end of the file, for which the metadata's `size` is known, and after all writes in flight that extend it. It is
     /// reserved until the append has [ended](Self::place_ended). `None` if `is_old` says that a conversion may have changed the size.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
@@ -94,7 +104,7 @@ impl Pending {
         if is_old() {
             return None;
         }
-        let at = within.appended.max(size).max(self.size());
+        let at = within.appended.max(within.extended).max(size).max(self.size());
         within.appended = at.saturating_add(len);
         within.growing += 1;
         Some(at)
@@ -103,18 +113,25 @@ impl Pending {
     /// A write that is not an append will end here; until it [has](Self::place_ended), appends come after it.
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
-        within.appended = within.appended.max(end);
+        within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
     /// An append or another extending write has ended, with any result, and the size says how far it came. After the last
     /// of them the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
-        let mut within = self.within.lock();
-        within.growing -= 1;
-        if within.growing == 0 {
-            within.appended = 0;
-        }
+        self.within.lock().end_place();
+    }
+
+    /// An append will end here and not further.
+    pub(crate) fn shorten(&self, _order: &MutexGuard<'_, ()>, end: u64) {
+        self.within.lock().appended = end;
+    }
+
+    /// An append has not used its position, which the next one gets.
+    pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
+        self.shorten(order, at.0);
+        self.place_ended();
     }
 
     pub(crate) fn set_orphan(&self) {
@@ -197,6 +214,13 @@ impl Pending {
 }
 
 impl Within {
+    fn end_place(&mut self) {
+        self.growing -= 1;
+        if self.growing == 0 {
+            (self.appended, self.extended) = (0, 0);
+        }
+    }
+
     fn insert(&mut self, mut range: Range<u64>) {
         // Most writes follow the one before.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
@@ -307,6 +331,19 @@ mod tests {
         }
         assert_eq!(append(10), 100, "the file ends there again");
         assert_eq!(pending.append(100, 10, || true), None);
+    }
+
+    /// The next append gets a position that was given back, but none that another write has.
+    #[test]
+    fn a_place_that_is_given_back_is_the_next_ones() {
+        let pending = Pending::default();
+        let append = |len| pending.append(100, len, || false).unwrap();
+        assert_eq!((append(10), append(10)), (100, 110));
+        pending.give_back(&pending.order(), FilePos(110));
+        assert_eq!(append(20), 110);
+        pending.extends(125);
+        pending.give_back(&pending.order(), FilePos(110));
+        assert_eq!(append(10), 125);
     }
 
     #[test]

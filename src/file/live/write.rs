@@ -133,7 +133,19 @@ impl LiveFile {
             Ready::Unaligned(_) | Ready::Gap(_) => return self.write_unaligned(queue, write),
             Ready::ByFileSystem => return self.write_by_file_system(queue, write),
         };
-        let Request { pos, len, .. } = request;
+        self.write_prepared(queue, write, hold, (request, left))
+    }
+
+    /// Writes what has blocks, and releases the content.
+    fn write_prepared(
+        &self,
+        queue: &mut Queue,
+        write: &mut Lent<'_>,
+        hold: Hold,
+        (request, left): (Request, CompletionWork),
+    ) -> Result<usize> {
+        let live = &*self.0;
+        let Request { pos, len, flags, .. } = request;
         write.pos = pos;
         let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
         let full = result.as_ref().is_ok_and(|more| {
@@ -190,6 +202,7 @@ impl LiveFile {
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.0.open.pending;
+        let order = (at == WriteAt::End).then(|| pending.order());
         let pos = self.place(at, len, flags)?;
         let mut ready = if self.0.geometry.takes(pos, len) {
             self.prepare_held(queue, pos, wanted)
@@ -201,12 +214,14 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
+                // Fewer blocks than were asked for: the next append comes after these.
+                let end = request.pos.0 + request.len as u64;
+                order.iter().for_each(|order| pending.shorten(order, end));
                 // Writes after an append may have made the file longer already.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
-            _ if at == WriteAt::End => pending.place_ended(),
-            _ => {}
+            _ => order.iter().for_each(|order| pending.give_back(order, pos)),
         }
         ready
     }
@@ -403,18 +418,21 @@ impl LiveFile {
         if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
             return Err(Rejected::boxed(live.geometry.misaligned(pos, len), memory));
         }
+        let write = Self::write_somewhere;
         if !live.geometry.takes(pos, len) || len == 0 {
-            return self.write_at_once(queue, memory, at, &request);
+            return self.write_at_once(queue, memory, at, &request, write);
         }
         let (hold, ready, left) = match self.prepare(queue, at, len, flags) {
             Ok(Ready::Blocks { hold, request, left }) => (hold, request.token(token), left),
-            Ok(_) => return self.write_at_once(queue, memory, at, &request),
+            Ok(_) => return self.write_at_once(queue, memory, at, &request, write),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         if ready.len < len {
-            self.end_place(left);
-            self.leave(queue, hold);
-            return self.write_at_once(queue, memory, at, &request);
+            // The position is kept: a later append may come after it.
+            let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
+                file.write_prepared(queue, lent, hold, (ready, left))
+            };
+            return self.write_at_once(queue, memory, at, &request, write);
         }
         let holding = Holding { slot: live.index.number, hold };
         queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
@@ -445,11 +463,12 @@ impl LiveFile {
         memory: Memory,
         at: WriteAt,
         &Request { flags, token, .. }: &Request,
+        write: impl FnOnce(&Self, &mut Queue, &mut Lent<'_>) -> Result<usize>,
     ) -> Result<FilePos, Box<Rejected>> {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-        let mut write = Lent { bufs: &bufs, at, flags, pos: FilePos(0) };
-        let result = self.write_somewhere(queue, &mut write);
-        let pos = write.pos;
+        let mut lent = Lent { bufs: &bufs, at, flags, pos: FilePos(0) };
+        let result = write(self, queue, &mut lent);
+        let pos = lent.pos;
         drop(bufs);
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
