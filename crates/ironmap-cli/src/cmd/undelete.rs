@@ -232,6 +232,7 @@ fn copy(file: &Deleted, place: &Path, buffer: &mut Buffer) -> Result<(), Failure
     copied.map_err(|error| match error {
         Wrong::Reading(error) => Failure::at(shown(file), &error),
         Wrong::Writing(error) => failed(error),
+        Wrong::Stopped(stopped) => stopped,
     })?;
     let modified = &file.stat.modified;
     let since = Duration::new(u64::try_from(modified.seconds).unwrap_or(0), modified.nanoseconds);
@@ -242,11 +243,14 @@ fn copy(file: &Deleted, place: &Path, buffer: &mut Buffer) -> Result<(), Failure
 enum Wrong {
     Reading(Error),
     Writing(std::io::Error),
+    /// By a signal.
+    Stopped(Failure),
 }
 
 fn copy_content(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
     let mut pos = FilePos(0);
     while let Some(data) = file.next_data(pos) {
+        interrupt::check().map_err(Wrong::Stopped)?;
         let count = file.read_at(&mut *buffer, data).map_err(Wrong::Reading)?;
         let bytes = &buffer[..count];
         if bytes.iter().any(|byte| *byte != 0) {

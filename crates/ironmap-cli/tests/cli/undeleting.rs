@@ -240,3 +240,31 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     assert_eq!(whole("/young"), Some(true), "{found:?}");
     assert_ne!(whole("/old"), Some(true), "{found:?}");
 }
+
+/// A number that was deleted three times had each time the name of then, also where a name comes back.
+#[test]
+fn each_deleted_file_has_the_name_of_its_time() {
+    require!([Need::Root]);
+    let bench = Bench::empty();
+    let image = Image::mke2fs("32M", &["-t", "ext4"]);
+    let mount = image.mount("noatime");
+    let sync = || rustix::fs::syncfs(File::open(mount.dir()).unwrap()).unwrap();
+    let contents = [("alpha", "secretA"), ("beta", "contentB"), ("beta", "contentC")];
+    for (name, content) in contents {
+        fs::write(mount.dir().join(name), content).unwrap();
+        sync();
+        fs::remove_file(mount.dir().join(name)).unwrap();
+        sync();
+    }
+    drop(mount);
+    bench.succeed(["undelete", image.path().to_str().unwrap(), "-o", "out"]);
+    let mut found = BTreeMap::new();
+    for file in fs::read_dir(bench.path("out")).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        let name = name.split('.').next().unwrap().to_owned();
+        found.insert(fs::read_to_string(file.path()).unwrap(), name);
+    }
+    let expected = contents.map(|(name, content)| (content.to_owned(), name.to_owned()));
+    assert_eq!(found, BTreeMap::from(expected));
+}

@@ -66,7 +66,7 @@ impl Deleted {
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
-            return (pos.0 < self.stat.size).then_some(pos);
+            return (pos.0 < self.inode.inline_len().unwrap_or(0) as u64).then_some(pos);
         }
         let size = self.inode.block_size();
         let end = |extent: &Extent| size.pos_of(extent.end()).0;

@@ -26,13 +26,32 @@ const MAX_DEPTH: usize = 256;
 const MAX_BLOCKS: usize = 4 << 20;
 /// How many names of one file are kept.
 const MAX_NAMES: usize = 64;
+/// How many times of one name are kept; of more it is the last ones.
+const MAX_SEEN: usize = 1024;
+/// Types of entries.
+const REGULAR: u8 = 1;
+const DIRECTORY: u8 = 2;
 
 /// A name that a number had.
 struct Name {
     dir: InodeNo,
     name: Box<[u8]>,
-    /// The transaction in whose copy it was in use. `None` for a gap: when it was in use is not known.
-    seen: Option<usize>,
+    /// The type in its entry; 0 where entries have none.
+    kind: u8,
+    /// The transactions in whose copies it was in use, in order. None for a gap: when it was in use is not known.
+    seen: Vec<usize>,
+}
+
+impl Name {
+    /// The last transaction before `end` in which it was in use.
+    fn last_before(&self, end: Option<usize>) -> Option<usize> {
+        let before = self.seen.partition_point(|seen| end.is_none_or(|end| *seen < end));
+        before.checked_sub(1).map(|last| self.seen[last])
+    }
+
+    fn is_of(&self, kind: u8) -> bool {
+        self.kind == 0 || self.kind == kind
+    }
 }
 
 /// The names of the files that are wanted.
@@ -155,33 +174,45 @@ impl Names {
         typed: bool,
     ) {
         let bad = |byte: &u8| matches!(byte, 0 | b'/');
-        let regular_or_directory = !typed || matches!(kind, 1 | 2);
+        let regular_or_directory = !typed || matches!(kind, REGULAR | DIRECTORY);
+        let kind = if typed { kind } else { 0 };
         let is_name = !name.is_empty() && !name.iter().any(bad) && !matches!(name, b"." | b"..");
         if !is_name || !regular_or_directory {
             return;
         }
         let Some(names) = self.wanted.get_mut(&InodeNo(u64::from(number))) else { return };
-        let known = names.iter().position(|known| known.dir == dir && *known.name == *name);
-        match known {
-            // The log is read from its start.
-            Some(known) => names[known].seen = seen.or(names[known].seen),
-            None if names.len() < MAX_NAMES => names.push(Name { dir, name: name.into(), seen }),
-            None => {}
+        let is_known =
+            |known: &Name| known.dir == dir && known.kind == kind && *known.name == *name;
+        let index = names.iter().position(is_known).unwrap_or(names.len());
+        if index == MAX_NAMES {
+            return;
         }
+        if index == names.len() {
+            names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
+        }
+        let known = &mut names[index];
+        // The log is read from its start.
+        let new = seen.filter(|seen| known.seen.last() != Some(seen));
+        if new.is_some() && known.seen.len() == MAX_SEEN {
+            known.seen.remove(0);
+        }
+        known.seen.extend(new);
     }
 
     /// The path that a file had before a transaction.
     pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
-        let (mut number, mut path) = (number, Vec::new());
+        let (mut number, mut path, mut kind) = (number, Vec::new(), REGULAR);
         for _ in 0..MAX_DEPTH {
-            let names = self.wanted.get(&number)?;
-            let before = |name: &&Name| name.seen.zip(end).is_none_or(|(seen, end)| seen < end);
-            let name = names.iter().filter(before).max_by_key(|name| name.seen)?;
+            let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
+            let seen = names.map(|name| (name, name.last_before(end)));
+            // A name that was first in use later was not this file's.
+            let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
+            let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();
             if let Some(above) = self.paths.get(&name.dir) {
                 return Some([&above[..], &path].concat());
             }
-            number = name.dir;
+            (number, kind) = (name.dir, DIRECTORY);
         }
         None
     }
