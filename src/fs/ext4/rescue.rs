@@ -131,7 +131,8 @@ fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
         return Ok(None);
     }
     superblock.copy = group;
-    if superblock.journal_inode.is_some() {
+    // A backup does not say whether the journal needs recovery.
+    if superblock.journal_inode.is_some() || superblock.has_external_journal() {
         superblock.incompat.insert(Incompat::RECOVER);
     }
     Ok(Some(superblock))
