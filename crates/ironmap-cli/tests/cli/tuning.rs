@@ -73,8 +73,7 @@ const WITH_CHECKSUMS: &[&str] = &[
 ];
 
 /// Steps for volumes without.
-const WITHOUT_CHECKSUMS: &[&str] =
-    &["-O ^dir_index", "-O dir_index", "-U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d"];
+const WITHOUT_CHECKSUMS: &[&str] = &["-O dir_index", "-U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d"];
 
 fn fsck(image: &Path) {
     let said = succeed(tool("e2fsck").arg("-fn").arg(image));

@@ -28,7 +28,7 @@ const SETTABLE: Features = Features {
 
 /// The same for switching off.
 const CLEARABLE: Features = Features {
-    compat: Compat::DIR_INDEX.union(Compat::FAST_COMMIT),
+    compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
     ro_compat: RoCompat::READONLY,
 };
@@ -50,7 +50,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("huge_file", "tune2fs and e2fsck -f"),
     ("dir_nlink", "tune2fs and e2fsck -f"),
     ("extra_isize", "tune2fs and e2fsck -f"),
-    ("dir_index", "tune2fs"),
+    ("dir_index", "tune2fs and e2fsck -f"),
     ("metadata_csum_seed", "tune2fs"),
     ("flex_bg", "tune2fs"),
 ];
