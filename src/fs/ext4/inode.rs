@@ -39,6 +39,16 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
+    /// Of these, the flags that a file of another type cannot get: the kernel refuses every later `chattr` on it. Held against a kernel's mount by a
+    /// test.
+    pub(super) fn refused_by(file_type: FileType) -> Self {
+        match file_type {
+            FileType::Directory => Self::empty(),
+            FileType::Regular => Self::DIR_SYNC | Self::TOP_DIR | Self::PROJECT_INHERIT,
+            _ => Self::CHANGEABLE - (Self::NO_DUMP | Self::NO_ATIME),
+        }
+    }
+
     /// The directory's flags that a new file inherits: those about the treatment of content. Flags about directories go to
     /// directories only, and files without content get the fewest. Held against a kernel's mount by a test.
     pub(super) fn inherited_by(file_type: FileType) -> Self {

@@ -113,13 +113,14 @@ impl Ext4 {
     /// Sets the flags that users may change (`chattr`): the others stay as they are.
     ///
     /// # Errors
-    /// `Unsupported` for a flag that would have to convert the file.
+    /// `Unsupported` for a flag that would have to convert the file, or that files of its type do not have.
     pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
         self.operate(|op| {
             let file = op.lock(number);
             let inode = op.inode_to_change(&file)?;
             let changed = inode.flags().symmetric_difference(flags);
-            let refused = changed - InodeFlags::CHANGEABLE;
+            let of_other_types = InodeFlags::refused_by(inode.file_type());
+            let refused = (changed - InodeFlags::CHANGEABLE) | (changed & flags & of_other_types);
             if !refused.is_empty() {
                 let bits = refused.bits();
                 return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
