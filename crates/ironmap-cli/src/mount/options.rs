@@ -12,6 +12,9 @@ use rustix::mount::MountFlags;
 use super::ext4_options;
 use super::nodes::Manner;
 
+/// The largest value of `commit`.
+const MOST_SECONDS: u32 = i32::MAX as u32 / 1000;
+
 /// When a read leaves a time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
@@ -102,8 +105,21 @@ impl Options {
             ("nosuid", None) => self.flag(MountOption::NoSuid, &MountOption::Suid),
             ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
+            // As mount(8) does; later options change it again.
+            ("user" | "users" | "owner" | "group", _) => {
+                self.flag(MountOption::NoSuid, &MountOption::Suid);
+                self.flag(MountOption::NoDev, &MountOption::Dev);
+                if name.starts_with("user") {
+                    self.flag(MountOption::NoExec, &MountOption::Exec);
+                }
+            }
             ("dirsync", None) => self.sync_names = true,
-            ("commit", Some(_)) => self.commit = Some(Duration::from_secs(number()?.into())),
+            ("commit", Some(_)) => {
+                // The kernel's limit: it counts in milliseconds.
+                let seconds = number().ok().filter(|seconds| *seconds <= MOST_SECONDS);
+                let what = || format!("-o {option}: from 0 to {MOST_SECONDS} seconds");
+                self.commit = Some(Duration::from_secs(seconds.ok_or_else(what)?.into()));
+            }
             ("discard", None) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
             ("errors", Some(value)) => {
@@ -119,11 +135,7 @@ impl Options {
                 | "auto"
                 | "noauto"
                 | "nofail"
-                | "user"
-                | "users"
                 | "_netdev"
-                | "group"
-                | "owner"
                 | "nouser"
                 | "comment"
                 | "silent"
