@@ -136,7 +136,7 @@ impl LiveFile {
         self.write_prepared(queue, write, hold, (request, left))
     }
 
-    /// Writes what has blocks, and releases the content.
+    /// Writes a range that has blocks, and releases the content.
     fn write_prepared(
         &self,
         queue: &mut Queue,
