@@ -141,6 +141,8 @@ fn a_layout_that_is_wrong_is_refused() {
     refused("index.json: No such file");
     write("index.json", "{}");
     refused("neither an image index nor an image manifest");
+    write("index.json", r#"{"layers":[],"manifests":[]}"#);
+    refused("an image index and an image manifest at once");
     write("index.json", "[");
     refused("index.json: ");
     let image = |layer: Value| {

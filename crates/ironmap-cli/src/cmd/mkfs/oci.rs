@@ -73,14 +73,20 @@ pub(super) fn layers(dir: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
         let text = read(&path).map_err(|error| Failure::host(path.display(), error))?;
         let document: Document = parse(&path, &text)?;
         match document {
-            Document { layers: Some(layers), .. } => {
+            Document { layers: Some(layers), manifests: None } => {
                 return layers
                     .iter()
                     .map(|layer| blob_of_layer(dir, layer))
                     .collect::<Result<_, _>>()
                     .map(Some);
             }
-            Document { manifests: Some(images), .. } => path = blob(dir, choose(&path, &images)?)?,
+            Document { manifests: Some(images), layers: None } => {
+                path = blob(dir, choose(&path, &images)?)?;
+            }
+            // Tools that read both differ in which of them counts.
+            Document { manifests: Some(_), .. } => {
+                return Err(wrong(&path, "is an image index and an image manifest at once"));
+            }
             _ => return Err(wrong(&path, "is neither an image index nor an image manifest")),
         }
     }
