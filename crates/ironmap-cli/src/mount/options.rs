@@ -296,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn options_for_users_imply_others_up_to_the_later_ones() {
+        use MountOption::{Exec, NoDev, NoExec, NoSuid};
+        for (text, flags) in [
+            ("user", &[NoSuid, NoDev, NoExec][..]),
+            ("suid,users,exec", &[NoSuid, NoDev, Exec]),
+            ("owner", &[NoSuid, NoDev]),
+            ("group", &[NoSuid, NoDev]),
+            ("nouser", &[]),
+        ] {
+            let mut options = Options::default();
+            options.parse(text).unwrap();
+            assert_eq!(options.flags, flags, "{text}");
+        }
+    }
+
+    #[test]
     fn options_of_ext4_are_obeyed_or_refused_with_what_to_do() {
         let mut options = Options::default();
         options.parse("acl,user_xattr,data=ordered,barrier=1,commit=30,errors=remount-ro").unwrap();
@@ -312,7 +328,10 @@ mod tests {
             let refusal = Options::default().parse(option).unwrap_err();
             assert!(refusal.contains(option) && refusal.contains(instead), "{refusal}");
         }
-        assert!(options.parse("errors=never").is_err() && options.parse("commit=x").is_err());
+        for wrong in ["errors=never", "commit=x", "commit=-1", "commit=2147484"] {
+            assert!(options.parse(wrong).is_err(), "{wrong}");
+        }
+        options.parse("commit=2147483").unwrap();
     }
 
     #[test]

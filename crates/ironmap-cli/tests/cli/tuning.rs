@@ -112,7 +112,7 @@ fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
 fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "1024"], &[STEPS, WITH_CHECKSUMS]);
     let rest = &[&STEPS[..8], WITHOUT_CHECKSUMS];
-    same_steps(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg"], rest);
+    same_steps(&["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^dir_index"], rest);
     same_steps(&["-t", "ext2", "-b", "1024", "-O", "^sparse_super,^resize_inode"], rest);
     let few = &[&STEPS[..8]];
     same_steps(&["-t", "ext3", "-b", "2048"], few);
@@ -200,7 +200,8 @@ fn what_cannot_be_done_is_refused_by_name() {
         ("-O mmp", "summed", 3, "use tune2fs"),
         ("-O ^has_journal", "summed", 3, "use tune2fs"),
         ("-O ^metadata_csum", "summed", 3, "use tune2fs"),
-        ("-O ^dir_index", "summed", 3, "use tune2fs"),
+        ("-O ^dir_index", "summed", 3, "e2fsck -f"),
+        ("-O ^dir_index", "groups", 3, "e2fsck -f"),
         ("-O ^64bit", "summed", 3, "use resize2fs"),
         ("-O ^large_file", "summed", 3, "e2fsck -f"),
         ("-O bigalloc", "summed", 3, "when a volume is made"),

@@ -268,3 +268,18 @@ fn each_deleted_file_has_the_name_of_its_time() {
     let expected = contents.map(|(name, content)| (content.to_owned(), name.to_owned()));
     assert_eq!(found, BTreeMap::from(expected));
 }
+
+/// Data in the inode end with the inode, whatever the size of a damaged one says: the rest is a hole.
+#[test]
+fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
+    const SIZE: u64 = 1 << 42;
+    let bench = Bench::with(&["-t", "ext4", "-O", "inline_data,^metadata_csum"]);
+    bench.debugfs(&format!("sif dir/.hidden size {SIZE}"));
+    bench.debugfs("rm dir/.hidden");
+    bench.succeed(["undelete", "image", "*.hidden", "-o", "out"]);
+    let file = File::open(bench.path("out/dir/.hidden")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), SIZE);
+    let mut start = [0; 8];
+    file.read_exact_at(&mut start, 0).unwrap();
+    assert_eq!(&start, b"hidden\0\0");
+}

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate};
 use rustix::process::{Signal, kill_process};
@@ -280,6 +281,8 @@ fn flags_are_shown_and_set() {
         chattr +i file; ! echo over 2>/dev/null > file; ! rm -f file 2>/dev/null; chattr -i file
         $user touch own; $user chattr +d own; lsattr own
         $user chattr +i own 2>/dev/null || echo 'not allowed'
+        for flag in T P D; do chattr +$flag file 2>/dev/null || echo "no $flag"; done
+        lsattr file; chattr +TD dir; lsattr -d dir; chattr -TD dir; lsattr -d dir
         cat file
     "#;
     let run = |dir: &Path| {
@@ -310,7 +313,9 @@ fn free_space_is_given_back() {
         let before = free();
         fs::remove_file(dir.join("large")).unwrap();
         // The kernel reports the last close later, and until then the file keeps its blocks.
+        let begin = Instant::now();
         while free().f_bfree < before.f_bfree + (7 << 20) / before.f_frsize {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{options}: no blocks are freed");
             std::thread::yield_now();
         }
         File::open(&dir).unwrap().sync_all().unwrap();
