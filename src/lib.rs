@@ -228,6 +228,8 @@ pub use file::{File, FileOptions};
 pub use files::Files;
 #[doc(hidden)] // The files of `ironmap undelete`.
 pub use fs::ext4::undelete::Deleted;
+#[doc(hidden)] // For `Volume::resize`.
+pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};
 pub use integrity::{Half, ScrubFinding, Scrubbed};

@@ -24,11 +24,9 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper";
 const RAID: &str = "a member of a Linux RAID array: name the array's device";
 const FAT: &str = "a FAT file system: not supported";
-const XFS: &str = "an XFS file system: not supported yet";
 
 /// In the order of trust: a long magic at a place of its own first, two bytes that may be chance last.
 const MAGICS: &[Magic] = &[
-    magic(0, b"XFSB", XFS),
     magic(0, b"LUKS\xBA\xBE", LUKS),
     magic(65536 + 64, b"_BHRfS_M", "a btrfs file system: not supported"),
     magic(
@@ -58,15 +56,16 @@ const MAGICS: &[Magic] = &[
     magic(0, b"LABELONE", LVM),
     magic(0, &[0xFC, 0x4E, 0x2B, 0xA9], RAID),
     magic(4096, &[0xFC, 0x4E, 0x2B, 0xA9], RAID),
-    magic(0, b"QFI\xFB", "a QCOW2 image: convert it to a raw image first"),
-    magic(0, b"KDMV", "a VMDK image: convert it to a raw image first"),
-    magic(0, b"vhdxfile", "a VHDX image: convert it to a raw image first"),
+    magic(0, b"QFI\xFB", "a qcow2 image: name its format, as in qcow2:FILE"),
+    magic(0, b"KDMV", "a VMDK image: name its format, as in vmdk:FILE"),
+    magic(0, b"# Disk Descripto", "a VMDK image: name its format, as in vmdk:FILE"),
+    magic(0, b"vhdxfile", "a VHDX image: name its format, as in vhdx:FILE"),
     magic(0, b"\xFD7zXZ\0", "compressed with xz: unpack it first"),
     magic(0, &[0x28, 0xB5, 0x2F, 0xFD], "compressed with zstd: unpack it first"),
     magic(0, &[0x1F, 0x8B, 0x08], "compressed with gzip: unpack it first"),
 ];
 
-/// The content of the device, by its magic numbers: `an XFS file system: not supported yet`. `None` where nothing is known.
+/// The content of the device, by its magic numbers: `a btrfs file system: not supported`. `None` where nothing is known.
 #[must_use]
 pub fn probe(device: &dyn Device) -> Option<&'static str> {
     let found = |magic: &&Magic| {
@@ -91,7 +90,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
                 format!("has a partition table: name one, as in @p{first}; {table}")
             }
             (None, Err(error)) => format!("has a damaged partition table: {error}"),
-            (None, Ok(None)) => "holds no ext2, ext3 or ext4 file system".to_owned(),
+            (None, Ok(None)) => "holds no ext2, ext3, ext4 or XFS file system".to_owned(),
         },
     };
     Error::new(ErrorKind::UnknownFormat, what)

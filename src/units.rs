@@ -77,17 +77,17 @@ impl From<u64> for InodeNo {
     }
 }
 
-/// The size of a file-system block: a power of two, 1 KiB to 64 KiB.
+/// The size of a file-system block: a power of two, 512 bytes to 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize {
     shift: u8,
 }
 
 impl BlockSize {
-    /// The block size of `1 << shift` bytes; `None` outside 1 KiB to 64 KiB.
+    /// The block size of `1 << shift` bytes; `None` outside 512 bytes to 64 KiB.
     #[must_use]
     pub const fn from_shift(shift: u8) -> Option<Self> {
-        if shift >= 10 && shift <= 16 { Some(Self { shift }) } else { None }
+        if shift >= 9 && shift <= 16 { Some(Self { shift }) } else { None }
     }
 
     /// log2 of the size in bytes.
@@ -124,6 +124,12 @@ impl BlockSize {
     #[must_use]
     pub const fn offset_of(self, block: FsBlock) -> DevOffset {
         DevOffset(block.0 << self.shift)
+    }
+
+    /// The block at a device offset.
+    #[must_use]
+    pub const fn fs_block_of(self, offset: DevOffset) -> FsBlock {
+        FsBlock(offset.0 >> self.shift)
     }
 
     /// How many blocks hold `bytes`, rounded up.

@@ -174,7 +174,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {
         let image = Image::in_memory("32M", &["-t", "ext4", "-b", "4096"]);
         let mode = OpenMode { write: true, ..OpenMode::default() };
-        let data = BlockFile::open(&image.location().data().path, &mode).unwrap();
+        let data = BlockFile::open(image.location().data().path().unwrap(), &mode).unwrap();
         let data = open_engine(data, engine).unwrap().device;
         let tags: Arc<dyn Device> = Arc::new(Ram::new(1 << 20));
         format(&data, Some(&tags), &FormatOptions::default(), &mut |_, _| {}).unwrap();

@@ -3,8 +3,10 @@
 #[path = "../../tests/integrity/damage.rs"]
 #[allow(dead_code, reason = "each user has its own part")]
 mod damage;
+mod image;
 #[path = "../../tests/hostile/mutate.rs"]
 mod mutate;
+mod nbd;
 #[path = "../../tests/hostile/repair.rs"]
 mod repair;
 #[path = "../../tests/common/rng.rs"]
@@ -17,10 +19,13 @@ mod spots;
 #[path = "../../tests/integrity/stand.rs"]
 #[allow(dead_code, reason = "each user has its own part")]
 mod stand;
+#[path = "../../tests/hostile_xfs/structures.rs"]
+mod structures;
 #[path = "../../tests/hostile/visit.rs"]
 mod visit;
 #[path = "../../tests/hostile/volume.rs"]
 mod volume;
+mod xfs;
 
 use std::cell::RefCell;
 
@@ -29,7 +34,10 @@ use arbitrary::Arbitrary;
 use self::mutate::Change;
 use self::scratch::Scratch;
 pub use self::damage::Damage as IntegrityDamage;
+pub use self::image::ImageDamage;
+pub use self::nbd::Replies;
 pub use self::spots::Target;
+pub use self::xfs::XfsDamage;
 use self::visit::{seen, visit};
 use self::volume::Base;
 

@@ -6,19 +6,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
-use super::{DeviceProtection, Limits};
+use super::{DeviceProtection, Limits, whole_pages};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
 /// The alignment that every image file is assumed to accept: pages.
-const PAGE: u32 = 4096;
+pub(super) const PAGE: u32 = 4096;
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
@@ -72,10 +72,10 @@ impl BlockFile {
     pub fn open(path: &Path, mode: &OpenMode) -> Result<Self> {
         let stat =
             rustix::fs::stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?;
-        let is_device = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-            rustix::fs::FileType::BlockDevice => true,
-            rustix::fs::FileType::RegularFile => false,
-            rustix::fs::FileType::CharacterDevice => return Self::open_namespace(path, mode),
+        let is_device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            FileType::CharacterDevice => return Self::open_namespace(path, mode),
             _ => {
                 return Err(Error::invalid(format!(
                     "{}: neither a block device nor an image file",
@@ -334,6 +334,21 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
+    /// Zeros of a block device are written by the kernel or by the device itself; those of an image are a hole.
+    pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        const SECTOR: u64 = 512;
+        if !self.is_device {
+            return self.discard(at, len);
+        }
+        let pos = self.absolute(at);
+        let zeroed = if pos.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR) {
+            crate::sys::zero_out(self.fd(), pos, len)
+        } else {
+            Err(Errno::EOPNOTSUPP)
+        };
+        zeroed.map_err(|errno| self.failed("zeros", errno, pos))
+    }
+
     fn failed(&self, what: &str, errno: Errno, at: u64) -> Error {
         Error::io(errno, format!("{}: {what} at {at}", self.path.display()))
     }
@@ -406,7 +421,9 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         logical_block,
         physical_block: number("physical_block_size").unwrap_or(logical_block),
         // sysfs gives the mask of the address bits that must be zero.
-        dma_align: number("dma_alignment").map_or(logical_block, |mask| mask + 1),
+        dma_align: number("dma_alignment")
+            .map_or(logical_block, |mask| mask + 1)
+            .max(whole_pages::least_align(&queue.join(".."))),
         max_transfer: number("max_sectors_kb")
             .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
             .max(PAGE),
@@ -430,6 +447,10 @@ fn file_limits(file: &File, direct: bool) -> Limits {
     {
         logical_block = statx.stx_dio_offset_align;
         dma_align = statx.stx_dio_mem_align;
+    }
+    // The file system hands on the memory that it gets.
+    if direct && let Ok(stat) = rustix::fs::fstat(file) {
+        dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
     }
     Limits {
         logical_block,
@@ -500,6 +521,14 @@ macro_rules! through_file {
 
         fn discard(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
             self.file.discard(at, len)
+        }
+
+        fn write_zeroes(
+            &self,
+            at: $crate::units::DevOffset,
+            len: u64,
+        ) -> $crate::error::Result<()> {
+            self.file.write_zeroes(at, len)
         }
     };
 }

@@ -52,8 +52,7 @@ impl FromStr for CrashState {
 pub struct Crashes {
     base: Ram,
     log: Log,
-    /// In logical blocks.
-    atomic: Range<u64>,
+    atomic: Vec<Atomic>,
     /// How far the log was followed for the last state, and the base with what no later entry can take back.
     fates: Fates,
     durable: Ram,
@@ -64,15 +63,23 @@ impl Crashes {
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
-        Self { base: base.snapshot(), log, atomic: 0..0, fates, durable: base.snapshot() }
+        Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
     /// The same for a device that never tears writes to a range: all of the write is present or nothing. The
     /// reason: ext4's superblock has 1024 bytes and one checksum, and Linux does not mount a torn one.
     #[must_use]
-    pub fn with_atomic(mut self, range: Range<DevOffset>) -> Self {
+    pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
+        self.with_atomic_blocks(range, u64::MAX)
+    }
+
+    /// The same for a device that never tears the blocks of this many bytes in a range. The reason: XFS does not recover a torn block of
+    /// metadata. Of a block in several ranges the first range counts.
+    #[must_use]
+    pub fn with_atomic_blocks(mut self, range: Range<DevOffset>, block: u64) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
-        self.atomic = range.start.0 / unit..range.end.0.div_ceil(unit);
+        let sectors = range.start.0 / unit..range.end.0.div_ceil(unit);
+        self.atomic.push(Atomic { sectors, block: (block / unit).max(1) });
         self
     }
 
@@ -129,15 +136,29 @@ impl Crashes {
     }
 }
 
+/// Blocks that are not torn, in logical blocks of the device.
+#[derive(Debug)]
+struct Atomic {
+    sectors: Range<u64>,
+    block: u64,
+}
+
+impl Atomic {
+    /// The first sector of the block with this one: all sectors of a block share its fate.
+    fn first(&self, sector: u64) -> Option<u64> {
+        let (start, block) = (self.sectors.start, self.block);
+        self.sectors.contains(&sector).then(|| start + (sector - start) / block * block)
+    }
+}
+
 /// A random part of a request: mostly all of it or nothing, and now and then any of its sectors. Some states keep most requests
 /// and some few.
-fn some(state: u64, entry: u64, atomic: &Range<u64>) -> impl Fn(u64) -> bool {
+fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
     let torn = mix(seed, 1).is_multiple_of(4);
     move |sector| {
-        // A write that cannot be torn shares the fate of its first sector.
-        let sector = if atomic.contains(&sector) { atomic.start } else { sector };
+        let sector = atomic.iter().find_map(|atomic| atomic.first(sector)).unwrap_or(sector);
         if torn { mix(seed, 2 + sector).is_multiple_of(2) } else { kept }
     }
 }
@@ -407,6 +428,22 @@ mod tests {
             .collect();
         assert_eq!(states.len(), 8, "{states:?}");
         assert!(states.iter().all(|sectors| sectors[1] == sectors[2]), "{states:?}");
+    }
+
+    #[test]
+    fn atomic_blocks_are_torn_only_between_them() {
+        let log = [write(9, 5, 7, false)].into_iter().collect();
+        let bytes = |sector: u64| DevOffset(sector * SECTOR as u64);
+        let crashes = Crashes::new(&base(), log);
+        let mut crashes = crashes.with_atomic_blocks(bytes(8)..bytes(SECTORS), 2 * SECTOR as u64);
+        let states: BTreeSet<_> = crashes
+            .names(1, 200)
+            .into_iter()
+            .map(|name| sectors(&crashes.state(name))[8..14].to_vec())
+            .collect();
+        assert_eq!(states.len(), 8, "{states:?}");
+        let is_whole = |sectors: &Vec<u8>| sectors[2..].chunks(2).all(|pair| pair[0] == pair[1]);
+        assert!(states.iter().all(is_whole), "{states:?}");
     }
 
     /// The name of a state alone reproduces it, in any order.

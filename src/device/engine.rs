@@ -31,22 +31,28 @@ pub enum Engine {
     Dax,
     /// File data completes at once without being read: measures the engine itself.
     Null,
+    /// Requests to an NBD server: of its exports, and of nothing else.
+    Nbd,
+    /// Requests to an image of a virtual machine, and to nothing else.
+    Image,
 }
 
 impl Engine {
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 8] = [
         (Self::Auto, "auto"),
         (Self::Psync, "psync"),
         (Self::IoUring, "io_uring"),
         (Self::IoUringPoll, "io_uring_poll"),
         (Self::Dax, "dax"),
         (Self::Null, "null"),
+        (Self::Nbd, "nbd"),
+        (Self::Image, "image"),
     ];
 
     /// Whether requests complete within the call that submits them, so that there is no depth to speak of.
     #[must_use]
     pub fn is_immediate(self) -> bool {
-        matches!(self, Self::Psync | Self::Dax | Self::Null)
+        matches!(self, Self::Psync | Self::Dax | Self::Null | Self::Image)
     }
 }
 
@@ -80,6 +86,14 @@ pub struct OpenedEngine {
     pub notices: Vec<String>,
 }
 
+fn not_nbd() -> Error {
+    Error::invalid("the engine nbd is for exports of NBD servers, and they need no other")
+}
+
+fn not_image() -> Error {
+    Error::invalid("the engine image is for images of virtual machines, and they need no other")
+}
+
 /// A queue that serves no device of its own, but the files that are [attached](super::DeviceQueue::attach) to it.
 ///
 /// # Errors
@@ -103,6 +117,8 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
         Engine::Dax => Err(Error::invalid("dax needs an image of its own")),
+        Engine::Nbd => Err(not_nbd()),
+        Engine::Image => Err(not_image()),
     }
 }
 
@@ -149,6 +165,8 @@ pub fn open_engine(file: BlockFile, engine: Engine) -> Result<OpenedEngine> {
         }
         Engine::IoUring => (uring(false)?, Engine::IoUring),
         Engine::IoUringPoll => (uring(true)?, Engine::IoUringPoll),
+        Engine::Nbd => return Err(not_nbd()),
+        Engine::Image => return Err(not_image()),
     };
     Ok(OpenedEngine { device, engine, notices })
 }

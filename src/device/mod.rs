@@ -9,9 +9,11 @@ mod durability;
 mod engine;
 mod files;
 mod identity;
+pub mod image;
 mod joined;
 mod layered;
 mod limits;
+pub mod nbd;
 mod null;
 mod nvme;
 mod owner;
@@ -26,11 +28,13 @@ mod runs;
 mod sim;
 mod space;
 mod uring;
+mod whole_pages;
 #[cfg(all(test, shuttle))]
 mod yielding;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -113,11 +117,39 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
+    /// Makes a range read as zeros without sending them. Position and length are as [`limits`](Self::limits) ask for; durable as a write is. It
+    /// may take longer than one write, but not than writing zeros.
+    ///
+    /// # Errors
+    /// `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After another error any part may be zeros.
+    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
+    }
+
+    /// From now on a device that connects again asks the fence before it writes anything; without one, no longer. For other devices it means
+    /// nothing.
+    fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
+        let _ = fence;
+    }
+
     /// A queue for the calling thread, with slots of its own.
     ///
     /// # Errors
     /// `Io` where the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
+}
+
+/// The block by which nodes see whose a device is. While a connection is lost, another node may take the device: writes that were kept or had no
+/// answer would then go over its data.
+pub trait Fence: Send + Sync + fmt::Debug {
+    /// Where the block is on the device, and its length.
+    fn place(&self) -> (DevOffset, usize);
+
+    /// Takes the content of the block, and puts the content that is to be written, durably, before anything else.
+    ///
+    /// # Errors
+    /// `Busy` for a device that another node has taken: nothing is written.
+    fn confirm(&self, block: &mut [u8]) -> Result<()>;
 }
 
 /// How a queue is made.

@@ -250,6 +250,10 @@ impl Device for Ram {
         self.content.discard(at, len).map_err(|_| outside("discard", at, len))
     }
 
+    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.discard(at, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
         let transfer = RamTransfer(Arc::clone(&self.content));
         Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))

@@ -139,13 +139,13 @@ pub(crate) struct State {
     waited: bool,
     /// Requests that [`wait`] counted as complete though the device had cut them short. Counted where that is met, so that clean
     /// completions pay nothing for it.
-    owed: usize,
+    counted_early: usize,
     /// Bounce buffers.
     pool: Pool,
     /// Of the last request that had one, to be filled again.
     spare_plan: Vec<Iomap>,
     /// Files that can change.
-    pub(crate) lives: QueueFiles,
+    pub(crate) files: QueueFiles,
     events: Arc<Events>,
 }
 
@@ -161,10 +161,10 @@ impl State {
             fresh: false,
             outstanding: 0,
             waited: false,
-            owed: 0,
+            counted_early: 0,
             pool: Pool::default(),
             spare_plan: Vec::new(),
-            lives: QueueFiles::default(),
+            files: QueueFiles::default(),
             events,
         }
     }
@@ -249,7 +249,7 @@ impl Drop for State {
         // The device has ended them, or they are leaked and no longer here; nobody is told, but others wait for their ranges.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
-        splits.chain(shorts).for_each(|completing| self.lives.abandon(completing));
+        splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
     }
 }
 
@@ -346,7 +346,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
         match queue.pop_whole() {
             Some(Ok(Whole { token, slot, memory })) => {
                 if let Some(slot) = slot {
-                    state.lives.leave(slot, Hold::Lane);
+                    state.files.leave(slot, Hold::Lane);
                 }
                 state.outstanding -= 1;
                 let result = Ok(memory.len());
@@ -366,7 +366,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                     state.fresh = true;
                     return Some(completion);
                 }
-                if state.owed == 0 || !(Io { queue, state }).wait_for_owed() {
+                if state.counted_early == 0 || !(Io { queue, state }).wait_for_counted() {
                     return None;
                 }
             }
@@ -405,28 +405,30 @@ impl<Q: DeviceQueue> Io<'_, Q> {
     #[inline(never)]
     fn unclean(&mut self, done: Done) {
         if !matches!(done.bio.end, BioEnd::Part { part, .. } if part != COPY) {
-            self.state.owed += usize::from(self.state.waited);
+            self.state.counted_early += usize::from(self.state.waited);
         }
-        let there = |state: &State| state.finished.len() + state.lives.unsynced();
+        let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
         // Requests that it completed can be popped, now or after a sync.
-        self.state.owed = self.state.owed.saturating_sub(there(self.state) - before);
+        self.state.counted_early =
+            self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until one of the requests that are owed has completed. After an error nothing is owed: the next [`wait`] meets it again,
+    /// Waits until one of the requests that were counted early has completed. After an error none is counted: the next [`wait`] meets it again,
     /// and tells it.
     #[cold]
     #[inline(never)]
-    fn wait_for_owed(&mut self) -> bool {
+    fn wait_for_counted(&mut self) -> bool {
         while self.queue.in_flight() > 0 && self.queue.wait(1).is_ok() {
             self.take_completed();
             if !self.state.finished.is_empty() {
-                self.state.owed = self.state.owed.saturating_sub(self.state.finished.len());
+                self.state.counted_early =
+                    self.state.counted_early.saturating_sub(self.state.finished.len());
                 return true;
             }
         }
-        self.state.owed = 0;
+        self.state.counted_early = 0;
         false
     }
 
@@ -465,7 +467,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
     }
     loop {
         Io { queue, state }.take_completed();
-        let missing = min.saturating_sub(state.finished.len() + state.lives.unsynced());
+        let missing = min.saturating_sub(state.finished.len() + state.files.unsynced());
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
@@ -477,7 +479,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
 /// Submits queued requests and collects completions, without waiting.
 #[inline]
 pub(crate) fn poll<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Result<()> {
-    (state.waited, state.owed) = (false, 0);
+    (state.waited, state.counted_early) = (false, 0);
     queue.commit().map_err(hand_over_failed)
 }
 

@@ -4,7 +4,12 @@ use bitflags::bitflags;
 
 use super::Timestamp;
 use crate::error::{Error, Result};
+use crate::iomap::WriteIntent;
 use crate::setters::setters;
+
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
 
 /// The treatment of a symbolic link that the whole path names. There is no third one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +195,27 @@ pub enum KeepSetId {
     No,
     /// They stay: the change is made for someone with `CAP_FSETID`.
     Yes,
+}
+
+impl KeepSetId {
+    /// As a write is meant.
+    pub(crate) fn asked(intent: WriteIntent) -> Self {
+        if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
+    }
+
+    /// The mode afterwards.
+    pub(crate) fn of(self, mode: u32) -> u32 {
+        match self {
+            Self::No => unprivileged(mode),
+            Self::Yes => mode,
+        }
+    }
+}
+
+/// A mode without the bits that give a program's users its owner's rights. Without the right to execute, the group's means something else.
+fn unprivileged(mode: u32) -> u32 {
+    let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
+    mode & !(SET_USER | group)
 }
 
 /// The change of a range of bytes by `fallocate`.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bitflags::bitflags;
 
+use super::check::{Progress, Report};
 use super::file_ops::Held;
 use super::inode::{Inode, InodeOps};
 use super::{
@@ -25,7 +26,7 @@ bitflags! {
     /// Abilities of a file system. An operation without its ability gives `Unsupported` or `ReadOnly`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
-        /// It is open for writing.
+        /// It is open for writing: data of files can be overwritten.
         const WRITE = 0x1;
         /// A [sync](FileSystem::sync) that has returned survives a crash, and a crash leaves the tree whole.
         const JOURNAL = 0x2;
@@ -37,6 +38,8 @@ bitflags! {
         const PROJECTS = 0x10;
         /// [Inode flags](InodeFlags) can be set.
         const FLAGS = 0x20;
+        /// Metadata can change: names, sizes, attributes, the blocks of a file. Without it a write stays within the data that a file has.
+        const METADATA = 0x40;
     }
 }
 
@@ -63,6 +66,15 @@ pub trait FileSystem: Any + Send + Sync {
         Vec::new()
     }
 
+    /// Checks all metadata, as the recovery of the journal leaves them; nothing is written. `progress` is told how far it is.
+    ///
+    /// # Errors
+    /// No error for faults of the volume: the report has them. `Unsupported` for a format without a check; errors of the device at the
+    /// superblock, and of memory allocation.
+    fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        Err(Error::unsupported(format!("a check of {}", self.format())))
+    }
+
     /// The cost of writing so far.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
@@ -73,6 +85,15 @@ pub trait FileSystem: Any + Send + Sync {
     /// # Errors
     /// `NotFound` where no file has it, or the file has no name any more; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
+
+    /// The inode with a number that the volume itself gave: that of an entry of a directory, or of an inode that was read. A format need not
+    /// look such a number up in its tables of inodes.
+    ///
+    /// # Errors
+    /// As [`inode`](Self::inode).
+    fn known_inode(&self, number: InodeNo) -> Result<Inode> {
+        self.inode(number)
+    }
 
     /// Looks at an inode while nobody changes it, also at one without a name that someone [holds](Self::hold). Users call
     /// [`inspect`](#method.inspect).
@@ -120,7 +141,8 @@ pub trait FileSystem: Any + Send + Sync {
     /// As [`hold`](Self::hold); `NotFound` too where its number is another file's by now.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
-    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
+    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode, from which the umask of `who` is taken; a symbolic
+    /// link has them whole.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.

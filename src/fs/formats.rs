@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Clock, FileSystem, ext4};
+use super::{Clock, FileSystem, ext4, xfs};
 use crate::device::Device;
 use crate::error::Result;
 use crate::events::Events;
 
 /// All formats, in the order in which a device is asked for them.
-pub const FORMATS: &[Format] = &[ext4::FORMAT];
+pub const FORMATS: &[Format] = &[ext4::FORMAT, xfs::FORMAT];
 
 /// A format of file systems.
 #[non_exhaustive]

@@ -1,6 +1,8 @@
 //! File systems. [`FileSystem`] is what all of them are to their users; each format has a folder here and a row in the table of [`FORMATS`].
 
 mod arguments;
+mod block;
+pub mod check;
 #[doc(hidden)] // One format's own: reached by `Volume::ext4`, and changed with the format's code.
 pub mod ext4;
 mod file_ops;
@@ -9,8 +11,11 @@ mod formats;
 #[doc(hidden)] // Leases and maps of mounted file systems, for the program and the tests.
 pub mod host;
 mod inode;
+mod layout;
 pub(crate) mod path;
 mod types;
+#[doc(hidden)] // One format's own.
+pub mod xfs;
 
 pub use arguments::{
     Access, Clock, Credentials, DirCursor, Fallocate, Follow, FreeSpace, InodeFlags, KeepSetId,

@@ -25,7 +25,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     path: &[u8],
     follow: Follow,
 ) -> Result<Inode> {
-    let mut dir = fs.inode(from)?;
+    let root = fs.root();
+    let mut dir = if from == root { fs.known_inode(root)? } else { fs.inode(from)? };
     if !path.is_empty() && dir.file_type() != FileType::Directory {
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
@@ -35,7 +36,7 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();
-        if name != b"." && (name != b".." || dir.number() != fs.root()) {
+        if name != b"." && (name != b".." || dir.number() != root) {
             let last = behind.is_empty();
             let found = fs.lookup(dir.number(), name)?;
             if found.file_type() == FileType::Symlink && !(last && follow == Follow::NotLast) {
@@ -45,7 +46,7 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
                 }
                 let mut target = found.read_link()?;
                 if target.first() == Some(&b'/') {
-                    dir = fs.inode(fs.root())?;
+                    dir = fs.known_inode(root)?;
                 }
                 target.extend_from_slice(behind);
                 (text, at) = (Cow::Owned(target), 0);

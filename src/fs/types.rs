@@ -51,6 +51,20 @@ impl FileType {
             Self::Socket => 0o140_000,
         }
     }
+
+    /// The type that the code of a directory entry stands for: ext4 and XFS have the same ones.
+    pub(crate) const fn from_entry(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Regular,
+            2 => Self::Directory,
+            3 => Self::CharDevice,
+            4 => Self::BlockDevice,
+            5 => Self::Fifo,
+            6 => Self::Socket,
+            7 => Self::Symlink,
+            _ => return None,
+        })
+    }
 }
 
 /// A point in time: seconds since 1970 (negative before) and nanoseconds below one second.

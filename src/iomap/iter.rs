@@ -34,6 +34,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         self
     }
 
+    #[inline(always)]
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
@@ -63,6 +64,8 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
+    // Inlined: a read does not ask then where a write would go.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
             return None;

@@ -1,5 +1,5 @@
-//! Where a volume is: `DEVICE`, `IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them; `noload:` before it leaves
-//! its journal alone.
+//! Where a volume is: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them; `noload:`
+//! before it leaves its journal alone.
 
 mod open;
 
@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(crate) use self::open::refuse_to_write;
 pub use self::open::{Halves, LocationOptions, OpenLocation};
 
+use crate::device::image;
+use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, Device, OpenMode, Psync};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::partition::{Partition, PartitionTable};
@@ -40,13 +42,25 @@ pub enum Location {
     NoLoad(Box<Self>),
 }
 
-/// A block device or image, and the part of it that is used. It has no other parts.
+/// A block device, image or export, and the part of it that is used. It has no other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Path of the block device or image.
-    pub path: PathBuf,
+    /// The device, image or export.
+    pub medium: Medium,
     /// The part in use.
     pub part: Part,
+}
+
+/// A device, image or export: it holds the bytes of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Medium {
+    /// The path of a block device or image.
+    File(PathBuf),
+    /// An export of an NBD server.
+    Nbd(Box<nbd::Address>),
+    /// An image of a virtual machine.
+    Image(image::Address),
 }
 
 /// A part of a device.
@@ -106,7 +120,11 @@ impl Location {
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
-            path: path(&site.path).unwrap_or_else(|| site.path.clone()),
+            medium: match &site.medium {
+                Medium::File(file) => Medium::File(path(file).unwrap_or_else(|| file.clone())),
+                Medium::Nbd(address) => Medium::Nbd(Box::new(address.with_path(path))),
+                Medium::Image(address) => Medium::Image(address.with_path(path)),
+            },
             part: site.part,
         };
         match self {
@@ -127,6 +145,16 @@ impl Location {
         }
     }
 
+    /// The path of a block device or image that the volume has all to itself: no part of one, no export, no integrity device.
+    #[must_use]
+    pub fn whole_file(&self) -> Option<&Path> {
+        match self {
+            Self::Plain(Site { medium: Medium::File(path), part: Part::Whole }) => Some(path),
+            Self::NoLoad(inner) => inner.whole_file(),
+            _ => None,
+        }
+    }
+
     /// Where the tags of an integrity device are, if not on [`data`](Self::data).
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
@@ -139,29 +167,57 @@ impl Location {
 }
 
 impl Site {
-    /// Reads a site as a user writes it: `PATH`, `PATH@OFFSET` (decimal or `0x…`, with an optional `K`, `M` or `G`), or
-    /// `PATH@pN`. A path that exists as it stands, `@` and all, is that path.
+    /// All of a block device or image.
+    #[must_use]
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self { medium: Medium::File(path.into()), part: Part::Whole }
+    }
+
+    /// The path of the block device or image, if it is one of this machine.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match &self.medium {
+            Medium::File(path) => Some(path),
+            Medium::Nbd(_) | Medium::Image(_) => None,
+        }
+    }
+
+    /// Reads a site as a user writes it: `PATH`, the [address](nbd::Address) of an export or that of an [image](image::Address), after it `@OFFSET` (decimal or `0x…`, with an optional `K`,
+    /// `M` or `G`) or `@pN` for a part. A path that exists as it stands, `@` and all, is that path.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
+    /// `InvalidInput` for an empty path, a wrong address, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
-        if text.is_empty() {
+        let bytes = text.as_bytes();
+        if bytes.is_empty() {
             return Err(Error::invalid("the path of the volume is empty"));
         }
-        let whole = || Self { path: text.into(), part: Part::Whole };
-        let bytes = text.as_bytes();
-        let Some(at) = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > 0) else {
-            return Ok(whole());
+        let is_address = nbd::Address::is_one(bytes);
+        let image = image::Address::prefix_of(bytes);
+        let prefix = image.map_or(0, |(_, len)| len);
+        let file = &bytes[prefix..];
+        if file.is_empty() {
+            return Err(Error::invalid(format!("{}: the file is missing", text.display())));
+        }
+        let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
+        let exists = || Path::new(OsStr::from_bytes(file)).exists();
+        let at = at.filter(|_| is_address || !exists());
+        let part = |at| std::str::from_utf8(&bytes[at + 1..]).ok().and_then(parse_part);
+        let (medium, part) = match at.and_then(|at| Some((at, part(at)?))) {
+            Some((at, part)) => (&bytes[..at], part?),
+            None => (bytes, Part::Whole),
         };
-        if Path::new(text).exists() {
-            return Ok(whole());
-        }
-        let path = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
-        match std::str::from_utf8(&bytes[at + 1..]).ok().and_then(parse_part) {
-            Some(Ok(part)) => Ok(Self { path, part }),
-            Some(Err(error)) => Err(error),
-            None => Ok(whole()),
-        }
+        let medium = OsStr::from_bytes(medium);
+        let medium = if is_address {
+            let address = medium.to_str().ok_or_else(|| Error::invalid("the address is not UTF-8"));
+            Medium::Nbd(Box::new(address?.parse()?))
+        } else if let Some((format, len)) = image {
+            let path = OsStr::from_bytes(&medium.as_bytes()[len..]).into();
+            Medium::Image(image::Address { format, path })
+        } else {
+            Medium::File(medium.into())
+        };
+        Ok(Self { medium, part })
     }
 
     /// First byte and length of the part, after the partition table where it names a partition; `None` for the whole.
@@ -173,14 +229,26 @@ impl Site {
         if self.part == Part::Whole {
             return Ok(None);
         }
-        let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
-        let device = Psync::new(Arc::new(BlockFile::open(&self.path, &mode)?));
-        let window = match self.part {
-            Part::Whole => return Ok(None),
-            Part::Offset(offset) => rest(device.size(), offset),
-            Part::Partition(number) => partition(&device, number),
-        };
-        window.map(Some).context(|| self.path.display())
+        match &self.medium {
+            Medium::File(path) => {
+                let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
+                let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
+                self.part.of(&device).context(|| &self.medium)
+            }
+            Medium::Nbd(address) => self.part.of(&Nbd::open(address, false)?).context(|| address),
+            Medium::Image(address) => self.part.of(&*image::look(address)?).context(|| address),
+        }
+    }
+}
+
+impl Part {
+    /// First byte and length of this part of a device; `None` for the whole.
+    fn of(self, device: &dyn Device) -> Result<Option<(u64, u64)>> {
+        match self {
+            Self::Whole => Ok(None),
+            Self::Offset(offset) => rest(device.size(), offset).map(Some),
+            Self::Partition(number) => partition(device, number).map(Some),
+        }
     }
 }
 
@@ -267,9 +335,19 @@ impl fmt::Display for Location {
     }
 }
 
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Nbd(address) => address.fmt(f),
+            Self::Image(address) => address.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
+        self.medium.fmt(f)?;
         match self.part {
             Part::Whole => Ok(()),
             Part::Offset(offset) => write!(f, "@{offset}"),
@@ -284,7 +362,7 @@ mod tests {
 
     fn part(text: &str) -> (String, Part) {
         let site = Site::parse(OsStr::new(text)).unwrap();
-        (site.path.display().to_string(), site.part)
+        (site.medium.to_string(), site.part)
     }
 
     #[test]
@@ -322,7 +400,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let at = |part| Site { path: path.clone(), part }.window();
+        let at = |part| Site { part, ..Site::file(&path) }.window();
         assert_eq!(at(Part::Offset(1000)).unwrap(), Some((1000, 3096)));
         assert_eq!(at(Part::Offset(4096)).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(at(Part::Partition(1)).unwrap_err().kind(), ErrorKind::NotFound);
@@ -346,9 +424,44 @@ mod tests {
     }
 
     #[test]
+    fn an_address_has_parts_too() {
+        let site = |text: &str| Site::parse(OsStr::new(text));
+        for (text, address, part) in [
+            ("nbd://host/e@p2", "nbd://host/e", Part::Partition(2)),
+            ("nbd+unix:///?socket=/s@1M", "nbd+unix:///?socket=/s", Part::Offset(1 << 20)),
+            ("nbd://host/e%40p2", "nbd://host/e%40p2", Part::Whole),
+        ] {
+            let site = site(text).unwrap();
+            assert_eq!((site.medium.to_string().as_str(), site.part), (address, part));
+            assert_eq!(site.path(), None);
+        }
+        assert!(site("nbd+vsock://2/e").is_err(), "no file has such a name by chance");
+        assert_eq!(site("./nbd://host").unwrap().path(), Some(Path::new("./nbd://host")));
+    }
+
+    #[test]
+    fn the_format_of_an_image_is_named_by_its_prefix() {
+        let site = |text: &str| Site::parse(OsStr::new(text));
+        for (text, format, part) in [
+            ("qcow2:/a/b.qcow2@p2", image::ImageFormat::Qcow2, Part::Partition(2)),
+            ("vmdk:b.vmdk", image::ImageFormat::Vmdk, Part::Whole),
+            ("vhdx:me@home/b@1M", image::ImageFormat::Vhdx, Part::Offset(1 << 20)),
+        ] {
+            let site = site(text).unwrap();
+            let Medium::Image(address) = &site.medium else { panic!("{text}") };
+            assert_eq!((address.format, site.part), (format, part));
+            assert_eq!(site.path(), None);
+            assert_eq!(Site::parse(site.to_string().as_ref()).unwrap(), site);
+        }
+        assert!(site("qcow2:").is_err());
+        assert_eq!(site("./qcow2:a").unwrap().path(), Some(Path::new("./qcow2:a")));
+        assert_eq!(site("qcow2").unwrap().path(), Some(Path::new("qcow2")));
+    }
+
+    #[test]
     fn an_integrity_device_has_one_or_two_halves() {
         let parse = |text: &str| text.parse::<Location>().unwrap();
-        let site = |path: &str, part| Site { path: path.into(), part };
+        let site = |path: &str, part| Site { part, ..Site::file(path) };
         let two = parse("integrity:a.img@p1,b.img@1M");
         assert_eq!(two.data(), &site("a.img", Part::Partition(1)));
         assert_eq!(two.tags(), Some(&site("b.img", Part::Offset(1 << 20))));

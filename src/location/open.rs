@@ -1,10 +1,13 @@
 //! Opens the device at a location: one, or two with an integrity device over them.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{Location, Site};
-use crate::device::{BlockFile, Device, Engine, OpenMode, OpenedEngine, open_engine};
+use super::{Location, Medium, Site};
+use crate::device::image;
+use crate::device::nbd::{self, Nbd};
+use crate::device::{BlockFile, Device, Engine, Null, OpenMode, OpenedEngine, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::integrity::{self, Integrity, IntegrityOptions};
 use crate::setters::setters;
@@ -149,22 +152,72 @@ impl Site {
         write: bool,
         exclusive: bool,
     ) -> Result<(OpenedEngine, [u8; 16])> {
-        let mode = OpenMode { window: self.window()?, write, exclusive, ..OpenMode::default() };
-        let file = BlockFile::open(&self.path, &mode)?;
-        let identity = file.identity();
-        Ok((open_engine(file, engine)?, identity))
+        match &self.medium {
+            Medium::File(path) => {
+                let window = self.window()?;
+                let mode = OpenMode { window, write, exclusive, ..OpenMode::default() };
+                let file = BlockFile::open(path, &mode)?;
+                let identity = file.identity();
+                Ok((open_engine(file, engine)?, identity))
+            }
+            // An address may lead to another export tomorrow: it is no identity.
+            Medium::Nbd(address) => Ok((self.open_export(address, engine, write)?, [0; 16])),
+            Medium::Image(address) => Ok((self.open_image(address, engine, write)?, [0; 16])),
+        }
+    }
+
+    fn open_export(
+        &self,
+        address: &nbd::Address,
+        engine: Engine,
+        write: bool,
+    ) -> Result<OpenedEngine> {
+        let mut export = Nbd::open(address, write)?;
+        if let Some((start, len)) = self.part.of(&export).context(|| address)? {
+            export = export.part(start, len)?;
+        }
+        let notices = export.notices();
+        let device: Arc<dyn Device> = Arc::new(export);
+        match engine {
+            Engine::Dax => Err(Error::invalid("an export cannot be mapped").context(address)),
+            Engine::Null => Ok(nulled(device, notices)),
+            _ => Ok(OpenedEngine { device, engine: Engine::Nbd, notices }),
+        }
+    }
+
+    fn open_image(
+        &self,
+        address: &image::Address,
+        engine: Engine,
+        write: bool,
+    ) -> Result<OpenedEngine> {
+        let (device, notices) = image::open(address, write, |device| self.part.of(device))?;
+        match engine {
+            Engine::Dax => Err(Error::invalid("this format cannot be mapped").context(address)),
+            Engine::Null => Ok(nulled(device, notices)),
+            _ => Ok(OpenedEngine { device, engine: Engine::Image, notices }),
+        }
     }
 
     /// Whether two sites are on one device or image, by whatever name.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
         // Of a node in /dev, whose device it is; of an image, which file.
-        let id = |site: &Self| match site.path.metadata() {
+        let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),
             Err(_) => None,
         };
-        id(self).is_some() && id(self) == id(other)
+        match (&self.medium, &other.medium) {
+            (Medium::File(one), Medium::File(other)) => id(one).is_some() && id(one) == id(other),
+            (Medium::Nbd(one), Medium::Nbd(other)) => {
+                (&one.server, &one.export) == (&other.server, &other.export)
+            }
+            (Medium::Image(one), Medium::Image(other)) => {
+                id(&one.path).is_some() && id(&one.path) == id(&other.path)
+            }
+            _ => false,
+        }
     }
 
     fn overlaps(&self, other: &Self) -> Result<bool> {
@@ -173,4 +226,9 @@ impl Site {
         };
         Ok(start < begin.saturating_add(count) && begin < start.saturating_add(len))
     }
+}
+
+/// The same device, whose file data are not read.
+fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
+    OpenedEngine { device: Arc::new(Null::over(device)), engine: Engine::Null, notices }
 }

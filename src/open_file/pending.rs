@@ -91,8 +91,8 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Held by an append while it has a position and may still [give it back](Self::give_back) or [shorten](Self::shorten) it. Otherwise a later append comes after a position
-    /// that nobody writes, and a gap of zeros stays in the file.
+    /// Held by an append while it has a position and may still [give it back](Self::give_back) or [shorten](Self::shorten) it. Otherwise
+    /// a later append comes after a position that nobody writes, and a gap of zeros stays in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }

@@ -137,7 +137,7 @@ impl QueueFiles {
         if self.files.len() <= index {
             self.files.resize(index + 1, None);
         }
-        let known = Rc::new(QueueFile {
+        let file = Rc::new(QueueFile {
             inode: Arc::clone(inode),
             number,
             lane: inode.content.add_lane(),
@@ -145,8 +145,8 @@ impl QueueFiles {
             by_range: Cell::default(),
             keep: RefCell::default(),
         });
-        self.files[index] = Some(Rc::clone(&known));
-        known
+        self.files[index] = Some(Rc::clone(&file));
+        file
     }
 
     #[inline(always)]

@@ -41,7 +41,7 @@ pub(crate) struct Views(Vec<Option<Box<View>>>);
 /// A file as it was last read, and the way into its content.
 pub(crate) struct View {
     id: u64,
-    pub(crate) known: Rc<QueueFile>,
+    pub(crate) queue_file: Rc<QueueFile>,
     /// A user of the view has the file open. The queue has not: it keeps views longer than files are open.
     file: Weak<dyn WriteFile>,
     /// The number of changes with which it was read.
@@ -105,11 +105,11 @@ impl Views {
         let read = match known {
             Some(view) if view.is_current() => None,
             Some(view) => {
-                Some(View::new(viewed, Rc::clone(&view.known), view.extents.get(), nowait)?)
+                Some(View::new(viewed, Rc::clone(&view.queue_file), view.extents.get(), nowait)?)
             }
             None => {
-                let known = files.learn(viewed.index, viewed.number, viewed.open);
-                Some(View::new(viewed, known, 0, nowait)?)
+                let queue_file = files.learn(viewed.index, viewed.number, viewed.open);
+                Some(View::new(viewed, queue_file, 0, nowait)?)
             }
         };
         if let Some(read) = read {
@@ -122,7 +122,7 @@ impl Views {
 impl View {
     fn new(
         viewed: &Viewed<'_>,
-        known: Rc<QueueFile>,
+        queue_file: Rc<QueueFile>,
         extents: usize,
         nowait: bool,
     ) -> Result<Self> {
@@ -131,7 +131,7 @@ impl View {
         let Snapshot { changes, plain, map } = viewed.file.read(intent)?;
         Ok(Self {
             id: viewed.id,
-            known,
+            queue_file,
             file: Arc::downgrade(viewed.file),
             changes,
             plain_at: if plain && viewed.overwrites { changes } else { NEVER },
@@ -163,7 +163,7 @@ impl View {
 
     #[inline(always)]
     pub(crate) fn open(&self) -> &OpenInode {
-        &self.known.inode
+        &self.queue_file.inode
     }
 
     /// Whether all metadata that a read of the overwritten range needs are durable.
@@ -179,7 +179,7 @@ impl View {
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         // Made only then: it leaves when it is dropped.
-        self.known.enter().then(|| Inside(&self.known))
+        self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
     /// The size as the metadata had it.

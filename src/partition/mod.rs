@@ -6,7 +6,7 @@ mod mbr;
 use std::fmt;
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::units::DevOffset;
 
 /// The kinds of partition table.
@@ -46,15 +46,21 @@ impl PartitionTable {
     /// # Errors
     /// `Corrupt` where both copies of a GPT are damaged, or the table contradicts itself or the device; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // Images are in sectors of 512 bytes, seldom of 4096; a block device says its own. The GPT's signature decides.
+        // Images are in sectors of 512 bytes, seldom of 4096; a block device says its own. The unit of an NBD server says nothing of them. The
+        // GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
-        let sectors = if sector == 512 { &[512, 4096][..] } else { &[sector] };
-        for sector in sectors {
-            if let Some(partitions) = gpt::read(device, *sector)? {
+        for sector in [sector, 512, 4096] {
+            if let Some(partitions) = gpt::read(device, sector)? {
                 return Ok(Some(Self { kind: TableKind::Gpt, partitions }));
             }
         }
-        let partitions = mbr::read(device, sector)?;
+        let partitions = match mbr::read(device, sector) {
+            // Larger than the device.
+            Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
+                mbr::read(device, 512).map_err(|_| error)?
+            }
+            partitions => partitions?,
+        };
         Ok(partitions.map(|partitions| Self { kind: TableKind::Mbr, partitions }))
     }
 }

@@ -14,11 +14,11 @@ impl Queue {
     /// Converts files of which much is to be converted, and syncs or converts those of writes that wait for it, each once.
     #[cold]
     pub(super) fn finish_left(&mut self) {
-        for keep in self.state.lives.take_full() {
+        for keep in self.state.files.take_full() {
             // A range that cannot be converted now is converted when the file is synced or closed, and the error is met again.
             let _ = self.alone(|| keep.file().convert());
         }
-        let mut unsynced = self.state.lives.take_unsynced();
+        let mut unsynced = self.state.files.take_unsynced();
         while let Some(first) = unsynced.first() {
             let keep = Arc::clone(&first.keep);
             let same = |write: &mut Unsynced| write.keep.id() == keep.id();
@@ -42,7 +42,7 @@ impl Queue {
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
-                Err(error) if error.kind() == ErrorKind::Busy && !self.state.lives.is_idle() => {
+                Err(error) if error.kind() == ErrorKind::Busy && !self.state.files.is_idle() => {
                     self.pump()?;
                 }
                 result => return result,
@@ -54,7 +54,7 @@ impl Queue {
     /// another file's: nothing is changed any more, the content of the files stays held, and threads that wait for it get an error.
     #[cold]
     pub(super) fn lose(&mut self) {
-        let kept = self.state.lives.leak();
+        let kept = self.state.files.leak();
         let Some(first) = kept.first() else { return };
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number().to_string()).collect();
         let what = format!(

@@ -182,7 +182,7 @@ impl Queue {
     /// Does what writes that are complete have left to be done.
     #[inline]
     fn finish_writes(&mut self) {
-        if self.state.lives.expects() {
+        if self.state.files.expects() {
             with_queue!(&mut self.device, queue => Io { queue, state: &mut self.state }.take_completed());
             self.finish_left();
         }

@@ -15,6 +15,7 @@ const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
 const FS_IOC_GETLBMD_CAP: libc::c_ulong = 0xC010_1502;
 const BLKROGET: libc::c_ulong = 0x125E;
 const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKZEROOUT: libc::c_ulong = 0x127F;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
@@ -162,6 +163,14 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     let mut range = [at, len];
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
     unsafe { ioctl(device, BLKDISCARD, &mut range) }?;
+    Ok(())
+}
+
+/// Makes a range of bytes of a block device read as zeros. The kernel writes them where the device has no command for it.
+pub(crate) fn zero_out(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
+    let mut range = [at, len];
+    // SAFETY: BLKZEROOUT reads two integers of 64 bits.
+    unsafe { ioctl(device, BLKZEROOUT, &mut range) }?;
     Ok(())
 }
 

@@ -8,6 +8,10 @@ mod cachestat;
 mod clock;
 mod copy;
 mod entry;
+#[cfg(feature = "images")]
+pub(crate) mod file_locks;
+#[cfg(feature = "images")]
+pub(crate) mod image_storage;
 mod ioctl;
 pub(crate) mod lease;
 mod mapping;
@@ -29,7 +33,7 @@ pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
 pub(crate) use ioctl::{
     FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_read_only, is_realtime,
-    loop_backing, metadata_size,
+    loop_backing, metadata_size, zero_out,
 };
 pub(crate) use mapping::Mapping;
 pub use memory::Memory;

@@ -14,7 +14,10 @@ use crate::dio::Geometry;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::file::{File, FileIndexes, FileOptions, LiveFile, VolumeFile};
-use crate::fs::ext4::{Ext4, MkfsOptions, Superblock, TuneOptions, mkfs, tune};
+use crate::fs::ext4::{
+    Ext4, MkfsOptions, ResizeOptions, Resized, Superblock, TuneOptions, minimum, mkfs, resize, tune,
+};
+use crate::fs::xfs::Xfs;
 use crate::fs::{
     Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
     find_format,
@@ -150,6 +153,38 @@ impl Volume {
         tune(device, options, clock)
     }
 
+    /// Grows or shrinks the ext4 volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts
+    /// as a mount. The clock gives the time of this write. A last group that is hardly larger than its metadata is left out, so that the new
+    /// size may be smaller than was asked for.
+    ///
+    /// # Errors
+    /// `InvalidInput` for sizes that cannot be; `Unsupported` by name, with what to do instead; `NoSpace` with the smallest size that is
+    /// possible; `ReadOnly` for features that are not written; `Busy`, `Corrupt`; the device's. Up to the first write the device is as it
+    /// was, or as a recovery leaves it.
+    #[doc(hidden)]
+    pub fn resize(
+        device: &Arc<dyn Device>,
+        options: &ResizeOptions,
+        clock: Clock,
+    ) -> Result<Resized> {
+        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
+            return Err(unknown_format(&**device));
+        }
+        resize(device, options, clock)
+    }
+
+    /// The smallest size that the ext4 volume on a device can be given by one [`resize`](Self::resize). Nothing is written.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `Unsupported` with the name of a structure that cannot move.
+    #[doc(hidden)]
+    pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
+        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
+            return Err(unknown_format(&**device));
+        }
+        minimum(device)
+    }
+
     /// Refuses a device that holds a file system or anything else that is known.
     ///
     /// # Errors
@@ -217,6 +252,13 @@ impl Volume {
     #[doc(hidden)]
     #[must_use]
     pub fn ext4(&self) -> Option<&Arc<Ext4>> {
+        (&*self.fs as &dyn Any).downcast_ref()
+    }
+
+    /// The same as the XFS that it is; `None` for any other format.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn xfs(&self) -> Option<&Arc<Xfs>> {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 

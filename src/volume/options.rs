@@ -8,7 +8,7 @@ use super::Volume;
 use crate::device::{CutShort, Device, Engine, Joined};
 use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, FORMATS, Format, How, JournalRange, Rescue, uuid_text};
-use crate::location::{Location, LocationOptions, Part, Site, refuse_to_write};
+use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 
 /// How to open a volume: for reading, unless more is asked for. [`Volume::open`] does without.
 #[derive(Clone, Debug)]
@@ -173,8 +173,7 @@ fn wanted_journal(volume: &dyn Device) -> Option<Location> {
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));
-    let site = Site { path, part: Part::Whole };
-    site.path.exists().then_some(Location::Plain(site))
+    path.exists().then(|| Location::Plain(Site::file(path)))
 }
 
 impl Default for VolumeOptions {

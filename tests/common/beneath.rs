@@ -1,8 +1,8 @@
-//! The layer beneath the volumes of the tests: their devices as they are, or an integrity device over each.
+//! The layer beneath the volumes of the tests: their devices as they are, or an integrity device or an NBD server and its client over each.
 //!
-//! `IRONMAP_BENEATH=integrity-bitmap` or `integrity-journal` chooses: `./x beneath` runs the suites with both. The tags of an image or of
+//! `IRONMAP_BENEATH` chooses, `integrity-bitmap` for instance: `./x beneath` runs the suites with each. The tags of an image or of
 //! memory are made when it is opened, and lie in memory, so that the programs that look at the image see nothing of them. Where power is
-//! cut they lie in the [tail] of the recorded device, which is cut with both at the same moment.
+//! cut they lie in the [tail] of the recorded device, which is cut with both at the same moment. A server keeps nothing: its writes are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,15 +12,34 @@ use ironmap::device::{Device, Engine, Ram};
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind, format};
 use ironmap::{Location, Result, Volume, VolumeOptions};
 
+use super::nbd_export::{Form, OverNbd};
+
+/// The layer beneath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beneath {
+    Integrity(Mode),
+    Nbd(Form),
+}
+
+const BENEATH: [(&str, Beneath); 4] = [
+    ("integrity-bitmap", Beneath::Integrity(Mode::Bitmap)),
+    ("integrity-journal", Beneath::Integrity(Mode::Journal)),
+    ("nbd", Beneath::Nbd(Form::Extended)),
+    ("nbd-plain", Beneath::Nbd(Form::Plain)),
+];
+
+/// The layer that the environment names, if it does.
+pub(crate) fn chosen() -> Option<Beneath> {
+    let name = std::env::var("IRONMAP_BENEATH").ok()?;
+    let known = BENEATH.into_iter().find(|known| known.0 == name);
+    Some(known.unwrap_or_else(|| panic!("IRONMAP_BENEATH: there is no {name}")).1)
+}
+
 /// The mode of the integrity device that lies beneath, if one does.
-pub(crate) fn chosen() -> Option<Mode> {
-    match std::env::var("IRONMAP_BENEATH").as_deref() {
-        Ok("integrity-bitmap") => Some(Mode::Bitmap),
-        Ok("integrity-journal") => Some(Mode::Journal),
-        Ok(other) => {
-            panic!("IRONMAP_BENEATH: {other} is neither integrity-bitmap nor integrity-journal")
-        }
-        Err(_) => None,
+pub(crate) fn integrity() -> Option<Mode> {
+    match chosen()? {
+        Beneath::Integrity(mode) => Some(mode),
+        Beneath::Nbd(_) => None,
     }
 }
 
@@ -51,7 +70,11 @@ pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
 
 /// A device over one that fails or is watched; `held` is the device below that.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
-    let Some(mode) = chosen() else { return device };
+    let mode = match chosen() {
+        Some(Beneath::Integrity(mode)) => mode,
+        Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
+        None => return device,
+    };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
         // No tuple protects as much as that: tests of such devices want them as they are.
@@ -66,13 +89,13 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
 /// Data and tags on one device whose power is cut.
 pub(crate) mod tail {
     use super::{
-        Arc, AtomicU64, Device, Duration, Integrity, IntegrityOptions, Mode, Ram, Relaxed, chosen,
-        format, options,
+        Arc, AtomicU64, Beneath, Device, Duration, Integrity, IntegrityOptions, Mode, OverNbd, Ram,
+        Relaxed, chosen, format, integrity, options,
     };
 
     /// The first state of a workload: the same device, longer by tags where something lies beneath.
     pub(crate) fn tagged(base: &Ram) -> Ram {
-        chosen().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
+        integrity().map_or_else(|| base.snapshot(), |mode| tagged_as(mode, base))
     }
 
     fn tagged_as(mode: Mode, base: &Ram) -> Ram {
@@ -86,8 +109,10 @@ pub(crate) mod tail {
 
     /// The device that a workload runs on, over a recorded one.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
-        if chosen().is_none() {
-            return device;
+        match chosen() {
+            Some(Beneath::Integrity(_)) => {}
+            Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
+            None => return device,
         }
         // The map is cleared by every flush, and tags go to and fro: more that can be cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
@@ -110,7 +135,7 @@ pub(crate) mod tail {
     /// # Errors
     /// The fault.
     pub(crate) fn recovered(image: Ram, size: u64, counts: &Recoveries) -> Result<Ram, String> {
-        if chosen().is_none() {
+        if integrity().is_none() {
             return Ok(image);
         }
         let image = Arc::new(image);

@@ -1,4 +1,4 @@
-//! Images of ext4 volumes, made by mke2fs, and their kernel mounts; all gone when their guards are dropped.
+//! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts; all gone when their guards are dropped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,20 +34,33 @@ pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
+/// The format of an image's volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Ext4,
+    Xfs,
+}
+
 /// An image file that holds a volume.
 pub(crate) struct Image {
     dir: TempDir,
+    format: Format,
 }
 
 impl Image {
     /// No file yet.
     pub(crate) fn none() -> Self {
-        Self { dir: scratch() }
+        Self::within(scratch())
     }
 
     /// No file yet, in a directory that is given.
     pub(crate) fn within(dir: TempDir) -> Self {
-        Self { dir }
+        Self { dir, format: Format::Ext4 }
+    }
+
+    /// The same for an XFS volume.
+    pub(crate) fn within_xfs(dir: TempDir) -> Self {
+        Self { dir, format: Format::Xfs }
     }
 
     /// A volume of this size (as mke2fs writes it: `64M`) made with these options, empty.
@@ -62,11 +75,35 @@ impl Image {
 
     /// Empty, in memory.
     pub(crate) fn in_memory(size: &str, options: &[&str]) -> Self {
-        Self { dir: scratch_in(Path::new("/dev/shm")) }.fill(size, options, None)
+        Self::within(scratch_in(Path::new("/dev/shm"))).fill(size, options, None)
+    }
+
+    /// No file yet; for an XFS volume, in memory.
+    pub(crate) fn no_xfs() -> Self {
+        Self { dir: scratch_in(Path::new("/dev/shm")), format: Format::Xfs }
+    }
+
+    /// An XFS volume of this size (as truncate(1) writes it) made with these options of mkfs.xfs, in memory; its message where it refuses
+    /// them.
+    pub(crate) fn mkfs_xfs(size: &str, options: &[&str]) -> Result<Self, String> {
+        Self::mkfs_xfs_by("mkfs.xfs", size, options)
+    }
+
+    /// The same by another program than the system's.
+    pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
+        let image = Self::no_xfs();
+        let path = image.path();
+        let path = path.to_str().expect("a plain path");
+        run("truncate", &["-s", size, path]);
+        let mut args = vec!["-q", "-f"];
+        args.extend(options);
+        args.push(path);
+        let result = output(program, &args);
+        if result.status.success() { Ok(image) } else { Err(failure(program, &args, &result)) }
     }
 
     fn make(size: &str, options: &[&str], from: Option<&Path>) -> Self {
-        Self { dir: scratch() }.fill(size, options, from)
+        Self::none().fill(size, options, from)
     }
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
@@ -84,7 +121,7 @@ impl Image {
 
     /// The image as it is now, also while it is mounted.
     pub(crate) fn copy(&self) -> Self {
-        let copy = Self { dir: scratch() };
+        let copy = Self { dir: scratch(), format: self.format };
         let args = ["--sparse=always".into(), self.path(), copy.path()];
         run("cp", &args);
         copy
@@ -124,12 +161,22 @@ impl Image {
         Arc::clone(volume.ext4().expect("an ext4 volume"))
     }
 
-    /// Fails the test unless e2fsck finds nothing to repair: a broken fixture proves nothing.
+    /// Fails the test unless e2fsck or xfs_repair finds nothing to repair: a broken fixture proves nothing.
     pub(crate) fn check(&self) {
+        if self.format == Format::Xfs {
+            return self.check_by("xfs_repair");
+        }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
         // Of wrong counts in the superblock its exit code says nothing.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
+    }
+
+    /// Lets this program find no fault in an XFS volume.
+    pub(crate) fn check_by(&self, xfs_repair: &str) {
+        // It does not look at a single group unless it is told to.
+        let how = ["-n", "-o", "force_geometry"];
+        run(xfs_repair, &[&how.map(AsRef::as_ref)[..], &[self.path().as_os_str()]].concat());
     }
 
     /// Lets e2fsck complete what mke2fs or debugfs left half done.
@@ -232,7 +279,7 @@ impl Image {
         File::options().read(true).write(true).open(self.path()).expect("open the image")
     }
 
-    /// Mounts it with the kernel's ext4 by a loop device. Needs root.
+    /// Mounts it with the kernel's file system by a loop device. Needs root.
     pub(crate) fn mount(&self, options: &str) -> LoopMount {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
@@ -255,14 +302,12 @@ impl LoopMount {
         let mount =
             Self { device: LoopDevice::new(image.path()), dir: image.dir.path().join("mnt") };
         std::fs::create_dir_all(&mount.dir).expect("a mount point");
-        let args = [
-            "-t",
-            "ext4",
-            "-o",
-            options,
-            mount.device(),
-            mount.dir.to_str().expect("a plain path"),
-        ];
+        let format = match image.format {
+            Format::Ext4 => "ext4",
+            Format::Xfs => "xfs",
+        };
+        let dir = mount.dir.to_str().expect("a plain path");
+        let args = ["-t", format, "-o", options, mount.device(), dir];
         let result = output("mount", &args);
         if result.status.success() { Ok(mount) } else { Err(failure("mount", &args, &result)) }
     }

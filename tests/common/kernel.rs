@@ -44,6 +44,47 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     view
 }
 
+/// Adds what `lsattr` says of directories and regular files: flags, generation and project.
+pub(crate) fn add_flags(root: &Path, view: &mut View) {
+    // It prints names as they are; a line end within one could not be told from its own.
+    let shown = |(path, record): &(&Vec<u8>, &mut Record)| {
+        let has_flags = record.is(FileType::RegularFile) || record.is(FileType::Directory);
+        has_flags && !path.contains(&b'\n')
+    };
+    let mut files: Vec<_> = view.iter_mut().filter(shown).collect();
+    for files in files.chunks_mut(FILES_A_CALL) {
+        let mut args: Vec<PathBuf> = vec!["-dpv".into(), "--".into()];
+        args.extend(files.iter().map(|(path, _)| root.join(OsStr::from_bytes(path))));
+        let output = run("lsattr", &args);
+        let lines: Vec<_> = output.trim_ascii_end().split(|byte| *byte == b'\n').collect();
+        assert_eq!(lines.len(), files.len(), "lsattr's answers");
+        for ((_, record), line) in files.iter_mut().zip(lines) {
+            let line = String::from_utf8_lossy(line);
+            let mut fields = line.split_whitespace();
+            let mut next = || fields.next().unwrap_or_else(|| panic!("lsattr says {line}"));
+            record.project = next().parse().ok();
+            record.generation = next().parse().ok();
+            record.flags = Some(flags_of_letters(next()));
+        }
+    }
+}
+
+/// The flags (`FS_*_FL`) that letters of `lsattr` stand for, as far as XFS has them.
+fn flags_of_letters(letters: &str) -> u32 {
+    let flag = |letter| match letter {
+        '-' => 0,
+        'S' => 0x8,
+        'i' => 0x10,
+        'a' => 0x20,
+        'd' => 0x40,
+        'A' => 0x80,
+        'x' => 0x200_0000,
+        'P' => 0x2000_0000,
+        _ => panic!("lsattr says {letters}"),
+    };
+    letters.chars().map(flag).fold(0, |all, flag| all | flag)
+}
+
 fn visit(root: &Path, path: &[u8], view: &mut View, depth: Option<Depth>, seed: u64) {
     let absolute = root.join(OsStr::from_bytes(path));
     let stat = rustix::fs::statx(
@@ -106,6 +147,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
+        // Of thousands of values.
+        value.shrink_to_fit();
         value
     };
     names.map(|name| (name.to_vec(), value(name))).collect()

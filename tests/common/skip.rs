@@ -42,9 +42,10 @@ impl Need {
                 let there = Path::new("/sys/fs/ext4/features").join(feature).exists();
                 (!there).then(|| format!("this kernel's ext4 lacks {feature}"))
             }
-            Self::Bare(why) => super::beneath::chosen()
-                .map(|mode| format!("beneath is integrity, {mode:?}: {why}")),
-            Self::NoJournalBeneath(why) => (super::beneath::chosen() == Some(Mode::Journal))
+            Self::Bare(why) => {
+                super::beneath::chosen().map(|layer| format!("beneath is {layer:?}: {why}"))
+            }
+            Self::NoJournalBeneath(why) => (super::beneath::integrity() == Some(Mode::Journal))
                 .then(|| format!("beneath is integrity with a journal: {why}")),
             Self::PageSize(size) => {
                 let page = rustix::param::page_size() as u64;

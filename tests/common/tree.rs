@@ -26,6 +26,22 @@ pub(crate) struct Scope {
     pub(crate) large_xattrs: bool,
     /// Room for the files with thousands of extents.
     pub(crate) fragments: u64,
+    pub(crate) limits: Limits,
+}
+
+/// The limits of a format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of a symbolic link's target, if the block does not bound them before.
+    pub(crate) link: u64,
+    /// The largest major and minor number of a device.
+    pub(crate) device: (u32, u32),
+}
+
+impl Limits {
+    pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
+    /// As far as Linux makes them: it counts the NUL of a target among its 1024 bytes, and takes no larger major number.
+    pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
 /// Seconds where the format's encoding changes: before 1970, the ends of 32 bits and of each of the epochs above.
@@ -219,7 +235,7 @@ impl Tree {
     /// Symbolic links within the inode and beyond it, and hard links.
     fn links(&mut self) {
         let dir = self.room("links");
-        let longest = (self.scope.block - 1).min(4095);
+        let longest = (self.scope.block - 1).min(self.scope.limits.link);
         for length in [1, 2, 58, 59, 60, 61, 100, 500, longest - 1, longest] {
             let mut target = OsString::from("/");
             target.push(OsStr::from_bytes(&vec![b'a' + (length % 26) as u8; length as usize - 1]));
@@ -247,7 +263,7 @@ impl Tree {
             make("socket", FileType::Socket, 0);
             // Numbers below 256 have an encoding of their own.
             for (major, minor) in
-                [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), (4095, 1_048_575)]
+                [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), self.scope.limits.device]
             {
                 let device = rustix::fs::makedev(major, minor);
                 make(&format!("character-{major}-{minor}"), FileType::CharacterDevice, device);

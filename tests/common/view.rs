@@ -135,7 +135,7 @@ impl Subject {
     /// Every path of the volume, found by listing and, once more, by looking its name up.
     pub(crate) fn view(&self) -> View {
         let mut view = View::new();
-        let root = self.volume.fs().inode(ironmap::fs::ext4::ROOT).expect("the root directory");
+        let root = self.volume.fs().inode(self.volume.fs().root()).expect("the root directory");
         self.visit(&root, b"", &mut view);
         view
     }

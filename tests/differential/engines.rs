@@ -5,7 +5,7 @@ use ironmap::Engine;
 use crate::common::compare::assert_contents;
 use crate::common::image::{Image, scratch};
 use crate::common::kernel;
-use crate::common::tree::{Scope, grow};
+use crate::common::tree::{Limits, Scope, grow};
 use crate::common::view::Subject;
 use crate::{DEPTH, SEED, SIZE};
 
@@ -13,7 +13,14 @@ use crate::{DEPTH, SEED, SIZE};
 fn every_engine_reads_the_same() {
     for block in [1024, 4096] {
         let source = scratch();
-        let scope = Scope { seed: SEED, block, nodes: false, large_xattrs: false, fragments: 1200 };
+        let scope = Scope {
+            seed: SEED,
+            block,
+            nodes: false,
+            large_xattrs: false,
+            fragments: 1200,
+            limits: Limits::EXT4,
+        };
         grow(source.path(), scope);
         let options = ["-t", "ext4", "-b", &block.to_string(), "-N", "8192"];
         let image = Image::populated(SIZE, &options, source.path());

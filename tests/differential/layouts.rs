@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 use crate::common::compare::{assert_contents, assert_same};
 use crate::common::image::{Image, scratch};
 use crate::common::skip::Need;
-use crate::common::tree::{Scope, grow};
+use crate::common::tree::{Limits, Scope, grow};
 use crate::common::view::{Record, Subject, View};
 use crate::common::{debugfs, kernel};
 use crate::require;
@@ -51,6 +51,7 @@ impl Layout {
             nodes,
             large_xattrs: nodes && self.has("ea_inode"),
             fragments: 1200.min((6 << 20) / block),
+            limits: Limits::EXT4,
         }
     }
 

@@ -17,6 +17,7 @@ mod met_errors;
 mod mkfs;
 mod paths;
 mod quota;
+mod resize;
 mod stamps;
 mod write_open;
 mod write_ops;

@@ -8,16 +8,18 @@ use crate::differences::{CHECKS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// Whether ironmap finds the volume clean, and what it says.
+/// Whether ironmap finds a clean ext4 volume, as e2fsck looks for one, and what it says.
 fn check(image: &Image) -> (bool, String) {
-    let opened = crate::common::beneath::open(&image.location(), &VolumeOptions::default());
-    match opened.and_then(|volume| volume.ext4().unwrap().check(&mut |_| {})) {
-        Err(error) => (false, error.to_string()),
-        Ok(report) => {
-            let lines = report.findings.iter().take(8).map(ToString::to_string);
-            (report.is_clean(), lines.collect::<Vec<_>>().join("\n"))
-        }
-    }
+    let checked = || {
+        let volume = crate::common::beneath::open(&image.location(), &VolumeOptions::default())?;
+        let report = volume.ext4().map(|fs| fs.check(&mut |_| {})).transpose()?;
+        let Some(report) = report else {
+            return Ok((false, "a volume of XFS".into()));
+        };
+        let lines = report.findings.iter().take(8).map(ToString::to_string);
+        Ok((report.is_clean(), lines.collect::<Vec<_>>().join("\n")))
+    };
+    checked().unwrap_or_else(|error: ironmap::Error| (false, error.to_string()))
 }
 
 fn beside(image: &Image, name: &str, steps: &mut Steps<'_>) {

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{DirCursor, FileType, Follow, Inode};
 use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
@@ -18,9 +17,11 @@ const MAPPINGS: usize = 2000;
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
-    let ext4 = volume.ext4().unwrap();
-    seen(ext4.orphans().map(|_| ()));
-    seen(ext4.check(&mut |_| {}).map(|_| ()));
+    if let Some(ext4) = volume.ext4() {
+        seen(ext4.orphans().map(|_| ()));
+        seen(ext4.check(&mut |_| {}).map(|_| ()));
+    }
+    let _ = fs.usage();
     for path in [
         &b"linear/../short"[..],
         b"long/b",
@@ -31,16 +32,20 @@ pub(crate) fn visit(volume: &Volume) {
     ] {
         seen(fs.resolve(path, Follow::All).map(|_| ()));
     }
-    let mut known = HashSet::from([ROOT]);
-    let mut left = vec![ROOT];
-    left.extend((1..40).map(InodeNo).filter(|number| known.insert(*number)));
+    let root = fs.root();
+    let mut known = HashSet::from([root]);
+    let mut left = vec![root];
+    let by_number = (1..20).chain(root.0..root.0.saturating_add(20)).map(InodeNo);
+    left.extend(by_number.filter(|number| known.insert(*number)));
     let mut visited = 0;
     while let Some(number) = left.pop() {
         visited += 1;
         if visited > INODES {
             break;
         }
-        let Some(inode) = seen(fs.inode(number)) else { continue };
+        // By the tables of inodes, and without them: an entry's number is taken as it is.
+        seen(fs.inode(number).map(|_| ()));
+        let Some(inode) = seen(fs.known_inode(number)) else { continue };
         seen(inode.xattrs().map(|_| ()));
         seen(inode.xattr(b"user.inode").map(|_| ()));
         match inode.file_type() {

@@ -331,6 +331,7 @@ fn a_volume_that_was_closed_refuses_writes() {
     let refused = world.file.write_at(&mut world.queue, &[2; BLOCK], FilePos(0)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(world.seen_as(READ).read(0, BLOCK), [1; BLOCK], "a close brings the metadata up");
+    world.fs.opened_again().fs().truncate(world.number, 1).unwrap();
 }
 
 /// Random requests of one queue, several in flight, beside a vector of bytes.

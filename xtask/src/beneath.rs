@@ -1,35 +1,50 @@
-//! The earlier suites with an integrity device beneath every volume (tests/common/beneath.rs), and power cuts.
+//! The earlier suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts.
 
 use std::process::Command;
 
-use crate::shell::{Result, Status, Tee, command, run, say, variable};
+use crate::shell::{Result, Status, Tee, command, fail, run, say, variable};
 
-const MODES: [&str; 2] = ["bitmap", "journal"];
-/// Programs of suites whose volumes lie on devices that the tests open, and the suites there that have devices of their own.
-const PROGRAMS: &str = "--test dio --test ext4 --test differential --test model --test no_alloc";
+/// The layers, each with the programs of suites whose volumes lie on devices that the tests open, and the suites in `./x test`. Of a queue to an
+/// export, `dio` and `no_alloc` would count what only the system's queues have.
+const LAYERS: [(&str, &str, &str); 4] = [
+    ("integrity-bitmap", OF_DEVICES, SHORT_OF_DEVICES),
+    ("integrity-journal", OF_DEVICES, SHORT_OF_DEVICES),
+    ("nbd", OF_VOLUMES, SHORT_OF_VOLUMES),
+    ("nbd-plain", OF_VOLUMES, SHORT_OF_VOLUMES),
+];
+const OF_DEVICES: &str = "--test dio --test no_alloc --test ext4 --test differential --test model";
+const OF_VOLUMES: &str = "--test ext4 --test differential --test model";
+const SHORT_OF_DEVICES: &str =
+    "--test dio --test ext4 -- dio_simple:: dio_generic:: dio_async:: write_open:: crash_data::";
+const SHORT_OF_VOLUMES: &str = "--test ext4 -- write_open:: crash_data::";
+/// Suites of these programs that have devices of their own.
 const NOT_BENEATH: [&str; 6] =
     ["stable", "broken_orphans", "damaged_reading", "empty_nodes", "met_errors", "mkfs"];
 /// Of the crash suites what ironmap itself writes: the kernel's requests go past the device.
 const OURS: &str =
     "what_ironmap_leaves what_threads quota_is_recovered what_is_durable broken_promises";
-/// The part of them in `./x test`.
-const SHORT: &str = "dio_simple:: dio_generic:: dio_async:: write_open:: crash_data::";
+/// The features of the workspace, as the tests have been built already.
+const TEST: &str = "cargo test --workspace --no-fail-fast";
 
-/// The suites with a device of each of these modes, or of every mode where none is named.
-pub(crate) fn suites(modes: &[&str]) -> Result {
-    let modes = if modes.is_empty() { &MODES } else { modes };
+/// The suites with each of these layers, or with every one where none is named.
+pub(crate) fn suites(names: &[&str]) -> Result {
+    if let Some(name) = names.iter().find(|name| LAYERS.iter().all(|layer| layer.0 != **name)) {
+        return fail(format!("there is no layer {name}"));
+    }
     let skips: String = NOT_BENEATH.iter().map(|suite| format!(" --skip {suite}::")).collect();
-    each(modes, |mode| {
-        run(&mut with(mode, &format!("cargo test --no-fail-fast {PROGRAMS} --{skips}")))
+    each(|name, programs, _| {
+        if !names.is_empty() && !names.contains(&name) {
+            return Ok(());
+        }
+        run(&mut with(name, &format!("{TEST} {programs} --{skips}")))
     })
 }
 
 pub(crate) fn short(tee: &Tee) -> Result {
-    let tests = format!("cargo test --no-fail-fast --test dio --test ext4 -- {SHORT}");
-    each(&MODES, |mode| tee.run(&mut with(mode, &tests)))
+    each(|name, _, short| tee.run(&mut with(name, &format!("{TEST} {short}"))))
 }
 
-/// So many crash states of each kind of workload, also with a device of each mode.
+/// So many crash states of each kind of workload, also with each layer.
 pub(crate) fn crash(states: &str) -> Result {
     let of = |mut command: Command| {
         command.env("IRONMAP_CRASH_STATES", states);
@@ -39,26 +54,22 @@ pub(crate) fn crash(states: &str) -> Result {
         }
         run(&mut command)
     };
-    of(command("cargo test --test ext4 -- --nocapture crash:: crash_data::"))?;
-    for mode in MODES {
-        say(format!("crash: with an integrity device beneath, {mode}"));
-        of(with(mode, &format!("cargo test --test ext4 -- --nocapture {OURS}")))?;
-    }
-    Ok(())
+    of(command(&format!("{TEST} --test ext4 -- --nocapture crash:: crash_data::")))?;
+    each(|name, _, _| of(with(name, &format!("{TEST} --test ext4 -- --nocapture {OURS}"))))
 }
 
-/// Every mode has its turn, whatever the one before came to.
-fn each(modes: &[&str], mut tests: impl FnMut(&str) -> Result) -> Result {
+/// Every layer has its turn, whatever the one before came to.
+fn each(mut tests: impl FnMut(&str, &str, &str) -> Result) -> Result {
     let mut status = Status::default();
-    for mode in modes {
-        say(format!("an integrity device beneath: {mode}"));
-        status.add(tests(mode));
+    for (name, programs, short) in LAYERS {
+        say(format!("beneath every volume: {name}"));
+        status.add(tests(name, programs, short));
     }
     status.result()
 }
 
-fn with(mode: &str, words: &str) -> Command {
+fn with(layer: &str, words: &str) -> Command {
     let mut command = command(words);
-    command.env("IRONMAP_BENEATH", format!("integrity-{mode}"));
+    command.env("IRONMAP_BENEATH", layer);
     command
 }

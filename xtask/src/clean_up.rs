@@ -5,13 +5,17 @@ use std::path::Path;
 
 use crate::shell::{self, Result, command, fail, is_root, output, sh, succeeds};
 
-/// Where the bench keeps for each zram device a file of its name, with the number of the process that made it.
+/// Programs that tests start and that may stay when the test is killed.
+const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "ceph-osd"];
+
+/// Where benches and tests keep for each zram device a file of its name, with the number of the process that made it.
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
     if !is_root()? {
         return fail("clean-up removes mounts and devices: run it as root");
     }
+    end_servers()?;
     // The last mounted first.
     for mount in fs::read_to_string("/proc/mounts")?.lines().rev() {
         let path = mount.split(' ').nth(1).unwrap_or_default();
@@ -24,7 +28,7 @@ pub(crate) fn run() -> Result {
     }
     let loops = output(&mut command("losetup --list --noheadings --output NAME,BACK-FILE"))?;
     for (device, file) in loops.lines().filter_map(|line| line.split_once(' ')) {
-        if is_abandoned(file) {
+        if is_abandoned(file) || is_abandoned_zram(file) {
             println!("detaching {device}");
             sh(&format!("losetup --detach {device}"))?;
         }
@@ -52,6 +56,24 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
+/// Ends servers of killed tests, which name a directory of such a test in their arguments or in their environment.
+fn end_servers() -> Result {
+    for process in fs::read_dir("/proc")?.flatten() {
+        let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
+        let name = String::from_utf8_lossy(&read("comm")).trim().to_owned();
+        if !SERVERS.contains(&name.as_str()) {
+            continue;
+        }
+        let words = [read("cmdline"), read("environ")].concat();
+        if words.split(|byte| *byte == 0).any(|word| is_abandoned(&String::from_utf8_lossy(word))) {
+            let process = process.file_name().to_string_lossy().into_owned();
+            println!("ending {name} {process}");
+            succeeds(&format!("kill -9 {process}"));
+        }
+    }
+    Ok(())
+}
+
 /// A setting of the system that a test had changed: its file, and its previous value.
 fn put_back(setting: &Path) -> Result {
     let text = fs::read_to_string(setting).unwrap_or_default();
@@ -65,6 +87,13 @@ fn put_back(setting: &Path) -> Result {
 /// Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID: whether a path is of a process that is gone.
 fn is_abandoned(path: &str) -> bool {
     maker(path).is_some_and(|process| !runs(process))
+}
+
+/// The same of a device, by its mark.
+fn is_abandoned_zram(device: &str) -> bool {
+    let mark = device.strip_prefix("/dev/zram").map(|number| format!("{ZRAM}/zram{number}"));
+    let maker = mark.and_then(|mark| fs::read_to_string(mark).ok());
+    maker.is_some_and(|maker| !runs(maker.trim()))
 }
 
 /// The process that a path is named after.

@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::Command;
 
 use crate::shell::{Failure, Result, Tee, command, fail, run, say, sh, skip, target};
 
-/// Runs the tests of tests/lab there.
-pub(crate) fn test(tee: &Tee) -> Result {
+/// Runs the tests of tests/lab there, with this program or a fresh build.
+pub(crate) fn test(tee: &Tee, ironmap: Option<&Path>) -> Result {
     say("lab: tests in an emulated machine");
-    let built = command("cargo test --no-run --test lab").output()?;
+    // With the features that the tests of the workspace have been built with.
+    let built = command("cargo test --workspace --no-run --test lab").output()?;
     let messages = String::from_utf8_lossy(&built.stderr);
     let program = messages.lines().find_map(|line| {
         line.trim_start().strip_prefix("Executable")?.rsplit_once('(')?.1.strip_suffix(')')
@@ -17,11 +19,16 @@ pub(crate) fn test(tee: &Tee) -> Result {
     let Some(program) = program else {
         return fail(format!("tests/lab does not build\n{messages}"));
     };
-    sh("cargo build --quiet -p ironmap-cli")?;
+    let ironmap = match ironmap {
+        Some(program) => program.to_owned(),
+        None => {
+            sh("cargo build --quiet -p ironmap-cli")?;
+            target("debug/ironmap")
+        }
+    };
     fs::create_dir_all(target("lab"))?;
     let tests = target("lab/lab-tests");
     fs::copy(program, &tests)?;
-    let ironmap = target("debug/ironmap");
     boot(command("lab/boot.sh test.sh").args([tests, ironmap]), Some(tee)).map(drop)
 }
 

@@ -1,7 +1,9 @@
 //! The chores of `./x`, and the rules of the house: `cargo run -p xtask -- tidy`. Started in the root of the workspace.
 
+mod aarch64;
 mod api;
 mod beneath;
+mod ceph;
 mod clean_up;
 mod deb;
 mod debian_source;
@@ -16,6 +18,7 @@ mod shell;
 mod test;
 mod tidy;
 mod users;
+mod xfsprogs;
 
 use std::process::ExitCode;
 
@@ -30,12 +33,13 @@ fn main() -> ExitCode {
         ["api"] => api::write(),
         ["tidy"] => tidy::run(),
         ["tidy", dir] => tidy::phrases(dir),
-        ["lab"] => lab::test(&Tee::default()),
+        ["lab"] => lab::test(&Tee::default(), None),
         ["lab", "count"] => lab::count(),
         ["fuzz", seconds] => nightly::fuzz(seconds),
+        ["aarch64", names @ ..] => aarch64::test(names, &Tee::default()),
         ["miri"] => nightly::miri(),
         ["crash", states] => beneath::crash(states),
-        ["beneath", modes @ ..] => beneath::suites(modes),
+        ["beneath", layers @ ..] => beneath::suites(layers),
         ["mount", "all", ..] => mount::all(),
         ["mount", "programs", ..] => mount::programs(),
         ["mount", "databases", ..] => mount::databases(),
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
         ["foreign", name @ ..] => foreign::tests(name.first().unwrap_or(&"")),
         ["fio", "build", ..] => fio::build(),
         ["fio", args @ ..] => fio::beside_bench(args),
+        ["xfsprogs"] => xfsprogs::print(),
+        ["ceph", rounds] => shell::ironmap().and_then(|ironmap| ceph::test(&ironmap, rounds)),
         ["users"] => users::from_a_fresh_checkout(),
         ["package"] => package::run(),
         ["deb", "test"] => deb::test(),

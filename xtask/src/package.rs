@@ -1,6 +1,9 @@
 //! Packages for the registry: the files that they contain, and a build from them alone.
 
-use crate::shell::{Result, command, fail, output, say, sh, target};
+use std::fs;
+use std::path::PathBuf;
+
+use crate::shell::{Result, command, fail, output, say, sh, target, variable};
 
 /// Each crate that is published, in the order of publication (not the fio engine, which is under the GPL): the files that its package must contain, the files and folders that it
 /// may contain, and the greatest size of its compressed package in KiB.
@@ -52,15 +55,36 @@ pub(crate) fn run() -> Result {
     say("lists of files");
     lists()?;
     say("cargo package");
+    forget_unpacked()?;
     let names: String = PACKAGES.iter().map(|package| format!(" -p {}", package.name)).collect();
     sh(&format!("cargo package --locked --allow-dirty{names}"))?;
     for Package { name, max_kib, .. } in &PACKAGES {
         let version = env!("CARGO_PKG_VERSION");
         let path = target(&format!("package/{name}-{version}.crate"));
-        let kib = std::fs::metadata(&path)?.len().div_ceil(1024);
+        let kib = fs::metadata(&path)?.len().div_ceil(1024);
         println!("{}: {kib} KiB", path.display());
         if kib > *max_kib {
             return fail(format!("the package of {name} is larger than {max_kib} KiB"));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the library that cargo unpacked in an earlier run. cargo takes it again as long as its version is the same, and builds the program with
+/// an old library.
+fn forget_unpacked() -> Result {
+    let home = variable("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cargo")));
+    let Some(Ok(registries)) = home.map(|home| fs::read_dir(home.join("registry/src"))) else {
+        return Ok(());
+    };
+    for registry in registries {
+        let registry = registry?.path();
+        for Package { name, .. } in &PACKAGES {
+            let unpacked = registry.join(format!("{name}-{}", env!("CARGO_PKG_VERSION")));
+            if unpacked.exists() {
+                fs::remove_dir_all(unpacked)?;
+            }
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::bench;
 use crate::cmd::{
     cat, chattr, check, chmod, chown, complete, completions, cp, demo, df, diff, du, dump,
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
-    readlink, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
+    readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
 use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
@@ -18,6 +18,9 @@ const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
 MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
 is its inode 12.
+
+qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines, whose format is never guessed; only qcow2 is written. They have parts too: \
+qcow2:IMAGE@p2. nbd://HOST/EXPORT is an export of an NBD server.
 
 integrity:DATA,TAGS is a volume too: DATA is a device or image whose every sector is verified against its tag on TAGS, and both may be \
 partitions. integrity:DATA has the tags in its own tail; ironmap integrity makes and checks them.
@@ -41,7 +44,7 @@ Exit codes:
 
 If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
-/// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of mounted ext4 and XFS, at the speed
+/// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of XFS volumes and of mounted ext4 and XFS, at the speed
 /// of the device.
 #[derive(Debug, Parser)]
 #[command(name = "ironmap", version, propagate_version = true, after_help = AFTER_HELP)]
@@ -85,6 +88,7 @@ pub(crate) enum Command {
     Cp(cp::Args),
     Mkfs(Box<mkfs::Args>),
     Tune(Box<tune::Args>),
+    Resize(resize::Args),
     Write(write::Args),
     Mkdir(mkdir::Args),
     Mknod(mknod::Args),
@@ -138,6 +142,7 @@ impl Command {
             Self::Cp(args) => cp::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
             Self::Tune(args) => tune::run(args),
+            Self::Resize(args) => resize::run(args),
             Self::Mkdir(args) => mkdir::run(args, report),
             Self::Rmdir(args) => rmdir::run(args, report),
             Self::Rm(args) => rm::run(args, report),

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::ErrorKind as ClapKind;
 use ironmap::{Errno, Error, ErrorKind};
@@ -22,6 +23,22 @@ pub(crate) enum Code {
     HungUp = 129,
     Interrupted = 130,
     Terminated = 143,
+}
+
+/// Whether all failures have one code.
+static ONE_CODE: AtomicBool = AtomicBool::new(false);
+
+/// From now on each failure ends the program with code 1, as the programs of e2fsprogs end.
+pub(crate) fn set_one_code() {
+    ONE_CODE.store(true, Ordering::Relaxed);
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        let failed = code > Code::Success && code < Code::HungUp;
+        let code = if failed && ONE_CODE.load(Ordering::Relaxed) { Code::Failed } else { code };
+        Self::from(code as u8)
+    }
 }
 
 /// Something that failed.
@@ -114,6 +131,11 @@ impl Failure {
     /// Whether the library failed for this reason.
     pub(crate) fn is_of(&self, kind: ErrorKind) -> bool {
         self.kind == Some(kind)
+    }
+
+    /// Whether a device failed.
+    pub(crate) fn is_io(&self) -> bool {
+        matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
     /// Whether it says that there is no room.
@@ -243,7 +265,7 @@ impl Report {
 
     /// The worst code of all.
     pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.worst as u8)
+        self.worst.into()
     }
 }
 
@@ -263,15 +285,15 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         // A reader of the help that has gone has read what it wanted.
         let _ = error.print();
-        return ExitCode::from(Code::Success as u8);
+        return Code::Success.into();
     }
     if error.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprintln!("ironmap: a command is missing; see ironmap --help");
-        return ExitCode::from(Code::Usage as u8);
+        return Code::Usage.into();
     }
     let text = error.to_string();
     let text = text.split("\n\n").next().unwrap_or_default();
     let text = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
     eprintln!("ironmap: {}; see ironmap --help", one_line(&text));
-    ExitCode::from(Code::Usage as u8)
+    Code::Usage.into()
 }

@@ -21,6 +21,13 @@ pub(crate) fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     Ok(stat.flags(flags))
 }
 
+/// Major and minor number of the device of the file system that a file is on.
+pub(crate) fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
+    let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let found = rustix_libc::fs::statx(CWD, path, at, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
 /// The fields that [`decode`] needs.
 pub(crate) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 

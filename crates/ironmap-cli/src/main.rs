@@ -1,6 +1,7 @@
 //! The `ironmap` program: files of an ext4 volume that nobody has mounted, and of mounted file systems, from the command line.
 
 mod acl;
+mod ahead;
 mod archive;
 mod bench;
 mod cli;
@@ -16,10 +17,13 @@ mod mode;
 mod mount;
 mod needs;
 mod new;
+#[cfg(test)]
+mod other_format;
 mod output;
 mod owner;
 mod owners;
 mod progress;
+mod room;
 mod show;
 mod size;
 mod source;
@@ -40,7 +44,13 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
-    let args = cmd::tune::as_e2fsprogs(&args).unwrap_or(args);
+    let args = match cmd::tune::as_e2fsprogs(&args) {
+        Some(words) => {
+            failure::set_one_code();
+            words
+        }
+        None => args,
+    };
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ironmap::fs::ext4::Ext4;
 use ironmap::fs::{Clock, FileSystem, Follow, Inode};
 use ironmap::fs::{DirEntry, FileType};
+use ironmap::location::Medium;
 use ironmap::units::InodeNo;
 use ironmap::{
     Errno, Error, ErrorKind, File, FileOptions, Host, HostOptions, HostReport, Location, Queue,
@@ -71,6 +72,33 @@ pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
     options.journal(rescue.journal.clone())
 }
 
+/// Opens a volume; in tests also one of a format that only they have.
+fn open_volume(location: &Location, options: &VolumeOptions) -> ironmap::Result<Volume> {
+    #[cfg(test)]
+    if let Some(volume) = crate::other_format::open(location) {
+        return Ok(volume);
+    }
+    options.open(location)
+}
+
+/// Opens a volume on a server, and says why if that takes long.
+fn told_if_slow<T>(location: &Location, open: impl FnOnce() -> T) -> T {
+    const LONG: Duration = Duration::from_secs(2);
+    let (opened, waits) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if waits.recv_timeout(LONG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let why = "opening takes long: multiple mount protection (MMP) waits until no other node can have \
+                           the volume, or the server does not answer";
+                note(format!("{location}: {why}"));
+            }
+        });
+        let volume = open();
+        drop(opened);
+        volume
+    })
+}
+
 /// An open volume and the name that the user gave it.
 pub(crate) struct Source {
     pub(crate) volume: Volume,
@@ -98,11 +126,20 @@ impl Source {
     }
 
     fn open_with(location: &Location, options: VolumeOptions) -> Result<Self, Failure> {
-        let volume = with_rescue(options).open(location);
+        let opened = || open_volume(location, &with_rescue(options));
+        let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
+            told_if_slow(location, opened)
+        } else {
+            opened()
+        };
         let volume = volume.map_err(|error| Failure::open(&error))?;
         if let Some(integrity) = volume.integrity() {
             let lines = integrity.recovered.notices(volume.fs().is_writable());
             lines.iter().for_each(|line| note(format!("{location}: {line}")));
+        }
+        if matches!(location.data().medium, Medium::Image(_)) {
+            // An image that was not closed, for instance.
+            volume.notices().iter().for_each(note);
         }
         let source = Self { volume, location: location.clone(), name: location.to_string() };
         source.tell_left();
@@ -172,7 +209,7 @@ impl Source {
 
     /// The inode of a directory's entry; `path` is for the error.
     pub(crate) fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
-        self.volume.fs().inode(number).map_err(|error| Failure::at(self.name(path), &error))
+        self.volume.fs().known_inode(number).map_err(|error| Failure::at(self.name(path), &error))
     }
 
     /// All entries of a directory, `.` and `..` among them, in the order of their bytes.

@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use ironmap::Location;
+use ironmap::device::image::describe;
+use ironmap::location::{Medium, Site};
 use rustix::fs::{fstat, major, minor};
 
 /// Files by device and inode: images and device nodes, and the images of loop devices.
@@ -16,7 +18,7 @@ impl Spared {
     /// The files that a volume is opened from, as far as they are there.
     pub(crate) fn of(location: &Location) -> Self {
         let sites = [Some(location.data()), location.tags()].into_iter().flatten();
-        Self(sites.flat_map(|site| files_of(&site.path)).collect())
+        Self(sites.flat_map(paths_of).flat_map(|path| files_of(&path)).collect())
     }
 
     pub(crate) fn contains(&self, device: u64, inode: u64) -> bool {
@@ -31,6 +33,18 @@ impl Spared {
     /// Whether standard input is one of them.
     pub(crate) fn has_stdin(&self) -> bool {
         fstat(rustix::stdio::stdin()).is_ok_and(|stat| self.contains(stat.st_dev, stat.st_ino))
+    }
+}
+
+/// The paths of a site's files: of an image of a virtual machine, those of its backing files and extents too.
+fn paths_of(site: &Site) -> Vec<PathBuf> {
+    match &site.medium {
+        Medium::Image(address) => {
+            let found = describe(address).map(|found| found.files).unwrap_or_default();
+            let paths = found.into_iter().map(|(path, _)| path);
+            paths.chain([address.path.clone()]).collect()
+        }
+        _ => site.path().map(Path::to_owned).into_iter().collect(),
     }
 }
 

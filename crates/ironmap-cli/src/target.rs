@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use ironmap::device::image;
+use ironmap::device::nbd::Address;
 use ironmap::location::{INTEGRITY, NO_LOAD};
 use ironmap::units::InodeNo;
 use ironmap::{Error, Location};
@@ -62,9 +64,32 @@ fn prefix_of_volume(text: &[u8]) -> usize {
     })
 }
 
-/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but that of `integrity:/...` is no end; or at the first `:<12>`.
+/// Where the host of an address ends that begins here. `None` where none begins.
+fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
+    let rest = text.get(at..).filter(|rest| Address::is_one(rest))?;
+    let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
+    let host =
+        rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
+    // An address may end with its host: then a path in the volume follows, and its colon.
+    let ends = host > 0 && rest[..slashes + host].ends_with(b":");
+    Some(at + slashes + host - usize::from(ends))
+}
+
+/// Where the prefix ends that begins here and names the format of an image. `None` where none begins.
+fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
+    image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
+}
+
+/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but those of `integrity:/...`, `nbd://...` and `qcow2:/...` are no ends; or at the
+/// first `:<12>`.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
-    let skip = prefix_of_volume(text);
+    let prefix = prefix_of_volume(text);
+    let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
+    let skip = begin(prefix).unwrap_or(prefix);
+    // The second half of an integrity device may be an address too.
+    let comma = text[skip..].iter().position(|byte| *byte == b',').map(|comma| skip + comma + 1);
+    let second = comma.filter(|_| text[..prefix].ends_with(INTEGRITY.as_bytes()));
+    let skip = second.and_then(begin).unwrap_or(skip);
     let ends = |at: usize| {
         let path = text[at..].strip_prefix(b":");
         path.is_some_and(|path| path.starts_with(b"/") || inode_of(path).is_some())
@@ -115,7 +140,10 @@ impl Subject {
 
     fn parse_anywhere(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
-        let volume = prefix_of_volume(bytes) > 0 || end_of_volume(bytes).is_some();
+        let is_volume = prefix_of_volume(bytes) > 0
+            || Address::is_one(bytes)
+            || image::Address::prefix_of(bytes).is_some();
+        let volume = is_volume || end_of_volume(bytes).is_some();
         if bytes.starts_with(HOST) || volume {
             return Self::parse(text);
         }
@@ -202,8 +230,8 @@ pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
     let (text, name) = (error.to_string(), volume.to_string());
     let begins = |name: &str| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
-    let path = volume.data().path.display().to_string();
-    if begins(&name) || begins(&path) { error } else { error.context(name) }
+    let medium = volume.data().medium.to_string();
+    if begins(&name) || begins(&medium) { error } else { error.context(name) }
 }
 
 /// The parser of an argument that is `VOLUME:/PATH`, or else a path of the host, which `host:` may stand before.
@@ -279,10 +307,44 @@ mod tests {
     }
 
     #[test]
+    fn the_colons_of_an_address_are_no_end_of_a_volume() {
+        let no = |volume: &str, path: &str| (volume.to_owned(), path.to_owned());
+        assert_eq!(split("nbd://host:7/e:/c"), no("nbd://host:7/e", "/c"));
+        assert_eq!(split("nbd://[::1]/e@p1:/c"), no("nbd://[::1]/e@p1", "/c"));
+        assert_eq!(
+            split("noload:nbd+unix:///?socket=/s:/c:/d"),
+            no("noload:nbd+unix:///?socket=/s", "/c:/d")
+        );
+        let both = "integrity:nbd://a/x,nbd://b/y";
+        assert_eq!(split(&format!("{both}:/c")), no(both, "/c"));
+        assert_eq!(split("integrity:a,nbd://b/:<12>"), no("integrity:a,nbd://b/", "<12>"));
+        for wrong in [both, "nbd://host/e", "nbd://host:7", "nbd://host"] {
+            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_colon_of_a_format_is_no_end_of_a_volume() {
+        let no = |volume: &str, path: &str| (volume.to_owned(), path.to_owned());
+        assert_eq!(split("qcow2:/a/b@p1:/c"), no("qcow2:/a/b@p1", "/c"));
+        assert_eq!(split("vmdk:b:<12>"), no("vmdk:b", "<12>"));
+        assert_eq!(split("noload:vhdx:/b:/c:/d"), no("noload:vhdx:/b", "/c:/d"));
+        let both = "integrity:qcow2:/a,qcow2:/b";
+        assert_eq!(split(&format!("{both}:/c")), no(both, "/c"));
+        for wrong in ["qcow2:/a", "qcow2:a", both] {
+            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_part_of_the_image_belongs_to_the_volume() {
         let target = Target::parse(OsStr::new("a.img@p2:/me@home")).unwrap();
         assert_eq!(target.volume.data().part, Part::Partition(2));
-        assert_eq!(target.volume.data().path, Path::new("a.img"));
+        assert_eq!(target.volume.data().path(), Some(Path::new("a.img")));
         assert_eq!(target.path, b"/me@home");
         assert_eq!(target.to_string(), "a.img@p2:/me@home");
     }
@@ -295,8 +357,8 @@ mod tests {
         }
         let Ok(Subject::Volume(target)) = parse("./host:/x") else { panic!("it is a volume") };
         assert_eq!(
-            (target.volume.data().path.as_path(), &*target.path),
-            (Path::new("./host"), &b"/x"[..])
+            (target.volume.data().path(), &*target.path),
+            (Some(Path::new("./host")), &b"/x"[..])
         );
         assert!(parse("host:").is_err());
         assert!(

@@ -83,7 +83,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
         let (completing, pos, len) = (short.completing(), short.pos, short.memory.len());
         let inode = match short.of {
             Of::Frozen(inode) => inode,
-            Of::Live { slot, .. } => self.state.lives.number(slot),
+            Of::Live { slot, .. } => self.state.files.number(slot),
         };
         let failed = |errno| self.state.failed(errno, inode, &Request::of(op, pos, len));
         let result = result.map(|()| len).map_err(failed);
@@ -201,7 +201,7 @@ pub(in crate::dio) fn pop<Q: DeviceQueue>(
 ) -> Option<Completion> {
     let short = Io { queue, state }.end_transfer(done, request, true)?;
     if let Of::Live { slot, .. } = short.of {
-        state.lives.leave(slot, Hold::Lane);
+        state.files.leave(slot, Hold::Lane);
     }
     state.outstanding -= 1;
     let result = Ok(short.memory.len());

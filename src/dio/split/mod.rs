@@ -232,7 +232,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     state.outstanding += 1;
     state.stats.bounced += u64::from(!direct);
     state.stats.writes += u64::from(is_write);
-    state.lives.expect(left);
+    state.files.expect(left);
     Io { queue, state }.start(target, split, &plan);
     state.spare_plan = plan;
     Ok(())
@@ -325,7 +325,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
             BioEnd::Live { token, pos, slot, left } => {
                 let holding = Holding { slot, hold: Hold::Lane };
                 let completing = holding.completing(left, pos, len);
-                (token, self.state.lives.number(slot), pos, Some(completing))
+                (token, self.state.files.number(slot), pos, Some(completing))
             }
         };
         if done.result == Ok(len) {
@@ -387,7 +387,7 @@ impl State {
     pub(super) fn end(&mut self, completing: Option<Completing>, completion: Completion) {
         let completion = match completing {
             None => Some(completion),
-            Some(completing) => self.lives.end(completing, completion),
+            Some(completing) => self.files.end(completing, completion),
         };
         self.finished.extend(completion);
     }

@@ -23,7 +23,7 @@ impl LiveFile {
         let Some(view) = live.view(&queue.views) else {
             return Err(memory);
         };
-        let Some(inode) = queue.state.lives.enter(&view.known, keep) else {
+        let Some(inode) = queue.state.files.enter(&view.queue_file, keep) else {
             return Err(memory);
         };
         let submitted = if view.takes_overwrites(inode) {
@@ -36,7 +36,7 @@ impl LiveFile {
         };
         match &submitted {
             Ok(()) => stamp_overwrite(view, live),
-            Err(_) => queue.state.lives.turn_back(&view.known),
+            Err(_) => queue.state.files.turn_back(&view.queue_file),
         }
         submitted
     }

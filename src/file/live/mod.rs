@@ -222,8 +222,8 @@ impl LiveFile {
     /// Enters a range of the content, by the lane if that is open; the view is current then.
     fn enter(&self, queue: &mut Queue, range: Range<u64>, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
-        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
-        let hold = if view.known.enter() {
+        let view = live.current(&mut queue.views, &mut queue.state.files, nowait)?;
+        let hold = if view.queue_file.enter() {
             Hold::Lane
         } else {
             let ticket = live.open.content.ask(range, false);
@@ -231,7 +231,7 @@ impl LiveFile {
             Hold::Range(ticket)
         };
         // The holder before may have changed it.
-        match live.current(&mut queue.views, &mut queue.state.lives, nowait) {
+        match live.current(&mut queue.views, &mut queue.state.files, nowait) {
             Ok(_) => Ok(hold),
             Err(error) => {
                 self.leave(queue, hold);
@@ -242,7 +242,9 @@ impl LiveFile {
 
     fn leave(&self, queue: &Queue, hold: Hold) {
         match hold {
-            Hold::Lane => self.0.view(&queue.views).into_iter().for_each(|view| view.known.leave()),
+            Hold::Lane => {
+                self.0.view(&queue.views).into_iter().for_each(|view| view.queue_file.leave());
+            }
             Hold::Range(ticket) => self.0.open.content.give_back(ticket),
         }
     }
@@ -256,7 +258,7 @@ impl LiveFile {
         while !content.has(&ticket) {
             let waited = if nowait {
                 Err(Error::would_block("someone else has this range of the file"))
-            } else if queue.state.lives.is_idle() {
+            } else if queue.state.files.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {
                 queue.pump()

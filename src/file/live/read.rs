@@ -44,7 +44,7 @@ impl LiveFile {
         let range = WriteAt::Pos(request.pos).range(request.len as u64);
         let hold = self.enter(queue, range, nowait)?;
         let Queue { device, state, views, .. } = &mut *queue;
-        let result = live.target(views, &mut state.lives, None, nowait).and_then(|target| {
+        let result = live.target(views, &mut state.files, None, nowait).and_then(|target| {
             with_queue!(device, device => {
                 dio::read_vectored_now(device, state, &target, bufs, &request)
             })
@@ -64,18 +64,18 @@ impl LiveFile {
         let keep = || Arc::clone(&self.0) as Keep;
         let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         if let Some(view) = live.view(&queue.views)
-            && let Some(inode) = queue.state.lives.enter(&view.known, keep)
+            && let Some(inode) = queue.state.files.enter(&view.queue_file, keep)
         {
             if let Some(target) = current_target(view, live, inode, Some(holding)) {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_read(device, &mut queue.state, &target, memory, &request)
                 });
                 if submitted.is_err() {
-                    queue.state.lives.turn_back(&view.known);
+                    queue.state.files.turn_back(&view.queue_file);
                 }
                 return submitted;
             }
-            queue.state.lives.turn_back(&view.known);
+            queue.state.files.turn_back(&view.queue_file);
         }
         self.submit_read_slowly(queue, memory, request)
     }
@@ -95,16 +95,16 @@ impl LiveFile {
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         let holding = Holding { slot: live.index.number, hold };
-        queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
+        queue.state.files.begin(holding, || Arc::clone(&self.0) as Keep);
         let Queue { device, state, views, .. } = queue;
-        let submitted = match live.target(views, &mut state.lives, Some(holding), nowait) {
+        let submitted = match live.target(views, &mut state.files, Some(holding), nowait) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(target) => with_queue!(device, device => {
                 dio::submit_read(device, state, &target, memory, &request)
             }),
         };
         if submitted.is_err() {
-            state.lives.cancel(holding);
+            state.files.cancel(holding);
         }
         submitted
     }

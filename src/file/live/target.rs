@@ -42,7 +42,7 @@ pub(super) fn target_by_metadata<'a>(
 /// next question (POSIX calls it marked for update): a clock for each would be a good part of what a volume costs.
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, live: &Live) {
-    if view.known.wrote() {
+    if view.queue_file.wrote() {
         live.stamp_write();
     }
 }

@@ -173,7 +173,7 @@ impl LiveFile {
         for edge in edges.into_iter().flatten() {
             let request = Request::read(start + edge as u64, sector, DioFlags::empty());
             let Queue { device, state, views, .. } = &mut *queue;
-            let target = live.target(views, &mut state.lives, None, false)?;
+            let target = live.target(views, &mut state.files, None, false)?;
             let into = &mut buffer[edge..edge + sector];
             with_queue!(device, device => dio::read_now(device, state, &target, into, &request))?;
         }

@@ -240,7 +240,7 @@ impl LiveFile {
         let Wanted { at, len, flags, hold, zeroed } = wanted;
         let (live, nowait) = (&*self.0, flags.contains(DioFlags::NOWAIT));
         let end = pos.0.saturating_add(len as u64);
-        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
+        let view = live.current(&mut queue.views, &mut queue.state.files, nowait)?;
         let size = match view.size_at_once() {
             Some(size) => size,
             None if nowait => return Err(would_change()),
@@ -257,7 +257,7 @@ impl LiveFile {
             Begun::ZeroTail => return Ok(Ready::Gap(size)),
         };
         let grows = end > size;
-        let view = live.current(&mut queue.views, &mut queue.state.lives, nowait)?;
+        let view = live.current(&mut queue.views, &mut queue.state.files, nowait)?;
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
@@ -274,7 +274,7 @@ impl LiveFile {
                 let reached = live.file.allocate(pos.0..end, whole)?;
                 // To the end, or to a block's.
                 len = (reached.min(end) - pos.0) as usize;
-                live.current(&mut queue.views, &mut queue.state.lives, false)?;
+                live.current(&mut queue.views, &mut queue.state.files, false)?;
                 false
             }
         };
@@ -301,7 +301,7 @@ impl LiveFile {
         request: &Request,
     ) -> Result<CompletionWork> {
         let live = &*self.0;
-        let view = live.current(&mut queue.views, &mut queue.state.lives, request.is_nowait())?;
+        let view = live.current(&mut queue.views, &mut queue.state.files, request.is_nowait())?;
         let target = target_by_metadata(view, live, None);
         with_queue!(&mut queue.device, device => {
             dio::write_now(device, &mut queue.state, &target, bufs, request)
@@ -354,7 +354,7 @@ impl LiveFile {
         let keep = || Arc::clone(&self.0) as Keep;
         let holding = Holding { slot: live.index.number, hold: Hold::Lane };
         if let Some(view) = live.view(&queue.views)
-            && let Some(inode) = queue.state.lives.enter(&view.known, keep)
+            && let Some(inode) = queue.state.files.enter(&view.queue_file, keep)
         {
             let target = target_by_metadata(view, live, Some(holding));
             if view.takes_overwrites(inode)
@@ -370,13 +370,13 @@ impl LiveFile {
                         Ok(())
                     }
                     Err(memory) => {
-                        queue.state.lives.turn_back(&view.known);
+                        queue.state.files.turn_back(&view.queue_file);
                         let request = Request { len: memory.len(), ..request };
                         self.submit_write_slowly(queue, memory, request)
                     }
                 };
             }
-            queue.state.lives.turn_back(&view.known);
+            queue.state.files.turn_back(&view.queue_file);
         }
         let request = Request { len: memory.len(), ..request };
         self.submit_write_slowly(queue, memory, request)
@@ -435,9 +435,9 @@ impl LiveFile {
             return self.write_at_once(queue, memory, at, &request, write);
         }
         let holding = Holding { slot: live.index.number, hold };
-        queue.state.lives.begin(holding, || Arc::clone(&self.0) as Keep);
+        queue.state.files.begin(holding, || Arc::clone(&self.0) as Keep);
         let Queue { device, state, views, .. } = queue;
-        let submitted = match live.current(views, &mut state.lives, ready.is_nowait()) {
+        let submitted = match live.current(views, &mut state.files, ready.is_nowait()) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
                 let target = target_by_metadata(view, live, Some(holding));
@@ -450,7 +450,7 @@ impl LiveFile {
             Ok(()) => live.stamp_write(),
             Err(_) => {
                 self.end_place(left);
-                state.lives.cancel(holding);
+                state.files.cancel(holding);
             }
         }
         submitted.map(|()| ready.pos)

@@ -5,7 +5,6 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::block::{Block, Part};
 use super::dirty::{Dirty, Version};
 use super::disk::journal;
 use super::jbd2::tid::Member;
@@ -13,6 +12,7 @@ use super::order::{Held, Rank, before};
 use crate::device::Device;
 use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
+use crate::fs::block::{Block, Part};
 use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};

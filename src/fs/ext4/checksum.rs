@@ -33,6 +33,28 @@ pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     digest.finalize()
 }
 
+/// The kind of structure that a checksum is of.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// A block of directory entries.
+    Entries = 1,
+    /// The root, and another node, of a hash tree.
+    DxRoot = 2,
+    DxNode = 3,
+    /// A node of an extent tree.
+    Extents = 4,
+    /// Inodes of a table.
+    Inodes = 5,
+    /// Descriptors of groups.
+    Descriptors = 6,
+}
+
+impl From<Kind> for u8 {
+    fn from(kind: Kind) -> Self {
+        kind as Self
+    }
+}
+
 /// The seed of all checksums of a volume, or nothing where the volume has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataSeed(pub(crate) u32);

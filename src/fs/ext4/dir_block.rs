@@ -3,14 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::block::{Block, Kind, Part};
 use super::casefold::Wanted;
-use super::checksum::crc32c_raw;
+use super::checksum::{Kind, crc32c_raw};
 use super::disk::dir::{RawDirEntry, RawDirTail, TAIL_FILE_TYPE};
 use super::features::Incompat;
 use super::inode::Inode;
 use super::superblock::Superblock;
 use crate::error::{Error, Place, Result};
+use crate::fs::block::{Block, Part};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
@@ -142,7 +142,7 @@ impl Area {
             );
         }
         let typed = fs.superblock.incompat.contains(Incompat::FILETYPE);
-        let file_type = typed.then(|| entry_type(raw.file_type)).flatten();
+        let file_type = typed.then(|| FileType::from_entry(raw.file_type)).flatten();
         Ok(Entry { name, inode: Some(InodeNo(u64::from(number))), file_type, next })
     }
 
@@ -194,19 +194,6 @@ pub(super) fn record_length(raw: u16, block_size: BlockSize) -> usize {
 /// How 16 bits say a record's length.
 pub(super) fn raw_record_length(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
-}
-
-fn entry_type(raw: u8) -> Option<FileType> {
-    Some(match raw {
-        1 => FileType::Regular,
-        2 => FileType::Directory,
-        3 => FileType::CharDevice,
-        4 => FileType::BlockDevice,
-        5 => FileType::Fifo,
-        6 => FileType::Socket,
-        7 => FileType::Symlink,
-        _ => return None,
-    })
 }
 
 /// The number by which an entry records a type.
@@ -262,7 +249,7 @@ impl Inode {
     }
 
     /// Whether a block is a node of the hash tree, to a linear reader unused space. The first one is the tree's root.
-    fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
+    pub(super) fn is_dx_block(&self, block: FileBlock, content: &[u8]) -> bool {
         let Ok((first, _)) = RawDirEntry::ref_from_prefix(content) else { return false };
         let whole = record_length(first.rec_len.get(), self.fs.superblock.block_size);
         self.flags.contains(InodeFlags::INDEX)

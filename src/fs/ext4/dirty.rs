@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use super::block::{Block, Part};
 use super::jbd2::tid::{Member, Tid};
 use crate::error::Result;
+use crate::fs::block::{Block, Part};
 use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::units::FsBlock;
 

@@ -15,10 +15,10 @@ use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Ext4;
-use super::block::Block;
 use super::disk::superblock::{RawSuperblock, STATE_ERROR};
 use super::superblock::{change_superblock, set_time};
 use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::fs::block::Block;
 use crate::fs::{OnError, Timestamp};
 use crate::sync::Mutex;
 

@@ -11,6 +11,7 @@ use super::operation::Patience;
 use super::ops::Ext4Held;
 use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
+use crate::fs::check::{Progress, Report};
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
     Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, OnError, ReadDir,
@@ -60,7 +61,7 @@ impl FileSystem for Arc<Ext4> {
         use super::{Compat, RoCompat};
         let sb = &self.superblock;
         let mut can = Capabilities::FALLOCATE | Capabilities::FLAGS;
-        can.set(Capabilities::WRITE, self.is_writable());
+        can.set(Capabilities::WRITE | Capabilities::METADATA, self.is_writable());
         can.set(Capabilities::JOURNAL, sb.compat.contains(Compat::HAS_JOURNAL));
         can.set(Capabilities::XATTRS, sb.compat.contains(Compat::EXT_ATTR));
         can.set(Capabilities::PROJECTS, sb.ro_compat.contains(RoCompat::PROJECT));
@@ -79,6 +80,10 @@ impl FileSystem for Arc<Ext4> {
             inodes: sb.inodes_count.into(),
             free: self.free_space(),
         }
+    }
+
+    fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        Ext4::check(self, progress)
     }
 
     fn take_notices(&self) -> Vec<String> {
@@ -297,7 +302,7 @@ impl WriteFile for OpenForWriting {
             }
             let inode = self.held.inode()?;
             inode.keep_small_map()?;
-            let keep = keep_set_id(intent);
+            let keep = KeepSetId::asked(intent);
             let mut plain = fs.admit_write(&inode, FilePos(0), 0, None).is_ok()
                 && !inode.flags().contains(InodeFlags::APPEND)
                 && !inode.has_inline_data();
@@ -446,10 +451,6 @@ impl MapFile for WritableInode {
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         self.inode.read_inline(buf, pos)
     }
-}
-
-fn keep_set_id(intent: WriteIntent) -> KeepSetId {
-    if intent.contains(WriteIntent::KEEP_SET_ID) { KeepSetId::Yes } else { KeepSetId::No }
 }
 
 fn would_change() -> Error {

@@ -6,14 +6,14 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::Ext4;
-use super::block::{Kind, Part};
-use super::checksum::{crc16, crc32c_raw};
+use super::checksum::{Kind, crc16, crc32c_raw};
 use super::disk::group::{
     BLOCK_UNINIT, CHECKSUM_OFFSET, INODE_UNINIT, RawGroupHigh, RawGroupLow, SMALL,
 };
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
 use crate::error::{Place, Result};
+use crate::fs::block::Part;
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
@@ -255,6 +255,19 @@ impl<'a> GroupMut<'a> {
     setter!(set_unused_inodes: bg_itable_unused_lo, bg_itable_unused_hi);
     setter!(set_block_bitmap_checksum: bg_block_bitmap_csum_lo, bg_block_bitmap_csum_hi);
     setter!(set_inode_bitmap_checksum: bg_inode_bitmap_csum_lo, bg_inode_bitmap_csum_hi);
+
+    /// The positions of the bitmaps and of the inode table.
+    pub(crate) fn set_places(&mut self, block_bitmap: u64, inode_bitmap: u64, inode_table: u64) {
+        let Ok((low, rest)) = RawGroupLow::mut_from_prefix(self.bytes) else { return };
+        low.bg_block_bitmap_lo.set(block_bitmap as u32);
+        low.bg_inode_bitmap_lo.set(inode_bitmap as u32);
+        low.bg_inode_table_lo.set(inode_table as u32);
+        if let Ok((high, _)) = RawGroupHigh::mut_from_prefix(rest) {
+            high.bg_block_bitmap_hi.set((block_bitmap >> 32) as u32);
+            high.bg_inode_bitmap_hi.set((inode_bitmap >> 32) as u32);
+            high.bg_inode_table_hi.set((inode_table >> 32) as u32);
+        }
+    }
 
     /// From now on the block bitmap is valid.
     pub(crate) fn set_blocks_initialised(&mut self) {

@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
 use super::Ext4;
-use super::block::{Kind, Part};
-use super::checksum::crc32c_raw;
+use super::checksum::{Kind, crc32c_raw};
 use super::disk::inode::{
     CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, GOOD_OLD_SIZE, RawInode, RawInodeExtra,
 };
+use crate::fs::block::Part;
 
 use super::features::{Incompat, RoCompat};
 use super::stamps::Waiting;

@@ -1,6 +1,7 @@
 //! Multiple mount protection of a volume that is open for writing: it counts on, so that other nodes keep off, and looks whether one did
 //! not.
 
+use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +11,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
-use super::disk::mmp::{RawMmp, SEQ_CLEAN};
+use super::disk::mmp::{MAGIC, RawMmp, SEQ_CLEAN};
 use super::mmp;
 use super::superblock::Superblock;
-use crate::device::Device;
+use crate::device::{Device, Fence};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::fs::Clock;
 use crate::sys::Buffer;
-use crate::units::FsBlock;
+use crate::units::{DevOffset, FsBlock};
 
 /// Sequence numbers above this have meanings of their own.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
+/// So many of the newest numbers may be on the device: each attempt to connect again takes one, and older ones are sent again after it.
+const OURS: u32 = 1024;
 
 /// The protection of a volume, until it is dropped. A thread of its own keeps it up.
 pub(crate) struct MmpHold {
@@ -35,15 +38,18 @@ struct Count {
     sb: Superblock,
     block: FsBlock,
     clock: Clock,
-    state: Mutex<State>,
+    /// The newest number that was written or is about to be.
+    newest: Mutex<u32>,
+    ended: Mutex<bool>,
     told: Condvar,
     /// Another node has taken the volume.
     lost: AtomicBool,
 }
 
-struct State {
-    seq: u32,
-    ended: bool,
+impl fmt::Debug for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Count").field("block", &self.block).finish_non_exhaustive()
+    }
 }
 
 impl MmpHold {
@@ -67,13 +73,14 @@ impl MmpHold {
             sb: sb.clone(),
             block,
             clock,
-            state: Mutex::new(State { seq: seq % SEQ_MAX, ended: false }),
+            newest: Mutex::new(seq % SEQ_MAX),
+            ended: Mutex::new(false),
             told: Condvar::new(),
             lost: AtomicBool::new(false),
         });
         count.write(seq % SEQ_MAX)?;
         std::thread::sleep(mmp::patience(sb.mmp_interval));
-        if !count.is_ours(seq % SEQ_MAX)? {
+        if !count.is_ours()? {
             return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
         }
         let own = Arc::clone(&count);
@@ -83,51 +90,68 @@ impl MmpHold {
         let thread = spawned.map_err(|error| {
             Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)), "thread")
         })?;
+        device.set_fence(Some(Arc::clone(&count) as Arc<dyn Fence>));
         Ok(Some(Self { count, thread: Some(thread) }))
     }
 
     /// `Busy` where another node has taken the volume, or the device no longer answers: nothing may be written any more.
     pub(super) fn check(&self) -> Result<()> {
-        if self.count.lost.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Busy, "another node has taken the volume (mmp)"));
-        }
-        Ok(())
+        if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
+}
+
+fn taken() -> Error {
+    Error::new(ErrorKind::Busy, "another node has taken the volume (mmp)")
 }
 
 impl Drop for MmpHold {
     fn drop(&mut self) {
-        self.count.state.lock().ended = true;
+        *self.count.ended.lock() = true;
         self.count.told.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if self.check().is_ok() {
+        // A node that was stopped for long must not release the volume of the next one.
+        if self.check().is_ok() && self.count.is_ours().unwrap_or(false) {
             let _ = self.count.write(SEQ_CLEAN);
         }
+        self.count.device.set_fence(None);
     }
 }
 
 impl Count {
     fn run(&self, interval: Duration) {
-        let mut state = self.state.lock();
+        let mut ended = self.ended.lock();
         loop {
-            self.told.wait_for(&mut state, interval);
-            if state.ended {
+            self.told.wait_for(&mut ended, interval);
+            if *ended {
                 return;
             }
-            let next = (state.seq + 1) % SEQ_MAX;
-            let counted = self.is_ours(state.seq).unwrap_or(false) && self.write(next).is_ok();
+            let counted = self.is_ours().unwrap_or(false) && self.write(self.next()).is_ok();
             if !counted {
                 self.lost.store(true, Ordering::Relaxed);
                 return;
             }
-            state.seq = next;
         }
     }
 
-    fn is_ours(&self, seq: u32) -> Result<bool> {
-        Ok(mmp::read(&*self.device, &self.sb, self.block)?.mmp_seq.get() == seq)
+    fn is_ours(&self) -> Result<bool> {
+        let raw = mmp::read(&*self.device, &self.sb, self.block)?;
+        Ok(self.wrote(raw.mmp_seq.get()))
+    }
+
+    /// Whether a number is one of the newest that this node has written.
+    fn wrote(&self, seq: u32) -> bool {
+        let newest = *self.newest.lock();
+        let age = if seq <= newest { newest - seq } else { newest + (SEQ_MAX - seq.min(SEQ_MAX)) };
+        seq < SEQ_MAX && age < OURS
+    }
+
+    /// The next number, which counts as written from now on.
+    fn next(&self) -> u32 {
+        let mut newest = self.newest.lock();
+        *newest = (*newest + 1) % SEQ_MAX;
+        *newest
     }
 
     fn write(&self, seq: u32) -> Result<()> {
@@ -135,16 +159,41 @@ impl Count {
         let mut buffer = Buffer::aligned(self.sb.block_size.bytes())?;
         self.device.read_exact_at(&mut buffer, at)?;
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
-            raw.mmp_seq.set(seq);
-            raw.mmp_time.set(self.clock.now().seconds as u64);
-            put(&mut raw.mmp_nodename, rustix::system::uname().nodename().to_bytes());
-            put(&mut raw.mmp_bdevname, b"ironmap");
-            raw.mmp_check_interval.set(self.sb.mmp_interval.max(1));
-            mmp::seal_mmp(self.sb.seed, raw);
+            self.fill(raw, seq);
         }
         let written = self.device.write_all_at(&[IoSlice::new(&buffer)], at, true);
         self.events.durability().doubt_failed(&written);
         written
+    }
+}
+
+impl Count {
+    fn fill(&self, raw: &mut RawMmp, seq: u32) {
+        raw.mmp_seq.set(seq);
+        raw.mmp_time.set(self.clock.now().seconds as u64);
+        put(&mut raw.mmp_nodename, rustix::system::uname().nodename().to_bytes());
+        put(&mut raw.mmp_bdevname, b"ironmap");
+        raw.mmp_check_interval.set(self.sb.mmp_interval.max(1));
+        mmp::seal_mmp(self.sb.seed, raw);
+    }
+}
+
+/// A node that takes a volume waits for a number that counts on. So one count right after a lost connection makes it wait again, or comes too late:
+/// then the number is another's.
+impl Fence for Count {
+    fn place(&self) -> (DevOffset, usize) {
+        (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())
+    }
+
+    fn confirm(&self, block: &mut [u8]) -> Result<()> {
+        let raw = RawMmp::mut_from_prefix(block).ok().map(|(raw, _)| raw);
+        let raw = raw.filter(|raw| raw.mmp_magic.get() == MAGIC && self.wrote(raw.mmp_seq.get()));
+        let Some(raw) = raw else {
+            self.lost.store(true, Ordering::Relaxed);
+            return Err(taken());
+        };
+        self.fill(raw, self.next());
+        Ok(())
     }
 }
 

@@ -2,10 +2,9 @@
 
 mod alloc;
 mod attr;
-mod block;
 mod blocks;
 mod casefold;
-pub mod check;
+mod check;
 mod checksum;
 mod counters;
 mod dir;
@@ -39,6 +38,7 @@ mod path;
 mod quota;
 mod raw;
 mod rescue;
+mod resize;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod stamps;
@@ -61,6 +61,8 @@ pub use listing::Ext4Listing;
 pub(crate) use mkfs::mkfs;
 pub use mkfs::{Features, MkfsOptions};
 pub use ops::Ext4Held;
+pub use resize::{NewSize, ResizeOptions, Resized};
+pub(crate) use resize::{minimum, resize};
 pub use superblock::{RecordedErrors, Superblock, Times};
 pub(crate) use tune::tune;
 pub use tune::{HashAlgorithm, NewUuid, Reserved, TuneOptions};

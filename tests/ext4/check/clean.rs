@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::check::verdict::agree;
 use crate::common::image::{Image, scratch, words};
 use crate::common::skip::{self, Need};
-use crate::common::tree::{Scope, grow};
+use crate::common::tree::{Limits, Scope, grow};
 use crate::require;
 
 /// Feature sets: name, size, options of mke2fs. Sets that the kernel cannot mount here are noted.
@@ -46,7 +46,14 @@ pub(crate) const SETS: [(&str, &str, &str); 28] = [
 
 fn scope(options: &str, nodes: bool) -> Scope {
     let block = if options.contains("4096") { 4096 } else { 1024 };
-    Scope { seed: 26, block, nodes, large_xattrs: options.contains("ea_inode"), fragments: 400 }
+    Scope {
+        seed: 26,
+        block,
+        nodes,
+        large_xattrs: options.contains("ea_inode"),
+        fragments: 400,
+        limits: Limits::EXT4,
+    }
 }
 
 #[test]

@@ -19,10 +19,10 @@ use crate::common::command::{failure, output};
 use crate::common::image::{scratch, scratch_in};
 use crate::common::loop_device::LoopDevice;
 use crate::common::mounted::unmount;
+use crate::common::watched::Watched;
 use crate::crash::history::History;
 use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 use crate::crash::seen::{Body, NO_DUMP, Seen, Tree};
-use crate::crash::watched::Watched;
 
 /// A file that holds a volume, mounted by the kernel on a loop device.
 struct Mount {

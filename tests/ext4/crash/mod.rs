@@ -18,7 +18,6 @@ pub(crate) mod rules;
 pub(crate) mod seen;
 mod state;
 pub(crate) mod volume;
-mod watched;
 
 use crate::require;
 use std::sync::atomic::Ordering;

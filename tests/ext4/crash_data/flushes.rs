@@ -10,7 +10,7 @@ use ironmap::fs::ext4::ROOT;
 use ironmap::units::{DevOffset, FilePos};
 use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 
-use crate::common::beneath::tail;
+use crate::common::beneath::{self, Beneath, tail};
 use crate::crash::fsck::Fsck;
 use crate::crash::ours::CLOCK;
 use crate::crash::rules::look;
@@ -138,6 +138,12 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let opened = opened.unwrap();
                 let outcome = run(&opened, kind, seed, LENGTH, &|_| ());
                 let now = outcome.history.events();
+                // Over a server the number of flushes depends on the order of its answers.
+                if cache.lock().unwrap().flushes <= fail_at {
+                    let is_server = matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
+                    assert!(is_server, "{what}: it did not come to that");
+                    continue;
+                }
                 assert!(outcome.result.is_err(), "{what}: the error was not reported");
                 assert_syncs_fail(&opened, &what);
                 drop(opened);
@@ -170,9 +176,16 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
 
 /// Of all files that are there, and of the volume.
 fn assert_syncs_fail(volume: &Volume, what: &str) {
-    let mut queue = volume.queue(&QueueOptions::new().depth(4)).unwrap();
     let synced = volume.fs().sync();
     assert!(synced.is_err(), "{what}: the volume's sync");
+    let mut queue = match volume.queue(&QueueOptions::new().depth(4)) {
+        Ok(queue) => queue,
+        // The client of an export makes no queue after that.
+        Err(error) => {
+            assert!(matches!(beneath::chosen(), Some(Beneath::Nbd(_))), "{what}: {error}");
+            return;
+        }
+    };
     for id in 0..16 {
         let Ok(inode) = volume.fs().lookup(ROOT, name(id).as_bytes()) else { continue };
         let Ok(file) =

@@ -1,13 +1,14 @@
 //! The content of a device before and after mkfs.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use ironmap::ErrorKind;
 
 use super::{make, make_on, options};
 use crate::common::command::{output, run};
 use crate::common::image::Image;
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 
@@ -48,6 +49,31 @@ fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     let image = dirty(64 * MIB);
     make_on(&image.path(), &options("").discard(true)).unwrap();
     image.check();
+}
+
+/// A sparse image stays sparse: tables of zeros take no room.
+#[test]
+fn a_sparse_image_stays_sparse() {
+    let image = Image::none();
+    File::create(image.path()).unwrap().set_len(16 << 30).unwrap();
+    make_on(&image.path(), &options("-b 4096")).unwrap();
+    image.check();
+    let taken = fs::metadata(image.path()).unwrap().blocks() * 512;
+    assert!(taken < 12 * MIB, "{taken} bytes");
+}
+
+/// The kernel zeroes a block device.
+#[test]
+fn a_block_device_is_cleared_where_it_matters() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for text in ["", "-O ^has_journal,^extent"] {
+        let image = dirty(64 * MIB);
+        let device = LoopDevice::new(image.path());
+        make_on(device.node().as_ref(), &options(text)).unwrap();
+        drop(device);
+        image.check();
+        image.open().unwrap();
+    }
 }
 
 #[test]

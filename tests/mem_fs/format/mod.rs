@@ -61,6 +61,12 @@ impl MemFs {
         Volume::of(Arc::new(self.clone()), Arc::clone(&self.device))
     }
 
+    /// The volume opened again, where it was closed.
+    pub(crate) fn opened_again(&self) -> Volume {
+        self.tree().ended = None;
+        self.volume()
+    }
+
     fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +130,7 @@ impl FileSystem for MemFs {
 
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::XATTRS;
-        can.set(Capabilities::WRITE, self.kind.writes);
+        can.set(Capabilities::WRITE | Capabilities::METADATA, self.kind.writes);
         can.set(Capabilities::FALLOCATE, self.kind.unwritten);
         can
     }

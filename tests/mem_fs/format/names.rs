@@ -121,7 +121,8 @@ impl Tree {
         };
         let Node { stat, .. } = self.add(file_type, content);
         stat.links = if file_type == FileType::Directory { 2 } else { 1 };
-        stat.mode |= permissions & !who.umask;
+        let masked = if file_type == FileType::Symlink { 0 } else { who.umask };
+        stat.mode |= permissions & !masked;
         (stat.uid, stat.gid, stat.device) = (who.uid, who.gid, device);
         let number = stat.inode;
         self.attach(dir, name, number)?;

@@ -24,9 +24,9 @@ const UNSAFE_ROOMS: [&str; 6] = [
 const FRONT_ENDS: [&str; 2] = ["crates/ironmap-cli/src", "crates/ironmap-fio/src"];
 const OF_EXT4: [&str; 8] = [
     "crates/ironmap-cli/src/bench/fixture.rs",
-    "crates/ironmap-cli/src/cmd/check.rs",
     "crates/ironmap-cli/src/cmd/dump.rs",
-    "crates/ironmap-cli/src/cmd/info.rs",
+    "crates/ironmap-cli/src/cmd/info/ext4.rs",
+    "crates/ironmap-cli/src/cmd/info/mod.rs",
     "crates/ironmap-cli/src/cmd/mkfs/fit.rs",
     "crates/ironmap-cli/src/cmd/mkfs/mod.rs",
     "crates/ironmap-cli/src/cmd/tune/mod.rs",

@@ -8,7 +8,8 @@ use ironmap::{Error, Result};
 
 use super::beneath::Beneath;
 use super::errors::{go_on, io};
-use super::prepare::FILL;
+use super::plan::Content;
+use super::prepare::{FILL, ToWrite};
 use super::target::{TargetSpec, Variant};
 
 /// Size of a fixture's device, and of the file on it that is read.
@@ -47,7 +48,7 @@ impl FixtureKind {
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
     Ext4,
-    /// XFS with blocks of 4 KiB: no vol: target.
+    /// XFS with blocks of 4 KiB: no vol: target for writes.
     Xfs,
 }
 
@@ -62,8 +63,8 @@ const SECTOR: u64 = 512;
 /// Twin devices with the same content: one for raw: and vol:, one mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
-    /// Files are written: others make them.
-    writes: bool,
+    /// Files that are written.
+    writes: Option<ToWrite>,
     dir: PathBuf,
     free: Device,
     over: Option<Over>,
@@ -72,7 +73,7 @@ pub(super) struct Fixture {
 
 impl Fixture {
     /// Makes the devices, the file system and, unless it is to be written, the file.
-    pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: bool) -> Result<Self> {
+    pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: Option<ToWrite>) -> Result<Self> {
         if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(
                 "XFS must be mounted: use --fixture zram, loop or partition",
@@ -86,7 +87,7 @@ impl Fixture {
         let free = Device::new(kind, &dir.join("free"))?;
         let mounted = if kind.is_file() {
             // Without a kernel to write the file, mke2fs copies it in.
-            if !writes {
+            if writes.is_none() {
                 fill(&tree.join("f"), FILE_BYTES)?;
             }
             run("mke2fs", &mke2fs_args(free.path(), Some(&tree)))?;
@@ -107,13 +108,16 @@ impl Fixture {
             let file = tree.join("f");
             for device in [&free, &twin] {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
-                if !writes {
-                    write_file(&file)?;
+                match writes {
+                    None => write_file(&file)?,
+                    // ironmap makes none there.
+                    Some(wanted) if fs == FsKind::Xfs => wanted.make(&file)?,
+                    Some(_) => {}
                 }
                 drop(mount);
             }
             let mount = Mount::new(fs, &twin.volume(), &tree)?;
-            if fs == FsKind::Xfs && !writes {
+            if fs == FsKind::Xfs && writes.is_none() {
                 // With reflink, XFS may move the data of any other file by dedupe.
                 run("chattr", &["+i".into(), file.display().to_string()])?;
             }
@@ -144,26 +148,26 @@ impl Fixture {
         let name = beneath.format(&free.volume(), tags.path(), block)?;
         std::mem::forget(guard);
         let over = Some(Over { name, _tags: tags });
-        Ok(Self { fs: FsKind::Ext4, writes, dir, free, over, mounted: None })
+        Ok(Self { fs: FsKind::Ext4, writes: None, dir, free, over, mounted: None })
     }
 
     /// Notes about the targets.
     pub(super) fn notes(&self) -> Vec<&'static str> {
         let mut notes = Vec::new();
-        if self.writes && self.mounted.is_some() {
+        if self.writes.is_some() && self.mounted.is_some() {
             notes.push("raw: is a copy that is not mounted and has no cached pages");
         } else if self.mounted.is_some() {
             notes.push(
                 "raw: is a copy that is not mounted and has no cached pages; the last row is the device beneath host: and kernel:",
             );
         }
-        if self.fs == FsKind::Xfs && !self.writes {
-            notes.push("XFS: ironmap does not read unmounted XFS; the file is immutable, because host: needs that with reflink");
+        if self.fs == FsKind::Xfs && self.writes.is_none() {
+            notes.push("XFS: the file of host: is immutable, because it needs that with reflink");
         }
         notes
     }
 
-    /// raw:, vol: where ironmap reads the file system, and what there is to measure where it is mounted.
+    /// raw:, vol: where ironmap reads or writes the file system, and what there is to measure where it is mounted.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();
@@ -173,12 +177,13 @@ impl Fixture {
         }
         let mut targets = vec![raw(self.free.path().to_owned())];
         // A whole disk is in use while a volume of it is open.
-        if self.fs == FsKind::Ext4 && volume == self.free.path() {
+        let is_unwritten = self.writes.is_some_and(|files| files.content == Content::Unwritten);
+        if (self.fs == FsKind::Ext4 || !is_unwritten) && volume == self.free.path() {
             let volume = volume.display().to_string();
             targets.push(TargetSpec::Vol { volume, path: "/f".into(), variant: Variant::USUAL });
         }
         if let Some(Mounted { file, device, .. }) = &self.mounted {
-            if self.writes {
+            if self.writes.is_some() {
                 targets.push(TargetSpec::Kernel { path: file.clone() });
             } else {
                 targets.push(TargetSpec::Host { path: file.clone(), variant: Variant::USUAL });

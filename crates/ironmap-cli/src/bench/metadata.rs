@@ -10,7 +10,7 @@ use comfy_table::Table;
 use ironmap::bio::Buffer;
 use ironmap::dio::DioFlags;
 use ironmap::fs::{Credentials, FileSystem, Follow, NewFile};
-use ironmap::location::{Part, Site};
+use ironmap::location::Site;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, Location, QueueOptions, Result, Volume, VolumeOptions};
 use rustix::fs::OFlags;
@@ -232,7 +232,7 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> 
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         scratch.mke2fs(files * 2)?;
-        let location = Location::Plain(Site { path: scratch.path().to_owned(), part: Part::Whole });
+        let location = Location::Plain(Site::file(scratch.path()));
         let options = VolumeOptions::new().write(true);
         let volume = options.open(&location)?;
         ours.push(measure(&Ours::new(&volume)?, files)?);

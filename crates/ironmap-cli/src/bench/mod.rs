@@ -30,6 +30,7 @@ use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
 use self::plan::{Content, Plan};
 use self::positions::Rw;
+use self::prepare::ToWrite;
 use self::target::{Integrity, TargetSpec, Variant};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -229,7 +230,7 @@ fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
     }
     let writes = args.writes();
     let of_kind = |kind| match args.beneath {
-        None => Fixture::new(kind, args.fs, writes),
+        None => Fixture::new(kind, args.fs, args.files_to_write()),
         Some(beneath) => {
             let block = args.bs.iter().copied().min().unwrap_or_default();
             Fixture::over(kind, beneath, block, writes)
@@ -273,6 +274,12 @@ impl BenchArgs {
         } else {
             (self.overwrite || self.fixture.is_some() && self.writes()).then_some(Content::Written)
         }
+    }
+
+    /// The files of a target that is written.
+    fn files_to_write(&self) -> Option<ToWrite> {
+        let (files, size) = (self.files.into(), self.size);
+        self.content().map(|content| ToWrite { files, size, content })
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ironmap::bio::Buffer;
-use ironmap::fs::{Credentials, Fallocate, Follow, NewFile};
+use ironmap::fs::{Capabilities, Credentials, Fallocate, Follow, NewFile};
 use ironmap::units::FilePos;
 use ironmap::{Engine, Error, FileOptions, QueueOptions, Result, VolumeOptions};
 use rustix::fs::FallocateFlags;
@@ -20,6 +20,35 @@ pub(super) const FILL: u32 = 0xdead_beef;
 const SIZE: u64 = 512 << 20;
 /// Bytes of one write.
 const PIECE: usize = 1 << 20;
+
+/// The files of each target of a bench that writes.
+#[derive(Clone, Copy)]
+pub(super) struct ToWrite {
+    pub(super) files: usize,
+    /// Bytes of all together.
+    pub(super) size: Option<u64>,
+    pub(super) content: Content,
+}
+
+impl ToWrite {
+    fn of(plan: &Plan, content: Content) -> Self {
+        Self { files: plan.files, size: plan.size, content }
+    }
+
+    /// Bytes of each.
+    fn size(&self) -> u64 {
+        self.size.unwrap_or(SIZE) / self.files as u64
+    }
+
+    /// Makes them by the kernel.
+    pub(super) fn make(&self, path: &Path) -> Result<()> {
+        for path in paths(path, self.files) {
+            let made = make_by_kernel(&path, self.size(), self.content);
+            made.map_err(|error| io(&error, path.display().to_string()))?;
+        }
+        Ok(())
+    }
+}
 
 /// The files that a target's path stands for: itself, or as many with a number after it.
 pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
@@ -36,7 +65,7 @@ pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
 
 /// Makes the files of a plan's targets, in place of those that are there.
 pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
-    let size = plan.size.unwrap_or(SIZE) / plan.files as u64;
+    let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
         // The variants of a target have their files in common.
@@ -46,13 +75,11 @@ pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
         }
         match target {
             TargetSpec::Kernel { path } => {
-                for path in paths(path, plan.files) {
-                    let failed = |error| io(&error, path.display().to_string());
-                    make_by_kernel(&path, size, content).map_err(failed)?;
-                }
+                wanted.make(path)?;
             }
             TargetSpec::Vol { volume, path, .. } => {
-                make_in_volume(volume, &paths(Path::new(path), plan.files), size, content)?;
+                let paths = paths(Path::new(path), plan.files);
+                make_in_volume(volume, &paths, wanted.size(), content)?;
             }
             _ => {}
         }
@@ -84,6 +111,10 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     let options = VolumeOptions::new().engine(Engine::Psync).write(true);
     let volume = options.open(name)?;
     let fs = volume.fs();
+    if !fs.capabilities().contains(Capabilities::METADATA) {
+        // They have to be there.
+        return Ok(());
+    }
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
     let mut piece = Buffer::aligned(PIECE)?;
     fill(&mut piece);

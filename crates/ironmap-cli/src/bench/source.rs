@@ -4,11 +4,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use ironmap::device::image;
+use ironmap::device::nbd::Address;
 use ironmap::device::path::{self, DevicePathKind};
 use ironmap::device::{BlockFile, Device, Null, OpenMode, OpenedEngine, open_engine};
 use ironmap::fs::{Follow, WriteCounts};
 use ironmap::iomap::IomapType;
-use ironmap::location::{INTEGRITY, LocationOptions};
+use ironmap::location::{INTEGRITY, LocationOptions, Site};
 use ironmap::{
     Engine, Error, File, FileOptions, Host, HostOptions, HostReport, Location, Result, Volume,
     VolumeOptions,
@@ -135,8 +137,10 @@ impl<'a> Opener<'a> {
     }
 
     fn open_raw(&mut self, spec: &TargetSpec, path: &Path, base: u64) -> Result<Source> {
-        if path.as_os_str().as_encoded_bytes().starts_with(INTEGRITY.as_bytes()) {
-            return self.open_integrity(spec, path);
+        let name = path.as_os_str().as_encoded_bytes();
+        let is_image = image::Address::prefix_of(name).is_some();
+        if name.starts_with(INTEGRITY.as_bytes()) || Address::is_one(name) || is_image {
+            return self.open_location(spec, path, base);
         }
         // A device that is written must be nobody else's; beside a volume on it, it is ours already.
         let exclusive = self.plan.rw.writes()
@@ -151,8 +155,8 @@ impl<'a> Opener<'a> {
         Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
     }
 
-    /// An integrity device is opened once, also where a volume on it is measured beside it.
-    fn open_integrity(&mut self, spec: &TargetSpec, name: &Path) -> Result<Source> {
+    /// An integrity device or an export is opened once, also where a volume on it is measured beside it.
+    fn open_location(&mut self, spec: &TargetSpec, name: &Path, base: u64) -> Result<Source> {
         let above = self.plan.targets.iter().find_map(|other| match other {
             TargetSpec::Vol { volume, .. } if Path::new(volume) == name => Some(volume),
             _ => None,
@@ -165,9 +169,9 @@ impl<'a> Opener<'a> {
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };
-        let len = device.size();
+        let len = device.size().saturating_sub(base);
         let route = Shared::Device(device, Vec::new());
-        Ok(Source { len, engine, notices, ..Source::new(spec, route) })
+        Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
     }
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {
@@ -337,7 +341,8 @@ impl Source {
 
 /// Whether a volume stands on a device or image, or has its tags there.
 fn stands_on(volume: &Location, path: &Path) -> bool {
-    [Some(volume.data()), volume.tags()].into_iter().flatten().any(|site| is_same(&site.path, path))
+    let sites = [Some(volume.data()), volume.tags()].into_iter().flatten();
+    sites.filter_map(Site::path).any(|site| is_same(site, path))
 }
 
 /// Whether two paths lead to one file.

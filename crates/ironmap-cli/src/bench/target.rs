@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use ironmap::device::image;
+use ironmap::device::nbd::Address;
 use ironmap::dio::StablePages;
 use ironmap::location::INTEGRITY;
 use ironmap::{Error, Result};
@@ -56,7 +58,7 @@ impl Variant {
 /// The object to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum TargetSpec {
-    /// A block device, image or integrity device itself, from this byte on where one is named.
+    /// A block device, image, export or integrity device itself, from this byte on where one is named.
     Raw { path: PathBuf, offset: Option<u64> },
     /// A file through the kernel's file system.
     Kernel { path: PathBuf },
@@ -111,7 +113,11 @@ impl FromStr for TargetSpec {
         let wrong = |what: &str| Error::invalid(format!("{text}: {what}"));
         let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(KINDS))?;
         match kind {
-            "raw" if rest.starts_with(INTEGRITY) => {
+            "raw"
+                if rest.starts_with(INTEGRITY)
+                    || Address::is_one(rest.as_bytes())
+                    || image::Address::prefix_of(rest.as_bytes()).is_some() =>
+            {
                 Ok(Self::Raw { path: rest.into(), offset: None })
             }
             "raw" => match rest.rsplit_once('@') {

@@ -6,18 +6,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use ironmap::bio::Buffer;
 use ironmap::fs::Follow;
-use ironmap::units::FilePos;
-use ironmap::{Error, FileOptions, Queue};
+use ironmap::{Engine, Error, FileOptions, Queue};
 
+use crate::ahead::Ahead;
 use crate::failure::{Failure, Report};
 use crate::source::{HostSource, Source};
 use crate::target::{self, Subject, Target};
 use crate::volumes::Volumes;
-
-/// Bytes of one read: large enough that the cost of a request does not show.
-pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Writes the content of files to standard output, one after the other
 ///
@@ -37,8 +33,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     // Without the line buffering of io::Stdout: the chunks are large already.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
-    let mut cat = Cat { out, buffer, volumes: Volumes::to_read(), queue: None, host: None };
+    let mut cat = Cat { out, volumes: Volumes::to_read(), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {
         Subject::Volume(target) => cat.of_volume(target),
         Subject::Host(path) => cat.of_host(path, report),
@@ -47,11 +42,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 struct Cat {
     out: File,
-    buffer: Buffer,
     volumes: Volumes,
     /// Of the volume that was read last.
-    queue: Option<(Rc<Source>, Queue)>,
-    host: Option<(HostSource, Queue)>,
+    queue: Option<(Rc<Source>, Queue, Ahead)>,
+    host: Option<(HostSource, Queue, Ahead)>,
 }
 
 impl Cat {
@@ -59,30 +53,31 @@ impl Cat {
         let found = self.volumes.file(target, Follow::All)?;
         let source = found.name.source;
         let file = source.file(found.inode, &target.path)?;
-        let (_, queue) = match &mut self.queue {
+        let (_, queue, ahead) = match &mut self.queue {
             Some(last) if Rc::ptr_eq(&last.0, &source) => last,
             last => {
                 let queue = source.queue()?;
-                last.insert((Rc::clone(&source), queue))
+                let ahead = Ahead::new(source.volume.engine());
+                last.insert((Rc::clone(&source), queue, ahead))
             }
         };
         let failed = |error: &Error| source.read_failed(&target.path, error);
-        pour(&file, queue, &mut self.buffer, &mut self.out, failed)
+        pour(&file, queue, ahead, &mut self.out, failed)
     }
 
     fn of_host(&mut self, path: &Path, report: &Report) -> Result<(), Failure> {
         if self.host.is_none() {
             let source = HostSource::open()?;
             let queue = source.queue()?;
-            self.host = Some((source, queue));
+            self.host = Some((source, queue, Ahead::new(Engine::Auto)));
         }
-        let Some((source, queue)) = &mut self.host else { return Ok(()) };
+        let Some((source, queue, ahead)) = &mut self.host else { return Ok(()) };
         let (file, found) = source.file(path, FileOptions::default())?;
         if let Some(refusal) = found.refusal {
             report.note(format!("{}: read through the kernel: {refusal}", path.display()));
         }
         let failed = |error: &Error| Failure::at(path.display(), error);
-        pour(&file, queue, &mut self.buffer, &mut self.out, failed)
+        pour(&file, queue, ahead, &mut self.out, failed)
     }
 }
 
@@ -90,17 +85,10 @@ impl Cat {
 fn pour(
     file: &ironmap::File,
     queue: &mut Queue,
-    buffer: &mut Buffer,
+    ahead: &mut Ahead,
     out: &mut impl Write,
     failed: impl Fn(&Error) -> Failure,
 ) -> Result<(), Failure> {
-    let mut pos = FilePos(0);
-    loop {
-        let count = file.read_at(queue, &mut *buffer, pos).map_err(|error| failed(&error))?;
-        if count == 0 {
-            return Ok(());
-        }
-        out.write_all(&buffer[..count])?;
-        pos.0 += count as u64;
-    }
+    // To the end of the file.
+    ahead.read(queue, file, 0..u64::MAX, failed, |bytes| Ok(out.write_all(bytes)?)).map(drop)
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use indicatif::ProgressBar;
 use ironmap::Location;
 use ironmap::fs::FileType;
-use ironmap::fs::ext4::check::{Finding, Pass, Progress, Report as Checked, Severity};
+use ironmap::fs::check::{Finding, Pass, Progress, Report as Checked, Severity};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
@@ -17,7 +17,7 @@ use crate::target;
 /// Checks a volume: all metadata, read and compared, nothing changed
 ///
 /// Each finding is a line: severity, place and fault. Notes are not faults. A dirty journal is recovered in memory, and the
-/// result is checked. e2fsck repairs; this command does not.
+/// result is checked. e2fsck and xfs_repair repair; this command does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -74,8 +74,7 @@ struct FindingRecord {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let source = Source::open(&args.volume)?;
     let mut bar = Bar::default();
-    let fs = source.ext4()?;
-    let checked = fs.check(&mut |progress| bar.show(progress));
+    let checked = source.fs().check(&mut |progress| bar.show(progress));
     bar.clear();
     let checked = checked.map_err(|error| Failure::at(&args.volume, &error))?;
     if args.json {
@@ -102,7 +101,7 @@ impl Bar {
             Pass::Inodes => "inodes",
             Pass::Directories => "directories",
             Pass::Names => "names",
-            Pass::Bitmaps => "bitmaps",
+            Pass::Space => "space",
         };
         let (_, bar) = match self.0.take_if(|(pass, _)| *pass == now.pass) {
             Some(same) => self.0.insert(same),

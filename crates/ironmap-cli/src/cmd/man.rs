@@ -22,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// Pages of other programs that say more of what a command does; for those of the same name there is no row.
-const OTHERS: [(&str, &[&str]); 9] = [
+const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),
     ("info", &["dumpe2fs(8)"]),
@@ -30,6 +30,7 @@ const OTHERS: [(&str, &[&str]); 9] = [
     ("map", &["filefrag(8)"]),
     ("mkfs", &["mke2fs(8)", "ext4(5)"]),
     ("mount", &["mount(8)", "fuse(4)", "fstab(5)"]),
+    ("resize", &["resize2fs(8)", "ext4(5)"]),
     ("stat", &["stat(1)", "lsattr(1)", "getfacl(1)"]),
     ("umount", &["umount(8)"]),
 ];

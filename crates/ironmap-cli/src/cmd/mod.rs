@@ -28,6 +28,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mknod;
 pub(crate) mod mv;
 pub(crate) mod readlink;
+pub(crate) mod resize;
 pub(crate) mod rm;
 pub(crate) mod rmdir;
 pub(crate) mod setfattr;

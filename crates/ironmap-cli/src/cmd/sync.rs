@@ -34,7 +34,7 @@ fn volume() -> impl TypedValueParser<Value = Location> {
 /// The same for the directory at which `ironmap mount` serves a volume. `None` for anything else.
 #[cfg(feature = "fuse")]
 fn sync_mounted(location: &Location) -> Option<Result<(), Failure>> {
-    let path = &location.data().path;
+    let path = location.data().path()?;
     crate::mount::is_mounted(path).then(|| crate::mount::sync(path))
 }
 

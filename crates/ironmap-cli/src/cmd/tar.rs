@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use ironmap::Queue;
-use ironmap::bio::Buffer;
 use ironmap::fs::{FileType, Follow, Timestamp};
-use ironmap::units::{FilePos, InodeNo};
+use ironmap::units::InodeNo;
 use tar::{EntryType, Header};
 
+use crate::ahead::{Ahead, CHUNK};
 use crate::archive::push_record;
-use crate::cmd::cat::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::Source;
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         place,
         length: 0,
         queue: source.queue()?,
-        buffer: Buffer::aligned(CHUNK).map_err(|error| name.failed(&error))?,
+        ahead: Ahead::new(name.source.volume.engine()),
         top,
         above: name.path().len(),
         links: HashMap::new(),
@@ -86,6 +85,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     whole.map_or(Ok(()), Whole::keep)
 }
 
+fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
+    match place {
+        Some(place) => Failure::host(place, error),
+        None => Failure::stdout(error),
+    }
+}
+
 struct Writer {
     out: BufWriter<File>,
     /// `None` for standard output.
@@ -93,7 +99,7 @@ struct Writer {
     /// So much was written.
     length: u64,
     queue: Queue,
-    buffer: Buffer,
+    ahead: Ahead,
     /// The prefix that replaces the path that the user gave, and the length of that path.
     top: Vec<u8>,
     above: usize,
@@ -211,17 +217,14 @@ impl Writer {
     fn content(&mut self, found: &Found, size: u64) -> Result<(), Failure> {
         let (source, path) = (&found.name.source, found.name.path());
         let file = source.file(source.inode(found.number(), path)?, path)?;
-        let mut pos = 0;
-        while pos < size {
-            let read = file.read_at(&mut self.queue, &mut self.buffer, FilePos(pos));
-            let count = read.map_err(|error| source.read_failed(path, &error))?;
-            let count = count.min(usize::try_from(size - pos).unwrap_or(usize::MAX));
-            if count == 0 {
-                return Err(Failure::corrupt(&found.name, "is shorter than its size"));
-            }
-            let written = self.out.write_all(&self.buffer[..count]);
-            self.wrote(written, count)?;
-            pos += count as u64;
+        let Self { queue, ahead, out, length, place, .. } = self;
+        let unread = |error: &ironmap::Error| source.read_failed(path, error);
+        let end = ahead.read(queue, &file, 0..size, unread, |bytes| {
+            *length += bytes.len() as u64;
+            out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
+        })?;
+        if end < size {
+            return Err(Failure::corrupt(&found.name, "is shorter than its size"));
         }
         self.pad(BLOCK)
     }
@@ -233,10 +236,7 @@ impl Writer {
 
     fn wrote(&mut self, written: io::Result<()>, count: usize) -> Result<(), Failure> {
         self.length += count as u64;
-        written.map_err(|error| match &self.place {
-            Some(place) => Failure::host(place, error),
-            None => Failure::stdout(error),
-        })
+        written.map_err(|error| unwritten(self.place.as_ref(), error))
     }
 
     /// Fills up the last block.

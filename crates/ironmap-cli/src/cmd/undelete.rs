@@ -1,10 +1,11 @@
 //! `ironmap undelete`: deleted files whose maps are left.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -12,9 +13,11 @@ use ironmap::bio::Buffer;
 use ironmap::fs::Timestamp;
 use ironmap::units::FilePos;
 use ironmap::{Deleted, Error, Location};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::cmd::cat::CHUNK;
+use crate::ahead::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::glob::Glob;
 use crate::interrupt;
@@ -39,7 +42,8 @@ pub(crate) struct Args {
     /// List the files; so is done without -o
     #[arg(short, long, conflicts_with = "output")]
     list: bool,
-    /// Copy the files into this directory, by their paths, or as inode-N where no name is known. No file is overwritten
+    /// Copy the files into this directory, by their paths, or as inode-N where no name is known. No file is overwritten, and no symbolic link
+    /// below it is followed: a name that is taken gets .inode-N
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Copy also files that are not whole: reused blocks have other data, and blocks that are not known are zeros
@@ -94,23 +98,38 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         return array.end();
     }
     let Some(dir) = &args.output else { return Ok(print(&files)?) };
-    create_dir(dir)?;
+    let root = Root::make(dir)?;
     let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
     report.each(&files, |file, report| {
         interrupt::check()?;
+        let name = format!("{}:{}", args.volume, shown(file));
         if !file.is_whole() && !args.partial {
-            let name = format!("{}:{}", args.volume, shown(file));
             return Err(Failure::new(format!(
                 "{name}: not copied without --partial: {}",
                 state(file)
             )));
         }
-        let place = place_of(dir, file)?;
-        copy(file, &place, &mut buffer)?;
+        let (out, path) = root.place(file).map_err(|(path, errno)| {
+            Failure::host(format_args!("{name}: {}", path.display()), errno)
+        })?;
+        copy(file, &out, &mut buffer).map_err(|error| {
+            let is_wanted = args.partial && matches!(error, Wrong::Reading(_));
+            if !is_wanted {
+                // A part of a file would be taken for the whole. An error of the removal would hide this one.
+                let _ = std::fs::remove_file(&path);
+            }
+            match error {
+                Wrong::Reading(error) => Failure::at(&name, &error),
+                Wrong::Writing(error) => {
+                    Failure::host(format_args!("{name}: {}", path.display()), error)
+                }
+                Wrong::Stopped(stopped) => stopped,
+            }
+        })?;
         if !file.is_whole() {
-            report.warning(format!("{}: {}", place.display(), state(file)));
+            report.warning(format!("{}: {}", path.display(), state(file)));
         }
-        report.say(format!("{} <- {}", place.display(), shown(file)))
+        report.say(format!("{} <- {}", path.display(), shown(file)))
     })
 }
 
@@ -197,47 +216,88 @@ fn record(file: &Deleted) -> Record {
     }
 }
 
-/// Directories are for their owner alone: modes of directories are not known.
-fn create_dir(dir: &Path) -> Result<(), Failure> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| Failure::host(dir.display(), error))
+/// The directory that files are copied into. A symbolic link below it could lead to any file of the host: each name is opened by itself,
+/// and none is followed.
+struct Root<'a> {
+    dir: &'a Path,
+    fd: OwnedFd,
 }
 
-/// Where a file goes: a name that is not taken.
-fn place_of(dir: &Path, file: &Deleted) -> Result<PathBuf, Failure> {
-    let number = file.number();
-    let place = match &file.path {
+impl<'a> Root<'a> {
+    /// Opens it; makes it if it is missing.
+    fn make(dir: &'a Path) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::host(dir.display(), error);
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(dir, how, Mode::empty());
+        Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
+    }
+
+    /// Makes the file that one is copied to, and the directories above it; gives its path, also with an error.
+    fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
+        let suffix = format!(".inode-{}", file.number());
         // A path of the library begins with a slash, and has neither `.` nor `..`.
-        Some(path) => dir.join(OsStr::from_bytes(&path[1..])),
-        None => dir.join(format!("inode-{number}")),
-    };
-    if let Some(above) = place.parent() {
-        create_dir(above)?;
+        let path = match &file.path {
+            Some(path) => path[1..].to_vec(),
+            None => suffix.as_bytes()[1..].to_vec(),
+        };
+        let names: Vec<_> = path.split(|byte| *byte == b'/').collect();
+        let (mut above, mut path) = (None::<OwnedFd>, self.dir.to_owned());
+        for name in &names[..names.len() - 1] {
+            let parent = above.as_ref().unwrap_or(&self.fd).as_fd();
+            above = Some(free_name(parent, name, &suffix, &mut path, subdirectory)?);
+        }
+        let parent = above.as_ref().unwrap_or(&self.fd).as_fd();
+        let made = free_name(parent, names[names.len() - 1], &suffix, &mut path, new_file)?;
+        Ok((made.into(), path))
     }
-    if place.symlink_metadata().is_err() {
-        return Ok(place);
+}
+
+/// Makes something of this name in a directory, and adds the name to the path. If the name is taken, which another deleted file may have
+/// had too, the suffix makes it another one.
+fn free_name(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    suffix: &str,
+    path: &mut PathBuf,
+    make: impl Fn(BorrowedFd<'_>, &OsStr) -> rustix::io::Result<OwnedFd>,
+) -> Result<OwnedFd, (PathBuf, Errno)> {
+    let name = OsStr::from_bytes(name);
+    path.push(name);
+    match make(parent, name) {
+        Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => {
+            let mut other = name.to_owned();
+            other.push(suffix);
+            path.set_file_name(&other);
+            make(parent, &other)
+        }
+        made => made,
     }
-    // Another file has had this name, and was deleted too.
-    let mut name = place.into_os_string();
-    name.push(format!(".inode-{number}"));
-    Ok(name.into())
+    .map_err(|errno| (path.clone(), errno))
+}
+
+/// Opens a directory, which is made if it is missing. It is for its owner alone: modes of directories are not known.
+fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, how, Mode::empty())
+}
+
+fn new_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    openat(parent, name, how, Mode::RUSR | Mode::WUSR)
 }
 
 /// Copies content, permissions and time of the last change. Ranges without blocks become holes.
-fn copy(file: &Deleted, place: &Path, buffer: &mut Buffer) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::host(place.display(), error);
-    let mut options = OpenOptions::new();
-    let out = options.write(true).create_new(true).mode(0o600).open(place).map_err(failed)?;
-    let copied = copy_content(file, &out, buffer);
-    copied.map_err(|error| match error {
-        Wrong::Reading(error) => Failure::at(shown(file), &error),
-        Wrong::Writing(error) => failed(error),
-        Wrong::Stopped(stopped) => stopped,
-    })?;
+fn copy(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
+    copy_content(file, out, buffer)?;
     let modified = &file.stat.modified;
     let since = Duration::new(u64::try_from(modified.seconds).unwrap_or(0), modified.nanoseconds);
-    out.set_modified(SystemTime::UNIX_EPOCH + since).map_err(failed)?;
-    out.set_permissions(Permissions::from_mode(file.stat.mode & 0o777)).map_err(failed)
+    out.set_modified(SystemTime::UNIX_EPOCH + since).map_err(Wrong::Writing)?;
+    out.set_permissions(Permissions::from_mode(file.stat.mode & 0o777)).map_err(Wrong::Writing)
 }
 
 enum Wrong {

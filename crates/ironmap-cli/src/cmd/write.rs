@@ -4,7 +4,7 @@ use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind};
 
-use crate::cmd::cat::CHUNK;
+use crate::ahead::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::new::find_or_create;

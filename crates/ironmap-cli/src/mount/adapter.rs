@@ -24,7 +24,7 @@ use super::lane::MOST;
 use super::names::{Entry, FOREVER};
 use super::pool::Pool;
 use super::remount::Syncs;
-use super::{Asker, Mount, remount};
+use super::{Asker, Atime, Mount, remount};
 
 impl From<&Request> for Asker {
     fn from(request: &Request) -> Self {
@@ -124,11 +124,14 @@ impl Filesystem for Server {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // Lookups of "." and ".." where it has a handle of what it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
+        // A link that the kernel knows is followed without a request, and so without a time.
+        if self.mount.options.atime != Atime::Strict {
+            wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
+        }
         if self.mount.options.writeback {
             wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }

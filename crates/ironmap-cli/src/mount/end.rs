@@ -4,9 +4,11 @@
 //! does behind an umount, and the volume is closed in one place, with nobody at it.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -27,12 +29,19 @@ pub(super) struct End {
     /// The number of the file system that is mounted there.
     device: (u32, u32),
     connection: Arc<OnceLock<OwnedFd>>,
+    /// This has ended the connection.
+    is_cut: AtomicBool,
 }
 
 impl End {
     /// Of what has just been mounted.
     pub(super) fn of(dir: &Path, connection: Arc<OnceLock<OwnedFd>>) -> rustix::io::Result<Self> {
-        Ok(Self { dir: dir.to_owned(), device: device(dir)?, connection })
+        Ok(Self {
+            dir: dir.to_owned(),
+            device: device(dir)?,
+            connection,
+            is_cut: AtomicBool::new(false),
+        })
     }
 
     /// The kernel's number of the file system.
@@ -55,6 +64,7 @@ impl End {
 
     /// Ends the connection, if it has not ended.
     pub(super) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
             // The superuser's ends with that; of what others have mounted only the directory is free then.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
@@ -71,6 +81,15 @@ impl End {
                 self.dir.display()
             ));
             process::exit(1);
+        }
+    }
+
+    /// The end of the server, of which an abort of our own is no failure.
+    pub(super) fn served(&self, served: io::Result<()>) -> io::Result<()> {
+        let is_abort = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionAborted;
+        match served {
+            Err(error) if is_abort(&error) && self.is_cut.load(Ordering::Acquire) => Ok(()),
+            served => served,
         }
     }
 

@@ -12,6 +12,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "noauto_da_alloc",
     "dioread_lock",
     "dioread_nolock",
+    "nodioread_nolock",
     "barrier",
     "block_validity",
     "noblock_validity",
@@ -34,31 +35,57 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
+    // Linux itself passes over these: it always counts the changes of a file, which no program sees, and has no mandatory locks.
+    "i_version",
+    "iversion",
     "noi_version",
     "noiversion",
+    "mand",
     "nomand",
+    "reservation",
+    "noreservation",
+    "fc_debug_force",
     "debug",
     "warn_on_error",
     "nowarn_on_error",
 ];
 
+/// An option with a number: the values that the kernel takes, and these in words.
+type WithNumber = (&'static str, fn(u32) -> bool, &'static str);
+
 /// Options with a number that are taken.
-const WITH_NUMBER: &[&str] = &[
-    "stripe",
-    "init_itable",
-    "inode_readahead_blks",
-    "max_batch_time",
-    "min_batch_time",
-    "journal_ioprio",
-    "mb_optimize_scan",
-    "auto_da_alloc",
+const WITH_NUMBER: &[WithNumber] = &[
+    ("stripe", |_| true, ""),
+    ("init_itable", |_| true, ""),
+    (
+        "inode_readahead_blks",
+        |blocks| blocks == 0 || blocks.is_power_of_two() && blocks <= 1 << 30,
+        "0, or a power of two up to 1073741824",
+    ),
+    ("max_batch_time", |_| true, ""),
+    ("min_batch_time", |_| true, ""),
+    ("journal_ioprio", |priority| priority <= 7, "from 0 to 7"),
+    ("mb_optimize_scan", |on| on <= 1, "0 or 1"),
+    ("auto_da_alloc", |_| true, ""),
+    ("fc_debug_max_replay", |_| true, ""),
 ];
+
+/// A number as the kernel reads it: decimal, hexadecimal after `0x`, or octal after `0`.
+pub(super) fn number(text: &str) -> Option<u32> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    // The standard library would take another sign.
+    u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
+}
 
 /// Options with these values that are taken.
 const WITH_VALUE: &[(&str, &str)] = &[
     ("data", "ordered"),
     ("data_err", "ignore"),
-    ("barrier", "1"),
     ("check", "none"),
     ("dax", "never"),
     ("dax", "inode"),
@@ -76,10 +103,15 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     if taken {
         return Some(Ok(()));
     }
-    match value {
-        Some(value) if WITH_NUMBER.contains(&name) => {
-            let wrong = || format!("{value:?} is no number");
-            Some(value.parse::<u32>().map(drop).map_err(|_| wrong()))
+    let with_number = WITH_NUMBER.iter().find(|(known, ..)| *known == name);
+    match (value, with_number) {
+        (Some(value), Some((_, fits, range))) => Some(match number(value) {
+            None => Err(format!("{value:?} is no number")),
+            Some(number) if fits(number) => Ok(()),
+            Some(_) => Err((*range).to_owned()),
+        }),
+        (Some(value), _) if name == "barrier" && number(value).is_some_and(|on| on != 0) => {
+            Some(Ok(()))
         }
         _ => instead_of(name).map(|hint| Err(hint.to_owned())),
     }
@@ -110,12 +142,13 @@ fn instead_of(name: &str) -> Option<&'static str> {
             "the volume's own setting is obeyed, and ironmap tune -g changes it; leave it out"
         }
         "sb" => "use ironmap --superblock BLOCK mount -o ro",
-        "i_version" | "iversion" => "changes of files are not counted; leave it out",
         "minixdf" => "statfs leaves out the file system's own blocks, as with bsddf; leave it out",
         "max_dir_size_kb" => "directories have no limit here; leave it out",
         "check" => "ironmap check checks a volume before it is mounted; leave it out",
         "nouid32" => "owners have 32 bits; leave it out",
-        "mand" => "neither Linux nor this mount has mandatory locks; leave it out",
+        "debug_want_extra_isize" => {
+            "new inodes have the fields that the volume asks for; leave it out"
+        }
         "journal" => "mkfs.ext3 and tune2fs -j make a journal; leave it out",
         "journal_dev" | "journal_path" => "the superblock names the journal's device; leave it out",
         "abort" => "this is a test of the kernel's ext4; leave it out",
@@ -135,7 +168,8 @@ mod tests {
              min_batch_time=0 journal_ioprio=3 mb_optimize_scan=1 delalloc auto_da_alloc auto_da_alloc=1 \
              dioread_nolock nogrpid sysvgroups bsddf nocheck check=none orlov data=ordered data_err=ignore \
              barrier barrier=1 acl user_xattr block_validity journal_checksum journal_async_commit \
-             noiversion debug dax=never";
+             noiversion debug dax=never iversion i_version mand nomand reservation noreservation \
+             fc_debug_force fc_debug_max_replay=5 nodioread_nolock stripe=0x10 barrier=2";
         for option in taken.split_whitespace() {
             let (name, value) = option.split_once('=').unzip();
             assert_eq!(judge(name.unwrap_or(option), value), Some(Ok(())), "{option}");
@@ -146,7 +180,10 @@ mod tests {
             ("resuid=5", "ironmap tune -u"),
             ("resgid=5", "ironmap tune -g"),
             ("sb=131072", "--superblock"),
-            ("i_version", "leave it out"),
+            ("debug_want_extra_isize=32", "leave it out"),
+            ("inode_readahead_blks=3", "power of two"),
+            ("journal_ioprio=8", "0 to 7"),
+            ("mb_optimize_scan=2", "0 or 1"),
             ("minixdf", "bsddf"),
             ("max_dir_size_kb=8", "no limit"),
             ("usrjquota=aquota.user", "tune2fs -O quota"),

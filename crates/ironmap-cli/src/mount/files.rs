@@ -316,27 +316,35 @@ impl Mount {
 
     /// Leaves the time of a read, as the mount's options have it.
     pub(super) fn read_stamp(&self, held: &Held) {
+        if self.needs_read_stamp(held.number()) {
+            held.stamp(Access::Read);
+        }
+    }
+
+    /// Whether a read of an inode at this moment leaves a time.
+    pub(super) fn needs_read_stamp(&self, number: InodeNo) -> bool {
         if self.options.atime == Atime::Never || self.no_times.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
         if self.options.atime == Atime::Relative {
-            let node = self.nodes.get(held.number());
+            let node = self.nodes.get(number);
             if node.is_quiet(now) {
-                return;
+                return false;
             }
             node.quiet_until(now.saturating_add(DAY));
-            let Ok(inode) = self.fs().inspect(held.number(), |inode| Ok(inode.stat().clone()))
-            else {
-                return node.changed();
+            let Ok(inode) = self.fs().inspect(number, |inode| Ok(inode.stat().clone())) else {
+                node.changed();
+                return false;
             };
             let (read, changed) = (inode.accessed, inode.modified.max(inode.changed));
             if read > changed && now.saturating_sub(read.seconds) < DAY {
-                return node.quiet_no_longer_than(read.seconds.saturating_add(DAY));
+                node.quiet_no_longer_than(read.seconds.saturating_add(DAY));
+                return false;
             }
         }
-        held.stamp(Access::Read);
+        true
     }
 }
 

@@ -13,6 +13,10 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_ATTRIBUTES: u32 = 0x801C_581F;
 const TRIM: u32 = 0xC018_5879;
 
+/// The flags that a program can change with some file. Of the others that are shown, a change is passed over: `chattr` gives all back that it was
+/// shown.
+const MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624B_C0FF);
+
 /// The flags of `struct fsxattr` (`FS_XFLAG_*` of `linux/fs.h`).
 const ATTRIBUTES: [(InodeFlags, u32); 6] = [
     (InodeFlags::IMMUTABLE, 0x8),
@@ -66,8 +70,14 @@ impl Mount {
         if asker.uid != 0 && (asker.uid != owner || protects) {
             return Err(Fail(Errno::EPERM));
         }
-        // A flag that is not shown stays.
-        self.fs().set_flags(inode, (flags & InodeFlags::SHOWN) | (old - InodeFlags::SHOWN))?;
+        if !InodeFlags::SHOWN.contains(flags) {
+            return Err(Fail(Errno::EOPNOTSUPP));
+        }
+        let new = (flags & MODIFIABLE) | (old - MODIFIABLE);
+        if (old & new).contains(InodeFlags::IMMUTABLE) && old != new {
+            return Err(Fail(Errno::EPERM));
+        }
+        self.fs().set_flags(inode, new)?;
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;

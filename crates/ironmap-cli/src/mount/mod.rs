@@ -132,6 +132,10 @@ impl Mount {
             let node = self.nodes.get(*inode);
             node.changed();
             sync |= node.manner().sync;
+            // The next read of a link leaves a time, so the kernel must not answer it from its cache.
+            if self.options.atime == Atime::Relative && node.take_link_read() {
+                self.forget_pages(*inode, 0, u64::MAX);
+            }
         }
         if sync {
             self.fs().sync()?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuser::{FileAttr, Generation};
 use ironmap::Errno;
-use ironmap::fs::{Credentials, FileType, InodeOps, NewFile, RenameFlags};
+use ironmap::fs::{Access, Credentials, FileType, InodeOps, NewFile, RenameFlags};
 use ironmap::units::InodeNo;
 
 use super::Mount;
@@ -78,7 +78,16 @@ impl Mount {
     }
 
     pub(super) fn read_link(&self, link: InodeNo) -> Result<Vec<u8>> {
-        Ok(self.fs().inspect(link, |link| link.read_link())?)
+        let target = self.fs().inspect(link, |link| link.read_link())?;
+        let node = self.nodes.get(link);
+        node.link_read();
+        if !node.manner().no_atime
+            && self.needs_read_stamp(link)
+            && let Ok(held) = self.fs().hold(link)
+        {
+            held.stamp(Access::Read);
+        }
+        Ok(target)
     }
 
     /// Makes what `mknod` makes: any file but directories and links.

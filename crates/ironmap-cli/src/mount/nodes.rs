@@ -5,7 +5,7 @@
 //! kernel knows it is held until it is forgotten; what has a name needs no holding.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ironmap::fs::Held;
@@ -41,6 +41,8 @@ pub(super) struct Node {
     quiet_until: AtomicI64,
     /// How often a name in it has begun to stand for another inode, or for none.
     names_changed: AtomicU64,
+    /// The kernel may know the target of this symbolic link, and then follows it without a request.
+    link_read: AtomicBool,
     /// Set when it has lost its last name.
     held: Mutex<Option<Held>>,
 }
@@ -48,7 +50,8 @@ pub(super) struct Node {
 impl Node {
     fn new(manner: Manner) -> Self {
         let (quiet_until, names_changed) = (AtomicI64::new(i64::MIN), AtomicU64::default());
-        Self { manner: Mutex::new(manner), quiet_until, names_changed, held: Mutex::default() }
+        let (manner, link_read) = (Mutex::new(manner), AtomicBool::default());
+        Self { manner, quiet_until, names_changed, link_read, held: Mutex::default() }
     }
 }
 
@@ -85,6 +88,16 @@ impl Node {
     /// The content or a time has changed.
     pub(super) fn changed(&self) {
         self.quiet_until.store(i64::MIN, Ordering::Relaxed);
+    }
+
+    /// The kernel has asked for the target of a symbolic link.
+    pub(super) fn link_read(&self) {
+        self.link_read.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has asked since this was called the last time.
+    pub(super) fn take_link_read(&self) -> bool {
+        self.link_read.load(Ordering::Relaxed) && self.link_read.swap(false, Ordering::Relaxed)
     }
 
     /// A number that stays while the names of a directory stand for what they stood for.

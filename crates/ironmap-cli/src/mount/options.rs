@@ -15,6 +15,9 @@ use super::nodes::Manner;
 /// The largest value of `commit`.
 const MOST_SECONDS: u32 = i32::MAX as u32 / 1000;
 
+/// `ST_NOSYMFOLLOW` of `linux/statfs.h`, which rustix does not name.
+const FOLLOWS_NO_LINKS: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
+
 /// When a read leaves a time stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
@@ -60,6 +63,8 @@ pub(super) struct Options {
     pub(super) discard: bool,
     /// What an error of the volume is to lead to, which the volume must say too.
     pub(super) errors: Option<OnError>,
+    /// Whether the kernel follows no symbolic link, if anything was said of it. fuser has no such flag.
+    no_links: Option<bool>,
     /// Threads that wait for the device.
     pub(super) threads: Option<usize>,
     /// Flags of the mount itself, which the kernel obeys.
@@ -91,6 +96,11 @@ impl Options {
             ("noatime", None) => self.atime = Atime::Never,
             ("atime" | "relatime", None) => self.atime = Atime::Relative,
             ("strictatime", None) => self.atime = Atime::Strict,
+            // Without strictatime and noatime it is relatime, as everywhere on Linux.
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            ("nostrictatime" | "norelatime", None) => {}
+            ("symfollow", None) => self.no_links = Some(false),
+            ("nosymfollow", None) => self.no_links = Some(true),
             ("diratime", None) => self.no_directory_atime = false,
             ("nodiratime", None) => self.no_directory_atime = true,
             ("allow_other", None) => self.allow_other = true,
@@ -116,7 +126,8 @@ impl Options {
             ("dirsync", None) => self.sync_names = true,
             ("commit", Some(_)) => {
                 // The kernel's limit: it counts in milliseconds.
-                let seconds = number().ok().filter(|seconds| *seconds <= MOST_SECONDS);
+                let seconds = ext4_options::number(value.unwrap_or_default());
+                let seconds = seconds.filter(|seconds| *seconds <= MOST_SECONDS);
                 let what = || format!("-o {option}: from 0 to {MOST_SECONDS} seconds");
                 self.commit = Some(Duration::from_secs(seconds.ok_or_else(what)?.into()));
             }
@@ -193,6 +204,18 @@ impl Options {
         config
     }
 
+    /// The flags of a mount that fuser has made with these, where it has no flag for one that was asked for.
+    pub(super) fn beyond_fuser(&self, config: &fuser::Config) -> Option<MountFlags> {
+        self.no_links.filter(|asked| *asked)?;
+        let has = |option| config.mount_options.contains(&option);
+        let mut flags = MountFlags::NOSYMFOLLOW;
+        flags.set(MountFlags::RDONLY, has(MountOption::RO));
+        flags.set(MountFlags::NODEV, !has(MountOption::Dev));
+        flags.set(MountFlags::NOSUID, !has(MountOption::Suid));
+        flags.set(MountFlags::NOEXEC, has(MountOption::NoExec));
+        Some(flags)
+    }
+
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only == Some(true)
     }
@@ -203,6 +226,8 @@ impl Options {
         let was_read_only = now.contains(StatVfsMountFlags::RDONLY);
         flags.set(MountFlags::RDONLY, self.read_only.unwrap_or(was_read_only));
         flags.set(MountFlags::SYNCHRONOUS, now.contains(StatVfsMountFlags::SYNCHRONOUS));
+        let followed_none = now.contains(FOLLOWS_NO_LINKS);
+        flags.set(MountFlags::NOSYMFOLLOW, self.no_links.unwrap_or(followed_none));
         for (was, flag, on, off) in [
             (StatVfsMountFlags::NODEV, MountFlags::NODEV, MountOption::NoDev, MountOption::Dev),
             (StatVfsMountFlags::NOSUID, MountFlags::NOSUID, MountOption::NoSuid, MountOption::Suid),
@@ -266,7 +291,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
             }
             // For a remount mount(8) names all options that there are to be: what it does not name is to be no longer.
             Some(options) if options.split(',').any(|option| option == "remount") => {
-                own.push(format!("dev,suid,exec,{options}").into());
+                own.push(format!("dev,suid,exec,symfollow,{options}").into());
             }
             _ => own.push(arg.clone()),
         }
@@ -328,6 +353,8 @@ mod tests {
             let refusal = Options::default().parse(option).unwrap_err();
             assert!(refusal.contains(option) && refusal.contains(instead), "{refusal}");
         }
+        options.parse("commit=0x10").unwrap();
+        assert_eq!(options.commit, Some(Duration::from_secs(16)));
         for wrong in ["errors=never", "commit=x", "commit=-1", "commit=2147484"] {
             assert!(options.parse(wrong).is_err(), "{wrong}");
         }
@@ -340,6 +367,20 @@ mod tests {
             let mut options = Options::default();
             options.parse(text).unwrap();
             assert!(options.no_load && options.is_read_only(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_word_about_times_of_reads_counts() {
+        for (text, atime) in [
+            ("strictatime,nostrictatime", Atime::Relative),
+            ("strictatime,norelatime", Atime::Strict),
+            ("noatime,nostrictatime,norelatime", Atime::Never),
+            ("norelatime", Atime::Relative),
+        ] {
+            let mut options = Options::default();
+            options.parse(text).unwrap();
+            assert_eq!(options.atime, atime, "{text}");
         }
     }
 
@@ -364,6 +405,20 @@ mod tests {
         let now = StatVfsMountFlags::NODEV | StatVfsMountFlags::NOSUID;
         let expected = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC;
         assert_eq!(options.for_remount(now), expected);
+        let flags = |text: &str, now| {
+            let mut options = Options::default();
+            options.parse(text).unwrap();
+            options.for_remount(now)
+        };
+        assert_eq!(
+            flags("remount,nosymfollow", StatVfsMountFlags::empty()),
+            MountFlags::NOSYMFOLLOW
+        );
+        assert_eq!(flags("remount,symfollow", FOLLOWS_NO_LINKS), MountFlags::empty());
+        assert_eq!(
+            flags("remount,ro", FOLLOWS_NO_LINKS),
+            MountFlags::NOSYMFOLLOW | MountFlags::RDONLY
+        );
         // What nothing is said of stays.
         let mut options = Options::default();
         options.parse("remount,noexec").unwrap();
@@ -386,7 +441,7 @@ mod tests {
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap /dev/x /mnt -o rw,nosuid,remount")),
-            Some(words("ironmap mount /dev/x /mnt -o dev,suid,exec,rw,nosuid,remount"))
+            Some(words("ironmap mount /dev/x /mnt -o dev,suid,exec,symfollow,rw,nosuid,remount"))
         );
         assert_eq!(
             as_mount_helper(&words("mount.ironmap -rv /dev/x /mnt -w")),

@@ -1,9 +1,5 @@
 //! A mount of a volume that is not ext4: nothing here may ask for more than every format has.
 
-#[path = "../../../../tests/mem_fs/format/mod.rs"]
-#[allow(dead_code, reason = "this test uses a part of it")]
-mod format;
-
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -16,9 +12,9 @@ use ironmap::device::Ram;
 use ironmap::fs::{FileSystem, Follow, Stat};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
-use self::format::{Kind, MemFs};
 use super::adapter::Server;
 use super::{Mount, Options};
+use crate::other_format::format::{Kind, MemFs};
 
 const SIZE: u64 = 16 << 20;
 

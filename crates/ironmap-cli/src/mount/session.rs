@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use fuser::Session;
-use ironmap::{Location, Volume, VolumeOptions};
+use ironmap::fs::Capabilities;
+use ironmap::{Error, ErrorKind, Location, Volume, VolumeOptions};
+use rustix::mount::MountFlags;
 
 use super::adapter::Server;
 use super::daemon::{self, Ready};
@@ -21,6 +23,9 @@ use super::{Mount, Options, remount};
 use crate::failure::{Failure, Report};
 use crate::source::{no_load, with_rescue};
 use crate::{interrupt, target};
+
+/// `MS_BIND`, which rustix names for another call.
+const OF_MOUNT_ALONE: MountFlags = MountFlags::from_bits_retain(4096);
 
 /// FUSE's device.
 const FUSE: &str = "/dev/fuse";
@@ -49,11 +54,12 @@ Options of -o:
   uid=N, gid=N              what is shown as owner and group of everything
   fsname=NAME               what /proc/mounts names instead of the volume
   noatime, relatime (default), strictatime, nodiratime
+  nosymfollow               the kernel follows no symbolic link of the volume; for root
   sync                      each change is durable when it returns
   dirsync                   each change of a directory's names is
   writeback_cache           the kernel collects what is written, and sends it later
   threads=N                 that wait for the device
-  remount                   change what is mounted at DIR: ro, rw, dev, suid, exec and their opposites
+  remount                   change what is mounted at DIR: ro, rw, dev, suid, exec, symfollow and their opposites
   dev, suid, exec and their opposites
 
 Options of ext4:
@@ -65,7 +71,7 @@ Options of ext4:
   noload, norecovery        with ro: read the volume without its journal
   acl, user_xattr, data=ordered, barrier, delalloc, auto_da_alloc, stripe=N, init_itable, ...
                             no effect: always so, or a matter of the kernel's ext4
-  data=journal, nobarrier, noacl, usrquota, grpid, resuid=N, i_version, dax, ...
+  data=journal, nobarrier, noacl, usrquota, grpid, resuid=N, minixdf, dax, ...
                             refused; the message says what to use")]
 pub(crate) struct Args {
     /// Stay in the foreground
@@ -165,6 +171,7 @@ fn serve_volume(
     if !args.quiet {
         volume.notices().iter().for_each(|notice| report.note(notice));
     }
+    check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
     check_policy(&options, &volume)?;
     if options.discard && !options.is_read_only() {
         volume.fs().set_discard(true).map_err(|error| Failure::at(location, &error))?;
@@ -176,7 +183,12 @@ fn serve_volume(
     // In /proc/mounts a path has to mean it in any directory.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = location.with_paths(&absolute).to_string();
-    let config = options.for_kernel(&shown, rustix::process::geteuid().is_root());
+    let is_root = rustix::process::geteuid().is_root();
+    let config = options.for_kernel(&shown, is_root);
+    let beyond = options.beyond_fuser(&config);
+    if beyond.is_some() && !is_root {
+        return Err(Failure::usage("-o nosymfollow: only root can set it; leave it out"));
+    }
     let (threads, writes) = (options.threads(), !options.is_read_only());
     let ending = Ending::new().map_err(|error| Failure::host("a pipe", error))?;
     let mount = Mount::new(volume.clone(), options, ending.place(writes));
@@ -186,6 +198,11 @@ fn serve_volume(
     let (connection, mount) = (server.connection(), server.mount());
     let session = Session::new(server, dir, &config);
     let session = session.map_err(|error| not_mounted(dir, error))?;
+    if let Some(flags) = beyond {
+        // Nobody serves it yet, so this may ask for nothing: the flags of the mount alone change.
+        let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
+        set.map_err(|errno| failed(errno.into()))?;
+    }
     let _ = notifier.set(session.notifier());
     let to_kernel = session.as_fd().try_clone_to_owned();
     let _ = connection.set(to_kernel.map_err(|error| Failure::host(FUSE, error))?);
@@ -213,7 +230,7 @@ fn serve_volume(
     }
     // From here on the volume is closed, and not dropped.
     name_sectors_of(&volume);
-    let served = serve(session).map_err(|error| Failure::host(dir.display(), error));
+    let served = end.served(serve(session)).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
         end.cut();
     }
@@ -225,6 +242,16 @@ fn serve_volume(
     let ended = closed.and(served).inspect_err(|failure| daemon::log(failure));
     ending.tell(&ended);
     ended
+}
+
+/// Refuses a mount for writing of a volume whose metadata do not change: most programs would fail in the middle of their work.
+fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
+    let fs = volume.fs();
+    if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
+        return Ok(());
+    }
+    let what = format!("{} is mounted with -o ro only", fs.format());
+    Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
 /// Refuses `errors=` where the volume says otherwise: the volume's own setting is obeyed.

@@ -12,12 +12,25 @@ const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
 const TRUSTED: &[u8] = b"trusted.";
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const BOTH: i32 = CREATE | REPLACE;
+/// The prefixes that the kernel's ext4 reads.
+const PREFIXES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"gnu."];
+
+/// Refuses a name that no attribute can have: for a mount of the kernel's the kernel does so itself.
+fn check(name: &[u8]) -> Result<()> {
+    match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
+        Some(b"") => Err(Fail(Errno::EINVAL)),
+        None if !ACLS.contains(&name) => Err(Fail(Errno::EOPNOTSUPP)),
+        _ => Ok(()),
+    }
+}
 
 impl Mount {
     pub(super) fn getxattr(&self, inode: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         if let Some(value) = self.own_xattr(inode, name) {
             return Ok(value);
         }
+        check(name)?;
         let value = self.fs().inspect(inode, |inode| inode.xattr(name))?;
         value.ok_or(Fail(Errno::ENODATA))
     }
@@ -36,10 +49,17 @@ impl Mount {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
+        check(name)?;
         let how = match flags {
             0 => SetXattr::Any,
             CREATE => SetXattr::Create,
             REPLACE => SetXattr::Replace,
+            // Either of the two fails.
+            BOTH => {
+                return Err(self
+                    .getxattr(inode, name)
+                    .map_or_else(|fail| fail, |_| Fail(Errno::EEXIST)));
+            }
             _ => return Err(Fail(Errno::EINVAL)),
         };
         self.fs().setxattr(inode, name, value, how)?;
@@ -48,6 +68,7 @@ impl Mount {
 
     /// Removes one. An ACL that is not there is one that has been removed.
     pub(super) fn removexattr(&self, inode: InodeNo, name: &[u8]) -> Result<()> {
+        check(name)?;
         let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);
         match self.fs().removexattr(inode, name) {
             Err(error) if !gone(&error) => Err(error.into()),

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use crate::changing::{fill, fsck};
-use crate::common::image::Image;
+use crate::common::image::{Image, scratch};
+use crate::common::mounted::{Mounted, unmount};
 use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
@@ -71,6 +73,59 @@ fn diff_tells_every_difference() {
     let missing = bench.run(["diff", "image:/nope", "source"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("image:/nope: no such entry"));
+}
+
+/// Holes of both files are not read: a file of 8 EiB with a few blocks takes no time. A hole and zeros are the same.
+#[test]
+fn diff_skips_holes() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    const LARGEST: u64 = i64::MAX as u64;
+    // Most file systems of a host have files of this size.
+    const LARGE: u64 = 8 << 40;
+    let bench = Bench::empty();
+    let sparse = |path: &Path, size: u64, blocks: &[(u64, u8)]| {
+        let file = fs::File::create(path).unwrap();
+        file.set_len(size).unwrap();
+        for (pos, byte) in blocks {
+            file.write_all_at(&[*byte; 5000], *pos).unwrap();
+        }
+    };
+    // XFS has the largest files.
+    let mounted = Mounted::new("mkfs.xfs -q", 320, "noatime");
+    let root = mounted.dir();
+    for (name, blocks) in [
+        ("first", &[(7, 1), (1 << 50, 2)][..]),
+        ("same", &[(7, 1), (1 << 40, 0), (1 << 50, 2)]),
+        ("other", &[(7, 1), (1 << 50, 2), (1 << 60, 3)]),
+        ("end", &[(7, 1), (1 << 50, 2), (LARGEST - 5000, 3)]),
+    ] {
+        sparse(&root.join(name), LARGEST, blocks);
+    }
+    sparse(&root.join("large"), LARGE, &[(7, 1), (1 << 42, 2)]);
+    let dir = scratch();
+    let host = dir.path().join("host");
+    sparse(&host, LARGE, &[(7, 1), (1 << 42, 4)]);
+    let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let host = host.to_str().unwrap();
+    let differs = |a: &str, b: &str, pos: Option<u64>| {
+        let said = bench.run(["diff", a, b]);
+        let lines: Vec<String> = text(&said.stdout).lines().map(str::to_owned).collect();
+        let content: Vec<_> = lines.iter().filter(|line| line.contains("content")).collect();
+        let expected = pos.map(|pos| format!("content: differs from byte {pos} on"));
+        assert_eq!(content.len(), usize::from(pos.is_some()), "{a} {b}: {lines:?}");
+        assert!(expected.is_none_or(|expected| content[0].ends_with(&expected)), "{lines:?}");
+    };
+    let pairs = [("same", None), ("other", Some(1 << 60)), ("end", Some(LARGEST - 5000))];
+    for (name, pos) in pairs {
+        differs(&path("first"), &path(name), pos);
+    }
+    assert!(unmount(root));
+    succeed(tool("cp").arg("--sparse=always").arg(mounted.image()).arg(bench.image()));
+    for (name, pos) in pairs {
+        let (first, other) = (bench.target("/first"), bench.target(&format!("/{name}")));
+        differs(&first, &other, pos);
+    }
+    differs(&bench.target("/large"), host, Some(1 << 42));
 }
 
 fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {

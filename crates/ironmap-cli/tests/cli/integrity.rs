@@ -393,10 +393,10 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     assert_eq!(scrub(&bench, "image")["mismatches"], 0);
 
     let other = File::options().write(true).open(sized(&bench, "other", 64)).unwrap();
-    other.write_all_at(b"XFSB", 0).unwrap();
+    other.write_all_at(b"_BHRfS_M", 65536 + 64).unwrap();
     drop(other);
     let output = bench.run(["integrity", "format", "other"]);
-    refused(&output, 3, &["XFS file system, whose end is not known"]);
+    refused(&output, 3, &["btrfs file system, whose end is not known"]);
     bench.succeed(["integrity", "format", "--force", "other"]);
 }
 

@@ -7,6 +7,7 @@ use std::process::Output;
 
 use crate::changing::fill;
 use crate::common::image::{Image, LoopMount};
+use crate::common::loop_device::LoopDevice;
 use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
@@ -184,6 +185,25 @@ fn lists_are_those_of_ls() {
     }
 }
 
+/// The headings of a recursive list begin with the argument as it was given, so that each is one that the program takes.
+#[test]
+fn headings_of_ls_begin_with_the_argument() {
+    require!([Need::Root]);
+    let twin = Twin::new();
+    let root = twin.mount.dir().display().to_string();
+    for command in ["-R @/", "-R @/dir", "-R @/dir/", "-R @/dir @/dir/empty @/small", "-Rd @/dir"] {
+        let ours = text(&twin.run(&format!("ls {command}")).stdout);
+        let headings = |said: &str| -> Vec<String> {
+            said.lines().filter(|line| line.ends_with(':')).map(str::to_owned).collect()
+        };
+        let theirs = tool("ls").args(Twin::words(command, &root)).output().unwrap();
+        let theirs = text(&theirs.stdout).replace(&root, &format!("{}:", twin.volume()));
+        assert_eq!(headings(&ours), headings(&theirs), "{command}");
+    }
+    let alone = text(&twin.bench.succeed(["ls", "-R", "image"]));
+    assert!(alone.starts_with("image:/:\n") && alone.contains("\nimage:/dir:\n"), "{alone}");
+}
+
 /// A link that cannot be followed is an error, except for one that leads nowhere and where the link itself is asked about.
 #[test]
 fn links_that_lead_in_a_circle_are_refused_by_ls() {
@@ -221,10 +241,24 @@ fn formats_of_stat_are_those_of_stat() {
     let odd = ["it's", "quo\"te's", "new\nline's", "tab\t"];
     let more = |root: &Path| {
         odd.iter().for_each(|name| fs::write(root.join(name), "").unwrap());
+        for name in ["past", "just", "epoch"] {
+            fs::write(root.join(name), "").unwrap();
+        }
         // Nothing of its numbers and its mode has a prefix.
         succeed(tool("mknod").args(["-m", "0"]).arg(root.join("zero")).args(["b", "0", "0"]));
     };
-    let twin = Twin::with(more, &[]);
+    // Times before 1970 with parts of a second: the field has the nanoseconds above two bits.
+    let times = [("past", -2, 250_000_000), ("just", -2, 950_000_000), ("epoch", -1, 500_000_000)];
+    let requests = [("small", 1_000_000_000, 123_456_789)].into_iter().chain(times);
+    let requests: Vec<_> = requests
+        .flat_map(|(name, seconds, nanoseconds): (_, i64, u32)| {
+            let set = |field| format!("set_inode_field /{name} {field}");
+            let extra = format!("{} {}", set("mtime_extra"), nanoseconds << 2);
+            [format!("{} @{seconds}", set("mtime")), extra]
+        })
+        .collect();
+    let requests: Vec<_> = requests.iter().map(String::as_str).collect();
+    let twin = Twin::with(more, &requests);
     let paths = "@/ @/small @/nothing @/program @/link @/node @/zero @/pipe @/dir @/dir/empty @/dir/dangling @/sparse";
     for letters in [
         "n|%N|%s",
@@ -238,6 +272,46 @@ fn formats_of_stat_are_those_of_stat() {
     }
     for letters in ["w|%W", "x|%X", "y|%Y", "z|%Z", "8s|%-8s|%08s|%05a|%3i|%-9F|%12n"] {
         twin.same(&format!("stat -c |%{letters}| {paths}"));
+    }
+    // Precision, signs, and device numbers.
+    for letters in [
+        "n|%.3N|%1N|%-1N|%-40.3N|%.3n|%.0n|%-8.3n|%08.3n|%.2F|%.3A|%.3U|%.3x",
+        "s|%.10s|%.0s|%.s|%10.4s|%-10.4s|%010.4s|%+s|%+.3s|%+08s",
+        "a|%.4a|%#.4a|%#.0a|%.6f|%#.6f|%#.0f|%.3b|%.4h|%.5u|%.9i|%.4o|%+i|%.0t|%#.4T",
+        "r|%R|%#R|%Hr|%Lr|%8Hr|%-8Lr|%.8r|%08R|%#010R|%#.4R|%t",
+        "X|%.X|%.0X|%.1X|%.3X|%.9X|%.12X|%20.3X|%-20.3X|%020.3X|%-020.3X|%+.3X|%+020.3X|%020X|%+X",
+        "Y|%.Y|%.0Y|%.1Y|%.3Y|%.12Y|%1.3Y|%2.3Y|%6.3Y|%15.3Y|%-15Y|%015.1Y|%.3W|%.0Z|%.6Z",
+    ] {
+        twin.same(&format!("stat -c %{letters} {paths} @/past @/just @/epoch"));
+    }
+    let spaced = |program: &mut std::process::Command, at: &str| {
+        let format = "|% s|% 8s|% +s|% .3Y|% 15.3Y|% 015.3Y|%'s|%'.3Y|% i|";
+        let paths = ["past", "just", "small"].map(|name| format!("{at}/{name}"));
+        text(&succeed(program.args(["stat", "-c", format]).args(paths)).stdout)
+    };
+    assert_eq!(
+        spaced(&mut twin.bench.command(), &format!("{}:", twin.volume())),
+        spaced(&mut tool("env"), twin.mount.dir().to_str().unwrap())
+    );
+    // An image has no device number, and a block device has that of a mount.
+    assert_eq!(twin.ours("stat -c %d:%D:%Hd:%Ld @/small"), "0:0:0:0\n");
+    let device = LoopDevice::with(&["--read-only"], twin.bench.image());
+    let small = format!("{}:/small", device.node());
+    let ours = twin.bench.run(["stat", "-c", "%d %D %Hd %Ld", &small]);
+    let theirs = tool("stat").args(["-c", "%r %R %Hr %Lr", device.node()]).output().unwrap();
+    drop(device);
+    assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{}", text(&ours.stderr));
+    for file in ["/dev/null", "/dev", twin.bench.image().to_str().unwrap()] {
+        let format = "%d|%D|%#D|%Hd|%Ld|%8Hd|%-8Ld|%.9d|%r|%R|%Hr|%Lr";
+        let ours = twin.bench.succeed(["stat", "-c", format, &format!("host:{file}")]);
+        assert_eq!(ours, succeed(tool("stat").args(["-c", format, file])).stdout, "{file}");
+    }
+    for wrong in ["%H", "%Hs", "%5%", "%.-3s", "%..3s"] {
+        assert_eq!(
+            twin.bench.run(["stat", "-c", wrong, "image:/small"]).status.code(),
+            Some(2),
+            "{wrong}"
+        );
     }
     twin.same("stat -L -c %F:%i:%n @/link @/small");
     let quoted = |program: &mut std::process::Command, at: &str| {

@@ -81,7 +81,8 @@ fn the_arguments_of_other_blocks_exist() {
         for line in commands.lines() {
             let line = line.split(" #").next().unwrap_or(line);
             for command in line.split(['|', '&', ';']) {
-                let words: Vec<_> = command.split_whitespace().collect();
+                let words = command.split_whitespace().map(|word| word.trim_matches('\''));
+                let words: Vec<_> = words.collect();
                 let args = match &words[..] {
                     ["ironmap", args @ ..] => args,
                     ["./x", args @ ..] if args.first() == Some(&"bench") => args,

@@ -88,8 +88,8 @@ fn what_is_no_volume_is_refused_by_name() {
             ),
             case(&["info", "empty"], 3, "empty: is empty"),
             case(&["info", "tiny"], 3, "tiny: has only 1500 bytes"),
-            case(&["info", "zeros"], 3, "holds no ext2, ext3 or ext4 file system"),
-            case(&["info", "xfs"], 3, "an XFS file system: not supported yet"),
+            case(&["info", "zeros"], 3, "holds no ext2, ext3, ext4 or XFS file system"),
+            case(&["info", "xfs"], 3, "XFS version 0"),
             case(&["info", "btrfs"], 3, "a btrfs file system"),
             case(&["info", "iso"], 3, "an ISO 9660 file system"),
             case(&["info", "luks"], 3, "a LUKS container"),
@@ -117,7 +117,7 @@ fn a_whole_disk_names_its_partitions() {
         &[
             case(&["info", "disk"], 3, "name one, as in @p2; its GPT has p2 (8 MiB, \"root\")"),
             case(&["info", "disk@p1"], 3, "there is no partition 1; its GPT has p2"),
-            case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3 or ext4 file system"),
+            case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3, ext4 or XFS file system"),
         ],
     );
     // Both headers damaged.

@@ -184,6 +184,11 @@ fn what_cannot_be_done_is_refused_by_name() {
         ("-U random", "stable", 3, "stable_inodes"),
         ("-m 51", "summed", 2, "0 to 50"),
         ("-r 5000", "summed", 2, "at most 4096"),
+        ("-r -1", "summed", 2, "invalid value '-1'"),
+        ("-i -1", "summed", 2, "not an interval"),
+        ("-c -16001", "summed", 2, "not a number of mounts"),
+        ("-o acl -o debug", "summed", 2, "-o: give it once"),
+        ("-O dir_index -O extent", "summed", 2, "-O: give it once"),
         ("-u 70000", "summed", 2, "not a user ID up to 65535"),
         ("-c 16001", "summed", 2, "at most 16000"),
         ("-i 2h", "summed", 2, "not an interval"),
@@ -297,11 +302,113 @@ fn names_of_e2fsprogs_are_taken() {
     {
         let refused = called(name, args);
         let said = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(said.contains(what), "{said}");
     }
     assert!(same(), "a refusal changed the volume");
     fsck(&own.path());
+}
+
+/// Under the names of e2fsprogs a text that is too long is cut, of a repeated option the last one counts, and each refusal has their code;
+/// the volume is theirs after each command.
+#[test]
+fn the_names_of_e2fsprogs_end_as_they_do() {
+    let image = Image::mke2fs("8M", &["-t", "ext4"]);
+    let bench = Bench::empty();
+    for side in ["ours", "theirs"] {
+        fs::create_dir(bench.path(side)).unwrap();
+        fs::copy(image.path(), bench.path(side).join("image")).unwrap();
+        fs::write(bench.path(side).join("zeros"), [0; 100_000]).unwrap();
+    }
+    for name in ["tune2fs", "e2label"] {
+        symlink(IRONMAP, bench.path(name)).unwrap();
+    }
+    let long = "d".repeat(80);
+    let long_directory = format!("tune2fs -M {long} image");
+    let commands = [
+        "e2label image seventeen-bytes-17",
+        "e2label image",
+        "tune2fs -L eighteen-bytes-18- image",
+        "tune2fs -L sixteen-bytes-16 image",
+        "e2label image ''",
+        "e2label image",
+        &long_directory,
+        "tune2fs -L a -L b -m 1 -m 2 -e panic -e continue -c 5 -c 6 -C 5 -C 6 -i 5 -i 6 image",
+        "tune2fs -u 5 -u 6 -g 5 -g 7 -M a -M b -r 5 -r 6 -T now -T 20200101 image",
+        "tune2fs -U random -U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d -O metadata_csum_seed image",
+        "tune2fs -E stride=4 -E stripe_width=8 image",
+        "tune2fs -m 3 -r 7 image",
+        "tune2fs -r 8 -m 4 image",
+        "tune2fs -c -1 image",
+        "tune2fs -i -1 image",
+        "tune2fs -i -1s image",
+        "tune2fs -r -1 image",
+        "tune2fs -m -1 image",
+        "tune2fs -c -16001 image",
+        "tune2fs -c 16001 image",
+        "tune2fs -C 16001 image",
+        "tune2fs -O dir_index -O ^dir_index image",
+        "tune2fs -o acl -o debug image",
+        "tune2fs -m 51 image",
+        "tune2fs -m x image",
+        "tune2fs -e x image",
+        "tune2fs -T x image",
+        "tune2fs -o x image",
+        "tune2fs -O x image",
+        "tune2fs -E x image",
+        "tune2fs -U x image",
+        "tune2fs -u no-such-user image",
+        "tune2fs -X image",
+        "tune2fs -L x",
+        "tune2fs -L x image image",
+        "tune2fs image",
+        "tune2fs",
+        "tune2fs -L x missing",
+        "tune2fs -L x zeros",
+        "tune2fs -l missing",
+        "tune2fs -l zeros",
+        "e2label",
+        "e2label -x",
+        "e2label missing",
+        "e2label missing x",
+        "e2label zeros",
+        "e2label zeros x",
+        "e2label image a b",
+    ];
+    for command in commands {
+        let words: Vec<_> =
+            command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+        let run = |side: &str, program: &Path| {
+            let mut run = tool(program.to_str().unwrap());
+            run.env("SOURCE_DATE_EPOCH", TIME).env("E2FSPROGS_FAKE_TIME", TIME);
+            run.args(&words[1..]).current_dir(bench.path(side)).output().unwrap()
+        };
+        let ours = run("ours", &bench.path(words[0]));
+        let theirs = run("theirs", Path::new(words[0]));
+        let said = text(&ours.stderr);
+        assert_eq!(ours.status.code(), theirs.status.code(), "{command}: {said}");
+        assert_eq!(
+            ours.status.success(),
+            said.is_empty() || said.contains("warning"),
+            "{command}: {said}"
+        );
+        let warned = |said: &[u8]| {
+            text(said).to_lowercase().contains("label too long")
+                || text(said).contains("the label is too long")
+        };
+        assert_eq!(warned(&ours.stderr), warned(&theirs.stderr), "{command}: {said}");
+        if words[0] == "e2label" {
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{command}");
+        }
+        let [left, right] =
+            ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
+        assert!(left == right, "{command}: other bytes");
+    }
+    // By its own name the program cuts nothing, and has its own codes.
+    let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));
+    fsck(&bench.path("ours/image"));
 }
 
 /// A volume that is read by a backup of the superblock, or beyond its end, is not changed.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use ironmap::VolumeOptions;
@@ -215,6 +215,83 @@ fn files_that_are_there_stay() {
     assert!(text(&none.stderr).contains("no deleted file matches"));
 }
 
+/// A deleted file and a deleted directory of one name are both copied, with all files below; a name that is taken in the directory, also by a
+/// symbolic link, is neither overwritten nor followed; and an error names the deleted file, and stops no other.
+#[test]
+fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
+    let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
+    let files = [("/a/b", "in the directory"), ("/a/c", "beside it"), ("/z", "alone")];
+    let volume = VolumeOptions::new().write(true).open(bench.image()).unwrap();
+    volume.create_dir_all("/a").unwrap();
+    for (name, content) in files.into_iter().chain([("/later", "the file")]) {
+        volume.write(name, content).unwrap();
+    }
+    volume.sync().unwrap();
+    volume.remove_dir_all("/a").unwrap();
+    volume.remove_file("/z").unwrap();
+    volume.sync().unwrap();
+    volume.rename("/later", "/a").unwrap();
+    volume.sync().unwrap();
+    volume.remove_file("/a").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let found = deleted_files(&bench, &bench.image());
+    let number = |path: &str| {
+        let file = found.iter().find(|file| file["path"] == path);
+        file.unwrap_or_else(|| panic!("no {path}: {found:?}"))["inode"].as_u64().unwrap()
+    };
+    let expected: BTreeSet<_> =
+        files.iter().map(|(_, content)| *content).chain(["the file"]).collect();
+    // The contents of all files below a directory, without following links.
+    fn contents(dir: &Path) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for entry in fs::read_dir(dir).unwrap() {
+            let (kind, path) =
+                entry.map(|entry| (entry.file_type().unwrap(), entry.path())).unwrap();
+            match (kind.is_dir(), kind.is_file()) {
+                (true, _) => all.extend(contents(&path)),
+                (_, true) => drop(all.insert(fs::read_to_string(&path).unwrap())),
+                _ => {}
+            }
+        }
+        all
+    }
+    let outside = bench.path("outside");
+    fs::create_dir(&outside).unwrap();
+    type Prepare<'a> = (&'a str, &'a dyn Fn(&Path));
+    let prepared: [Prepare<'_>; 4] = [
+        ("nothing", &|_| {}),
+        ("file", &|out| fs::write(out.join("a"), "the file").unwrap()),
+        ("link", &|out| symlink(&outside, out.join("a")).unwrap()),
+        ("dangling", &|out| {
+            symlink(outside.join("new"), out.join("a")).unwrap();
+            symlink(outside.join("new"), out.join("z")).unwrap();
+        }),
+    ];
+    for (name, prepare) in prepared {
+        let out = bench.path(&format!("out-{name}"));
+        fs::create_dir(&out).unwrap();
+        prepare(&out);
+        bench.succeed(["undelete", "image", "-o", out.to_str().unwrap()]);
+        let copied = contents(&out);
+        assert_eq!(copied.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected, "{name}");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{name}: a link was followed");
+    }
+    let out = bench.path("out-taken");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("a"), "mine").unwrap();
+    fs::write(out.join(format!("a.inode-{}", number("/a/b"))), "mine").unwrap();
+    let said = bench.run(["undelete", "image", "-o", out.to_str().unwrap()]);
+    let errors = text(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("image:/a/b: ") && errors.contains("Not a directory"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let copied = contents(&out);
+    for content in ["mine", "beside it", "alone", "the file"] {
+        assert!(copied.contains(content), "no {content:?}: {copied:?}");
+    }
+}
+
 /// A block that a younger deleted file had is that file's.
 #[test]
 fn a_block_of_two_deleted_files_is_the_younger_ones() {
@@ -282,4 +359,24 @@ fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     let mut start = [0; 8];
     file.read_exact_at(&mut start, 0).unwrap();
     assert_eq!(&start, b"hidden\0\0");
+}
+
+/// A full disk leaves no part of a file.
+#[test]
+fn a_full_disk_keeps_whole_files_alone() {
+    require!([Need::Root]);
+    let bench = Bench::with(&["-t", "ext2"]);
+    bench.debugfs("rm dir/large");
+    bench.debugfs("rm dir/.hidden");
+    let out = bench.path("out");
+    fs::create_dir(&out).unwrap();
+    succeed(tool("mount").args(["-t", "tmpfs", "-o", "size=1M", "none"]).arg(&out));
+    let said = bench.run(["undelete", "image", "-o", "out"]);
+    let left: Vec<_> = fs::read_dir(out.join("dir"))
+        .map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect())
+        .unwrap_or_default();
+    succeed(tool("umount").arg(&out));
+    assert_eq!(said.status.code(), Some(1), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("No space left"), "{}", text(&said.stderr));
+    assert_eq!(left, [".hidden"]);
 }

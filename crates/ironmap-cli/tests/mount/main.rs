@@ -8,6 +8,7 @@ mod support;
 mod rng;
 
 mod aligned;
+mod attributes;
 mod caches;
 mod cases;
 mod damaged;
@@ -19,6 +20,7 @@ mod full;
 mod handles;
 mod killed;
 mod listings;
+mod options;
 mod programs;
 mod random;
 mod remount;

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 /// A bitmap for the search. A bit that is set, here or in the bitmap of kept-back blocks, is not available.
 #[derive(Clone, Copy)]
-pub(super) struct Bits<'a> {
+pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
     kept_back: Option<&'a [u8]>,
 }
 
 impl<'a> Bits<'a> {
     /// Both of the same length, a multiple of 8 bytes.
-    pub(super) fn new(bytes: &'a [u8], kept_back: Option<&'a [u8]>) -> Self {
+    pub(in crate::fs::ext4) fn new(bytes: &'a [u8], kept_back: Option<&'a [u8]>) -> Self {
         Self { bytes, kept_back }
     }
 
@@ -40,17 +40,17 @@ impl<'a> Bits<'a> {
     }
 
     /// The first clear bit from `from` on, or `end`.
-    pub(super) fn next_clear(&self, from: u32, end: u32) -> u32 {
+    pub(in crate::fs::ext4) fn next_clear(&self, from: u32, end: u32) -> u32 {
         self.next(from, end, !0)
     }
 
     /// The first set bit from `from` on, or `end`.
-    pub(super) fn next_set(&self, from: u32, end: u32) -> u32 {
+    pub(in crate::fs::ext4) fn next_set(&self, from: u32, end: u32) -> u32 {
         self.next(from, end, 0)
     }
 
     /// The runs of clear bits within a range, in order.
-    pub(super) fn runs(self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    pub(in crate::fs::ext4) fn runs(self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let start = self.next_clear(at, range.end);
@@ -60,12 +60,12 @@ impl<'a> Bits<'a> {
     }
 
     /// How many bits of a range are clear.
-    pub(super) fn clear_bits(&self, range: Range<u32>) -> u32 {
+    pub(in crate::fs::ext4) fn clear_bits(&self, range: Range<u32>) -> u32 {
         self.runs(range).map(|run| run.end - run.start).sum()
     }
 
     /// Whether all bits of a range are set.
-    pub(super) fn is_set(&self, range: Range<u32>) -> bool {
+    pub(in crate::fs::ext4) fn is_set(&self, range: Range<u32>) -> bool {
         self.next_clear(range.start, range.end) == range.end
     }
 }
@@ -81,7 +81,7 @@ fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
 }
 
 /// Sets a range of bits. Bits outside of the bitmap are left out.
-pub(super) fn set(bytes: &mut [u8], range: Range<u32>) {
+pub(in crate::fs::ext4) fn set(bytes: &mut [u8], range: Range<u32>) {
     for (byte, mask) in masks(range) {
         if let Some(byte) = bytes.get_mut(byte) {
             *byte |= mask;
@@ -90,7 +90,7 @@ pub(super) fn set(bytes: &mut [u8], range: Range<u32>) {
 }
 
 /// Clears a range of bits.
-pub(super) fn clear(bytes: &mut [u8], range: Range<u32>) {
+pub(in crate::fs::ext4) fn clear(bytes: &mut [u8], range: Range<u32>) {
     for (byte, mask) in masks(range) {
         if let Some(byte) = bytes.get_mut(byte) {
             *byte &= !mask;

@@ -7,8 +7,8 @@ use super::bitmap::{self, Bits};
 use super::group::LockedGroup;
 use super::summary::{GroupState, chunks};
 use crate::error::{Place, Result};
+use crate::fs::block::Block;
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::block::Block;
 use crate::sys::Buffer;
 
 pub(super) const DESCRIPTOR: Place = Place::new("group descriptor");
@@ -69,7 +69,7 @@ impl LockedGroup<'_> {
     /// The block bitmap of a group; where none was ever written, what it would be.
     pub(super) fn block_bitmap(&mut self) -> Result<Block> {
         if self.state.system.is_none() {
-            self.state.system = Some(self.system_clusters()?);
+            self.state.system = Some(self.fs.system_clusters(self.number)?);
         }
         let content = if self.descriptor.blocks_uninit {
             let mut fresh = Buffer::aligned(self.fs.superblock.block_size.bytes())?;
@@ -87,10 +87,7 @@ impl LockedGroup<'_> {
 
     /// The block bitmap of a group in which nothing was allocated: `bytes` are zeros.
     pub(super) fn fill_block_bitmap(&self, bytes: &mut [u8]) {
-        for range in self.system() {
-            bitmap::set(bytes, range.clone());
-        }
-        bitmap::set(bytes, self.fs.superblock.clusters_in(self.number)..bytes.len() as u32 * 8);
+        self.fs.superblock.fill_block_bitmap(self.number, self.system(), bytes);
     }
 
     fn check_block_bitmap(&self, content: &[u8]) -> Result<()> {

@@ -6,7 +6,7 @@
 //!
 //! A bit of a block bitmap stands for a cluster. Callers count blocks; clusters are named so.
 
-mod bitmap;
+pub(super) mod bitmap;
 mod blocks;
 mod discard;
 mod group;

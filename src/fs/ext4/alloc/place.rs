@@ -2,34 +2,41 @@
 
 use std::ops::Range;
 
-use super::group::LockedGroup;
+use super::bitmap;
 use crate::error::Result;
-use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::{FsBlock, InodeNo};
 
 impl Superblock {
     /// The group of a block within the file system, and the cluster in the group.
-    pub(super) fn cluster_of(&self, block: FsBlock) -> (u32, u32) {
+    pub(in crate::fs::ext4) fn cluster_of(&self, block: FsBlock) -> (u32, u32) {
         let index = block.0.saturating_sub(u64::from(self.first_data_block));
         let per_group = u64::from(self.blocks_per_group);
         ((index / per_group) as u32, (index % per_group) as u32 / self.cluster_blocks)
     }
 
+    /// The first block of the cluster that a block is in.
+    pub(in crate::fs::ext4) fn cluster_floor(&self, block: u64) -> u64 {
+        let first = u64::from(self.first_data_block);
+        let cluster = u64::from(self.cluster_blocks);
+        first + block.saturating_sub(first) / cluster * cluster
+    }
+
     /// The first block of a cluster.
-    pub(super) fn cluster_start(&self, group: u32, cluster: u32) -> FsBlock {
+    pub(in crate::fs::ext4) fn cluster_start(&self, group: u32, cluster: u32) -> FsBlock {
         FsBlock(self.group_start(group).0 + u64::from(cluster) * u64::from(self.cluster_blocks))
     }
 
     /// The clusters of a group; the last group has fewer. A cluster that extends past the file system's end does not count.
-    pub(super) fn clusters_in(&self, group: u32) -> u32 {
+    pub(in crate::fs::ext4) fn clusters_in(&self, group: u32) -> u32 {
         let blocks =
             (self.blocks_count - self.group_start(group).0).min(u64::from(self.blocks_per_group));
         (blocks / u64::from(self.cluster_blocks)) as u32
     }
 
     /// A range of blocks within the file system as ranges of clusters, group by group.
-    pub(super) fn cluster_ranges(
+    pub(in crate::fs::ext4) fn cluster_ranges(
         &self,
         start: FsBlock,
         count: u64,
@@ -49,45 +56,68 @@ impl Superblock {
     }
 
     /// The group of an inode.
-    pub(super) fn group_of(&self, inode: InodeNo) -> u32 {
+    pub(in crate::fs::ext4) fn group_of(&self, inode: InodeNo) -> u32 {
         let group = inode.0.saturating_sub(1) / u64::from(self.inodes_per_group);
         (group as u32).min(self.groups - 1)
     }
 
     /// The groups whose bitmaps and tables lie together with those of this one.
-    pub(super) fn flex_of(&self, group: u32) -> Range<u32> {
+    pub(in crate::fs::ext4) fn flex_of(&self, group: u32) -> Range<u32> {
         let first = group - group % self.flex_groups;
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
     /// How many blocks a group begins with that hold copies of the superblock and of the descriptors, room for more descriptors
     /// included.
-    fn copies_in(&self, group: u32) -> u64 {
-        let per_block = self.block_size.bytes() as u32 / u32::from(self.descriptor_size);
+    pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
+        let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
         // The boot block stands before group 0's superblock where blocks are of 1 KiB and counted from 0.
         let boot =
             u64::from(group == 0 && self.first_data_block == 0 && self.block_size.bytes() == 1024);
         let meta_bg = self.incompat.contains(Incompat::META_BG);
         if meta_bg && group / per_block >= self.first_meta_bg {
-            let place = group % per_block;
-            let descriptors = place == 0 || place == 1 || place == per_block - 1;
-            return boot + backup + u64::from(descriptors);
+            return boot + backup + u64::from(self.is_meta_copy(group));
         }
         let all = if meta_bg { self.first_meta_bg } else { self.groups.div_ceil(per_block) };
         let descriptors = u64::from(all) + u64::from(self.reserved_descriptor_blocks);
         boot + backup * (1 + descriptors)
     }
+
+    /// Whether a group holds a copy of its meta group's descriptors: the first two and the last one do.
+    pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
+        let per_block = self.descriptors_per_block();
+        let place = group % per_block;
+        place <= 1 || place == per_block - 1
+    }
+
+    /// The block bitmap of a group in which only the blocks of the file system itself are in use: `bytes` are zeros.
+    pub(in crate::fs::ext4) fn fill_block_bitmap(
+        &self,
+        group: u32,
+        system: &[Range<u32>],
+        bytes: &mut [u8],
+    ) {
+        for range in system {
+            bitmap::set(bytes, range.clone());
+        }
+        bitmap::set(bytes, self.clusters_in(group)..bytes.len() as u32 * 8);
+    }
+
+    /// Descriptors in a block.
+    pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
+        self.block_size.bytes() as u32 / u32::from(self.descriptor_size)
+    }
 }
 
-impl LockedGroup<'_> {
+impl Ext4 {
     /// The clusters of a group with blocks of the file system itself. With flex_bg, bitmaps and tables of its neighbours may be among
     /// them.
-    pub(super) fn system_clusters(&self) -> Result<Box<[Range<u32>]>> {
-        let (sb, group) = (&self.fs.superblock, self.number);
+    pub(in crate::fs::ext4) fn system_clusters(&self, group: u32) -> Result<Box<[Range<u32>]>> {
+        let sb = &self.superblock;
         let mut blocks = vec![(sb.group_start(group), sb.copies_in(group))];
         for neighbour in sb.flex_of(group) {
-            let descriptor = self.fs.group(neighbour)?;
+            let descriptor = self.group(neighbour)?;
             blocks.push((descriptor.block_bitmap, 1));
             blocks.push((descriptor.inode_bitmap, 1));
             blocks.push((descriptor.inode_table, sb.inode_table_blocks()));

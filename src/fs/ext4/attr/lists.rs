@@ -4,13 +4,13 @@ use std::ops::Sub;
 
 use zerocopy::IntoBytes;
 
-use super::super::block::Block;
 use super::super::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use super::super::inode::Inode;
 use super::super::superblock::Superblock;
 use super::name::{Name, NameIndex};
 use super::read::{Entry, Value, hash_of_value};
 use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::block::Block;
 use crate::units::{FsBlock, InodeNo};
 
 const HEADER: usize = size_of::<RawXattrHeader>();

@@ -21,6 +21,7 @@ use super::operation::InodeToChange;
 pub(crate) use acl::Inherited;
 pub(crate) use create::{Body, NewInode};
 pub(crate) use fields::Times;
+pub(super) use read::seal_xattr_block;
 
 /// The attributes of an inode, which change.
 #[derive(Clone, Copy)]

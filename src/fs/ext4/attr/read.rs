@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::acl;
 use super::name::{MAX_FULL_NAME, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
-use crate::fs::ext4::block::Block;
+use crate::fs::block::Block;
 use crate::fs::ext4::checksum::{MetadataSeed, crc32c_raw};
 use crate::fs::ext4::disk::xattr::{CHECKSUM_OFFSET, MAGIC, RawXattrEntry, RawXattrHeader};
 use crate::fs::ext4::features::Incompat;

@@ -1,9 +1,9 @@
 //! Bitmaps and counters, against the blocks and inodes found in use.
 
 use super::bits::Bits;
-use super::finding::{FindingSite, Kind, Severity};
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::disk::group::SMALL;
 use crate::units::FsBlock;
 
@@ -23,7 +23,7 @@ impl Checker<'_> {
             let free_inodes = self.check_inode_bitmap(group);
             all.free_clusters += free_clusters;
             all.free_inodes += free_inodes;
-            self.tell(Pass::Bitmaps, u64::from(group) + 1, u64::from(groups));
+            self.tell(Pass::Space, u64::from(group) + 1, u64::from(groups));
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");

@@ -6,13 +6,13 @@ use std::hash::{BuildHasher, RandomState};
 use zerocopy::FromBytes;
 
 use super::bits::Bits;
-use super::finding::{Findings, Kind, Severity};
 use super::found::Found;
 use super::htree::Tree;
 use super::map::{Data, Piece, Walk};
 use super::reader::Bytes;
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::check::{Findings, Kind, Severity};
 use crate::fs::ext4::casefold::fold;
 use crate::fs::ext4::dir_block::{entry_code, record_length, verify_tail};
 use crate::fs::ext4::disk::dir::{RawDirEntry, RawDirTail};

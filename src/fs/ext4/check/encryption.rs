@@ -6,11 +6,11 @@ use std::collections::HashMap;
 
 use super::Checker;
 use super::directories::{Entry, Reading};
-use super::finding::Kind;
 use super::found::Found;
 use super::table::Record;
 use crate::error::Place;
 use crate::fs::FileType;
+use crate::fs::check::Kind;
 use crate::fs::ext4::dir_block::entry_code;
 
 /// A name is padded to at least a block of the cipher.

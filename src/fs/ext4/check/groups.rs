@@ -2,10 +2,10 @@
 
 use zerocopy::FromBytes;
 
-use super::finding::{FindingSite, Kind, Severity};
 use super::usage::Fixed;
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::Incompat;
 use crate::fs::ext4::disk::group::{BLOCK_UNINIT, INODE_UNINIT, RawGroupLow};
 use crate::fs::ext4::group::Group as Descriptor;

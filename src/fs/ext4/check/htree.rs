@@ -5,12 +5,12 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::Kind;
 use super::found::Found;
 use super::map::Data;
 use super::reader::Bytes;
 use crate::error::Place;
 use crate::fs::InodeFlags;
+use crate::fs::check::Kind;
 use crate::fs::ext4::casefold::Wanted;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::dir::{

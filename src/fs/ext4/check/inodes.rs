@@ -1,6 +1,5 @@
 //! Inodes: every field that follows from others, and the blocks of the map.
 
-use super::finding::{Findings, Kind};
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
 use super::table::{Directory, Record};
@@ -8,6 +7,7 @@ use super::usage::Usage;
 use super::xattrs::Charged;
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::dir_block::entry_code;
 use crate::fs::ext4::inode::inode_checksums;
 use crate::fs::ext4::{Compat, Incompat, ROOT, RoCompat};

@@ -3,10 +3,10 @@
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::{Kind, Severity};
 use super::found::Found;
 use crate::error::Place;
 use crate::fs::FileType;
+use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{self, RawJournalSuperblock};
 use crate::fs::ext4::disk::orphan::{MAGIC, RawOrphanTail};

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use zerocopy::FromBytes;
 
-use super::finding::{Findings, Kind};
 use super::found::Found;
 use super::reader::Reader;
 use crate::error::Place;
 use crate::fs::InodeFlags;
+use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::extent::{

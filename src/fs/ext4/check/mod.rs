@@ -16,7 +16,6 @@ mod bitmaps;
 mod bits;
 mod directories;
 mod encryption;
-mod finding;
 mod found;
 mod groups;
 mod htree;
@@ -36,11 +35,8 @@ mod xattrs;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub use finding::{Finding, FindingSite, Kind, Severity};
-
 use self::bits::Bits;
 use self::encryption::Policies;
-use self::finding::Findings;
 use self::groups::Group;
 use self::quota::Accounts;
 use self::reader::Reader;
@@ -50,69 +46,8 @@ use self::xattrs::SharedBlock;
 use super::Ext4;
 use super::disk::superblock::RawSuperblock;
 use crate::error::{Place, Result};
+use crate::fs::check::{Findings, Pass, Progress, Report};
 use crate::units::FsBlock;
-
-/// The current pass of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    /// Superblock, descriptors, journal, orphans; counted in groups.
-    Groups,
-    /// Inodes, maps and attributes; counted in groups.
-    Inodes,
-    /// Entries and hash trees; counted in directories.
-    Directories,
-    /// Ways to the root and link counts; counted in groups.
-    Names,
-    /// Bitmaps and counters; counted in groups.
-    Bitmaps,
-}
-
-/// How far a check is: `done` of `of` in this pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The pass.
-    pub pass: Pass,
-    /// How much of it is done.
-    pub done: u64,
-    /// How much there is.
-    pub of: u64,
-}
-
-/// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The first 100,000 findings, in the order in which they were met.
-    pub findings: Vec<Finding>,
-    /// All findings, by severity from [`Severity::Note`] on.
-    pub counts: [u64; 4],
-    /// Inodes in use.
-    pub inodes: u64,
-    /// Directories among them.
-    pub directories: u64,
-    /// Blocks in use, in whole clusters.
-    pub blocks: u64,
-}
-
-impl Report {
-    /// Nothing is wrong; there may be notes.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.worst().is_none_or(|worst| worst == Severity::Note)
-    }
-
-    /// The worst severity of all.
-    #[must_use]
-    pub fn worst(&self) -> Option<Severity> {
-        let all = [Severity::Note, Severity::Repairable, Severity::DataLoss, Severity::Fatal];
-        all.into_iter().rev().find(|severity| self.count(*severity) > 0)
-    }
-
-    /// How many findings there are of a severity.
-    #[must_use]
-    pub fn count(&self, severity: Severity) -> u64 {
-        self.counts[severity as usize]
-    }
-}
 
 impl Ext4 {
     /// Checks the whole volume as the journal's recovery leaves it; nothing is written. `progress` is told how far it is.
@@ -186,13 +121,8 @@ impl<'a> Checker<'a> {
         self.check_names();
         self.check_bitmaps();
         self.check_quota();
-        Ok(Report {
-            findings: self.findings.list,
-            counts: self.findings.counts,
-            inodes: self.inodes.used(),
-            directories: self.directories.len() as u64,
-            blocks: self.usage.blocks(),
-        })
+        let directories = self.directories.len() as u64;
+        Ok(self.findings.report(self.inodes.used(), directories, self.usage.blocks()))
     }
 
     fn tell(&mut self, pass: Pass, done: u64, of: u64) {

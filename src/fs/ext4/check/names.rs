@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::finding::Kind;
 use super::{Checker, Pass};
 use crate::error::Place;
+use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::{ROOT, RoCompat};
 use crate::units::InodeNo;
 
@@ -27,7 +27,7 @@ impl Checker<'_> {
     fn check_parents(&mut self) {
         if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
             let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
-            self.findings.add_as(super::Severity::Fatal, PLACE.inode(ROOT), what);
+            self.findings.add_as(Severity::Fatal, PLACE.inode(ROOT), what);
         }
         // How far each directory's way up is known: on the way, or good to the root.
         let mut state = vec![Reach::Unknown; self.directories.len()];

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::{Kind, Severity};
 use super::found::Found;
 use super::map::Data;
 use crate::error::Place;
 use crate::fs::InodeFlags;
+use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::disk::quota::{BLOCK, LEVELS, MAGICS, ROOT, RawQuotaHeader, VERSION};
 use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};

@@ -1,12 +1,12 @@
 //! The resize inode: it keeps the blocks into which the descriptors may grow.
 
 use super::Checker;
-use super::finding::Kind;
 use super::found::Found;
 use super::groups::RESERVED_DESCRIPTORS;
 use super::inodes::Extent;
 use super::map::{Data, Piece, Walk};
 use super::usage::Usage;
+use crate::fs::check::Kind;
 use crate::fs::ext4::Compat;
 use crate::units::FsBlock;
 

@@ -1,12 +1,12 @@
 //! The fields that follow from an inode's map: its size, and the space that it takes.
 
 use super::Checker;
-use super::finding::{Findings, Kind, Severity};
 use super::found::Found;
 use super::inodes::Extent;
 use super::map::{DIRECT, Piece, Walk};
 use super::reader::Bytes;
 use super::xattrs::Charged;
+use crate::fs::check::{Findings, Kind, Severity};
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;

@@ -3,9 +3,9 @@
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::{FindingSite, Kind, Severity};
 use super::reader::Reader;
 use crate::error::{Place, Result};
+use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
 use crate::fs::ext4::{Compat, Ext4, Incompat, mmp};

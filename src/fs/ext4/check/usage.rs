@@ -1,8 +1,8 @@
 //! Which blocks are in use, and the file system's own structures among them.
 
 use super::bits::Bits;
-use super::finding::{FindingSite, Findings, Kind};
 use crate::error::Place;
+use crate::fs::check::{FindingSite, Findings, Kind};
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
 

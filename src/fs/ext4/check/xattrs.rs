@@ -5,10 +5,10 @@ use std::ops::Add;
 use zerocopy::FromBytes;
 
 use super::Checker;
-use super::finding::Kind;
 use super::found::Found;
 use crate::error::Place;
 use crate::fs::InodeFlags;
+use crate::fs::check::Kind;
 use crate::fs::ext4::attr::read::{entry_hashes, xattr_checksum};
 use crate::fs::ext4::disk::xattr::{MAGIC, RawXattrEntry, RawXattrHeader};
 use crate::fs::ext4::{Compat, Incompat};

@@ -16,13 +16,4 @@ pub(crate) mod quota;
 pub(crate) mod superblock;
 pub(crate) mod xattr;
 
-/// Asserts sizes and field offsets of on-disk structures at compile time.
-macro_rules! layout {
-    ($name:ident: $size:literal { $($field:ident @ $offset:literal),* $(,)? }) => {
-        const _: () = {
-            assert!(size_of::<$name>() == $size);
-            $(assert!(core::mem::offset_of!($name, $field) == $offset);)*
-        };
-    };
-}
-pub(crate) use layout;
+pub(crate) use crate::fs::layout::layout;

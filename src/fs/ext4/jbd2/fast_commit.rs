@@ -17,7 +17,7 @@ use zerocopy::little_endian::U32;
 use super::log::Log;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
-use crate::fs::ext4::block::Block;
+use crate::fs::block::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::extent::{self, INIT_MAX_LEN};
 use crate::fs::ext4::disk::fast_commit::{

@@ -8,7 +8,7 @@ use zerocopy::big_endian::{U32, U64};
 
 use super::superblock::{JournalFeatures, JournalSuperblock};
 use crate::error::{Place, Result};
-use crate::fs::ext4::block::Block;
+use crate::fs::block::Block;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     COMMIT_CHECKSUM, COMMIT_FIELDS, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3,

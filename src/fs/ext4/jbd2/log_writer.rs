@@ -11,7 +11,7 @@ use super::log::Log;
 use super::superblock::{JournalFeatures, JournalSuperblock, seal_journal_superblock};
 use crate::error::{Errno, Place, Result};
 use crate::fs::Timestamp;
-use crate::fs::ext4::block::Block;
+use crate::fs::block::Block;
 use crate::fs::ext4::blocks::Blocks;
 use crate::fs::ext4::checksum::{crc32_be, crc32c_raw};
 use crate::fs::ext4::disk::journal::{
@@ -72,6 +72,12 @@ impl LogWriter {
     /// How many blocks of metadata one transaction may change: a quarter of the log, as in Linux, and room for descriptors.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
+    }
+
+    /// Whether a transaction that changes so many blocks fits into an empty log.
+    pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
+        // A descriptor has tags for 30 blocks at least, and one block commits.
+        (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 
     fn len(&self) -> u32 {

@@ -9,7 +9,7 @@ use super::log::Log;
 use super::superblock::{JournalFeatures, JournalSuperblock, seal_journal_superblock};
 use super::{JournalState, LogWriter, recover};
 use crate::error::{Error, Place, Result};
-use crate::fs::ext4::block::Block;
+use crate::fs::block::Block;
 use crate::fs::ext4::disk::journal::{CHECKSUM_CRC32C, RawJournalSuperblock};
 use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::FsBlock;

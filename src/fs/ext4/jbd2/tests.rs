@@ -111,7 +111,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         fs.sync().unwrap();
         // It is data now, written past the journal.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
-        let data = crate::fs::ext4::block::Block::new(data);
+        let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
         set_owner(&fs, 9);
         fs.sync().unwrap();

@@ -127,29 +127,13 @@ impl Files<'_> {
         Ok(backup)
     }
 
-    /// The file that owns the reserved descriptor blocks: a double-indirect block whose slots lead to the primary ones, by their
-    /// place among all descriptor blocks; each of those holds the numbers of its backups, group by group.
+    /// The file that owns the reserved descriptor blocks.
     pub(super) fn resize_inode(&mut self, layout: &Layout<'_>) -> Result<()> {
         let mut inode = NewInode::new(RESIZE_INODE, REGULAR | 0o600);
         let slots = self.sb.block_size.bytes() as u64 / 4;
         let double = self.space.allocate(self.goal, 1)?[0].start;
-        let mut top = self.block()?;
-        let geometry = self.geometry;
-        let backups: Vec<_> =
-            (1..self.sb.groups).filter(|group| self.sb.group_has_backup(*group)).collect();
-        let mut count = 1;
-        for index in 0..geometry.reserved_descriptor_blocks {
-            let primary = layout.reserved_at(0) + u64::from(index);
-            let slot = u64::from(geometry.descriptor_blocks + index) % slots;
-            put(&mut top, slot as usize, primary as u32);
-            let mut block = self.block()?;
-            for (slot, group) in backups.iter().enumerate() {
-                put(&mut block, slot, (layout.reserved_at(*group) + u64::from(index)) as u32);
-            }
-            self.blocks.push((primary, block));
-            count += 1 + backups.len() as u64;
-        }
-        self.blocks.push((double, top));
+        let (blocks, count) = layout.resize_map(double)?;
+        self.blocks.extend(blocks);
         put(&mut inode.i_block, DIRECT + 1, double as u32);
         // All that a double-indirect block reaches.
         inode.size = (DIRECT as u64 + slots + slots * slots) << self.sb.block_size.shift();

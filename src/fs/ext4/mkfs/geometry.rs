@@ -5,7 +5,7 @@
 use super::features::Features;
 use super::options::MkfsOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::superblock::sparse_backup;
+use crate::fs::ext4::superblock::{Superblock, sparse_backup};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 use crate::units::BlockSize;
 
@@ -23,30 +23,30 @@ const MAX_JOURNAL: u64 = 10_240_000;
 
 /// The numbers of a volume. Counts are of blocks unless the name says otherwise.
 #[derive(Clone, Debug)]
-pub(super) struct Geometry {
-    pub(super) features: Features,
-    pub(super) block_size: BlockSize,
-    pub(super) cluster_blocks: u32,
-    pub(super) first_data_block: u32,
-    pub(super) blocks: u64,
-    pub(super) blocks_per_group: u32,
-    pub(super) groups: u32,
-    pub(super) inode_size: u16,
-    pub(super) inodes_per_group: u32,
+pub(in crate::fs::ext4) struct Geometry {
+    pub(in crate::fs::ext4) features: Features,
+    pub(in crate::fs::ext4) block_size: BlockSize,
+    pub(in crate::fs::ext4) cluster_blocks: u32,
+    pub(in crate::fs::ext4) first_data_block: u32,
+    pub(in crate::fs::ext4) blocks: u64,
+    pub(in crate::fs::ext4) blocks_per_group: u32,
+    pub(in crate::fs::ext4) groups: u32,
+    pub(in crate::fs::ext4) inode_size: u16,
+    pub(in crate::fs::ext4) inodes_per_group: u32,
     /// Of the inode table of one group.
-    pub(super) table_blocks: u32,
+    pub(in crate::fs::ext4) table_blocks: u32,
     /// 32 or 64 bytes.
-    pub(super) descriptor_size: u32,
+    pub(in crate::fs::ext4) descriptor_size: u32,
     /// Of all descriptors.
-    pub(super) descriptor_blocks: u32,
+    pub(in crate::fs::ext4) descriptor_blocks: u32,
     /// Reserved after the descriptors, for growth.
-    pub(super) reserved_descriptor_blocks: u32,
-    pub(super) groups_per_flex: u32,
+    pub(in crate::fs::ext4) reserved_descriptor_blocks: u32,
+    pub(in crate::fs::ext4) groups_per_flex: u32,
     /// Of the journal, its fast-commit area included; 0 without a journal.
-    pub(super) journal_blocks: u32,
-    pub(super) fast_commit_blocks: u32,
+    pub(in crate::fs::ext4) journal_blocks: u32,
+    pub(in crate::fs::ext4) fast_commit_blocks: u32,
     /// Of the orphan file; 0 without one.
-    pub(super) orphan_blocks: u32,
+    pub(in crate::fs::ext4) orphan_blocks: u32,
 }
 
 impl Geometry {
@@ -113,16 +113,45 @@ impl Geometry {
                 .map_err(|_| Error::unsupported("more than 2^32 groups: use larger blocks"))?;
             self.set_inodes(inodes, exactly)?;
             self.set_descriptors()?;
-            let last = self.groups - 1;
-            let own = 2 + u64::from(self.table_blocks);
-            let backup = if self.has_backup(last) { self.backup_blocks() } else { 0 };
             let rest = blocks % per_group;
-            if rest == 0 || rest >= own + backup + WORTHWHILE {
+            if rest == 0 || rest >= self.least_last_group() {
                 return Ok(());
             }
             self.blocks -= rest;
         }
         too_small()
+    }
+
+    /// The size from which on the last group is kept: its metadata, and some blocks for files.
+    pub(in crate::fs::ext4) fn least_last_group(&self) -> u64 {
+        let own = 2 + u64::from(self.table_blocks);
+        let backup = if self.has_backup(self.groups - 1) { self.backup_blocks() } else { 0 };
+        own + backup + WORTHWHILE
+    }
+
+    /// The numbers of a volume that exists; its journal and its orphan file are left out.
+    pub(in crate::fs::ext4) fn of(sb: &Superblock) -> Self {
+        let features =
+            Features { compat: sb.compat, incompat: sb.incompat, ro_compat: sb.ro_compat };
+        Self {
+            features,
+            block_size: sb.block_size,
+            cluster_blocks: sb.cluster_blocks,
+            first_data_block: sb.first_data_block,
+            blocks: sb.blocks_count,
+            blocks_per_group: sb.blocks_per_group,
+            groups: sb.groups,
+            inode_size: sb.inode_size,
+            inodes_per_group: sb.inodes_per_group,
+            table_blocks: sb.inode_table_blocks() as u32,
+            descriptor_size: u32::from(sb.descriptor_size),
+            descriptor_blocks: sb.groups.div_ceil(sb.descriptors_per_block()),
+            reserved_descriptor_blocks: u32::from(sb.reserved_descriptor_blocks),
+            groups_per_flex: sb.flex_groups,
+            journal_blocks: 0,
+            fast_commit_blocks: 0,
+            orphan_blocks: 0,
+        }
     }
 
     /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: a caller that
@@ -172,7 +201,7 @@ impl Geometry {
     }
 
     /// Descriptors in a block.
-    pub(super) fn descriptors_per_block(&self) -> u32 {
+    pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
@@ -185,7 +214,7 @@ impl Geometry {
     }
 
     /// The groups that hold backups with sparse_super2: the second and the last.
-    pub(super) fn backup_groups(&self) -> [u32; 2] {
+    pub(in crate::fs::ext4) fn backup_groups(&self) -> [u32; 2] {
         let last = self.groups - 1;
         [last.min(1), if last > 1 { last } else { 0 }]
     }

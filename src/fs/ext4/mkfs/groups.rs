@@ -17,22 +17,22 @@ use crate::sys::Buffer;
 
 /// The superblock's counters.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Free {
-    pub(super) clusters: u64,
-    pub(super) inodes: u32,
+pub(in crate::fs::ext4) struct Free {
+    pub(in crate::fs::ext4) clusters: u64,
+    pub(in crate::fs::ext4) inodes: u32,
 }
 
 /// Group 0's share of what the files took.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Used {
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::fs::ext4) struct Used {
     /// Inodes, the first of the volume.
-    pub(super) inodes: u32,
-    pub(super) directories: u32,
+    pub(in crate::fs::ext4) inodes: u32,
+    pub(in crate::fs::ext4) directories: u32,
 }
 
 /// How the inode tables are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TablesAre {
+pub(in crate::fs::ext4) enum TablesAre {
     Zero,
     Unknown,
 }
@@ -50,7 +50,7 @@ struct Group {
 
 impl Layout<'_> {
     /// Writes the bitmaps that are needed, and gives all descriptors and the free counts.
-    pub(super) fn write_groups(
+    pub(in crate::fs::ext4) fn write_groups(
         &self,
         space: &Space,
         used: Used,
@@ -62,15 +62,28 @@ impl Layout<'_> {
         let mut descriptors = Buffer::aligned(blocks << self.sb.block_size.shift())?;
         let mut free = Free::default();
         for (number, descriptor) in (0..self.sb.groups).zip(descriptors.chunks_exact_mut(size)) {
-            let used = if number == 0 { used } else { Used { inodes: 0, directories: 0 } };
-            let group = self.group(number, space, used);
-            self.describe(&group, tables, descriptor);
-            self.write_bitmaps(&group, space, output, descriptor)?;
-            self.sb.seal_descriptor(number, descriptor);
-            free.clusters += group.free.clusters;
-            free.inodes += group.free.inodes;
+            let used = if number == 0 { used } else { Used::default() };
+            let group = self.write_group((number, used), space, tables, output, descriptor)?;
+            free.clusters += group.clusters;
+            free.inodes += group.inodes;
         }
         Ok((descriptors, free))
+    }
+
+    /// The same for one group.
+    pub(in crate::fs::ext4) fn write_group(
+        &self,
+        (number, used): (u32, Used),
+        space: &Space,
+        tables: TablesAre,
+        output: &Output<'_>,
+        descriptor: &mut [u8],
+    ) -> Result<Free> {
+        let group = self.group(number, space, used);
+        self.describe(&group, tables, descriptor);
+        self.write_bitmaps(&group, space, output, descriptor)?;
+        self.sb.seal_descriptor(number, descriptor);
+        Ok(group.free)
     }
 
     /// Whether a group without bitmaps can be told from its descriptor.

@@ -6,29 +6,31 @@
 use std::ops::Range;
 
 use super::geometry::Geometry;
+use super::map::put;
 use super::space::Space;
 use crate::error::{Error, Result};
 use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
+use crate::sys::Buffer;
 
 /// Where a group's bitmaps and its inode table begin.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tables {
-    pub(super) block_bitmap: u64,
-    pub(super) inode_bitmap: u64,
-    pub(super) inode_table: u64,
+pub(in crate::fs::ext4) struct Tables {
+    pub(in crate::fs::ext4) block_bitmap: u64,
+    pub(in crate::fs::ext4) inode_bitmap: u64,
+    pub(in crate::fs::ext4) inode_table: u64,
 }
 
 /// The places of a volume's metadata.
-pub(super) struct Layout<'a> {
-    pub(super) sb: &'a Superblock,
-    pub(super) geometry: &'a Geometry,
-    pub(super) tables: Vec<Tables>,
+pub(in crate::fs::ext4) struct Layout<'a> {
+    pub(in crate::fs::ext4) sb: &'a Superblock,
+    pub(in crate::fs::ext4) geometry: &'a Geometry,
+    pub(in crate::fs::ext4) tables: Vec<Tables>,
 }
 
 impl<'a> Layout<'a> {
     /// Finds a place for everything, and takes it.
-    pub(super) fn new(
+    pub(in crate::fs::ext4) fn new(
         sb: &'a Superblock,
         geometry: &'a Geometry,
         space: &mut Space,
@@ -45,7 +47,11 @@ impl<'a> Layout<'a> {
         Ok(layout)
     }
 
-    fn place_tables(&mut self, groups: Range<u32>, space: &mut Space) -> Result<()> {
+    pub(in crate::fs::ext4) fn place_tables(
+        &mut self,
+        groups: Range<u32>,
+        space: &mut Space,
+    ) -> Result<()> {
         let goal = self.sb.group_start(groups.start).0;
         let table_blocks = u64::from(self.geometry.table_blocks);
         let tables = &mut self.tables[groups.start as usize..groups.end as usize];
@@ -71,7 +77,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The blocks of a group; the last one may be shorter.
-    pub(super) fn blocks_of(&self, group: u32) -> Range<u64> {
+    pub(in crate::fs::ext4) fn blocks_of(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
         let end = start + u64::from(self.sb.blocks_per_group);
         start..end.min(self.sb.blocks_count)
@@ -79,55 +85,68 @@ impl<'a> Layout<'a> {
 
     /// Where the copy of the superblock stands, in a group that has one. In front of the very first, blocks of 1 KiB that
     /// clusters count from 0 leave room for the boot block.
-    pub(super) fn superblock_at(&self, group: u32) -> u64 {
+    pub(in crate::fs::ext4) fn superblock_at(&self, group: u32) -> u64 {
         let start = self.sb.group_start(group).0;
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
     }
 
     /// The blocks of the copies of superblock and descriptors at the start of a group, the reserved blocks included.
-    pub(super) fn backup(&self, group: u32) -> Range<u64> {
+    pub(in crate::fs::ext4) fn backup(&self, group: u32) -> Range<u64> {
         let start = self.sb.group_start(group).0;
-        let superblock = u64::from(self.sb.group_has_backup(group));
-        let boot = if group == 0 { self.superblock_at(0) - start } else { 0 };
-        let descriptors = if self.sb.incompat.contains(Incompat::META_BG) {
-            u64::from(self.is_meta_copy(group))
-        } else {
-            let all = self.geometry.descriptor_blocks + self.geometry.reserved_descriptor_blocks;
-            superblock * u64::from(all)
-        };
-        start..start + boot + superblock + descriptors
+        start..start + self.sb.copies_in(group)
     }
 
-    /// Whether a group holds a copy of its meta group's descriptors: the first two and the last one do.
-    fn is_meta_copy(&self, group: u32) -> bool {
-        let size = self.geometry.descriptors_per_block();
-        let index = group % size;
-        index <= 1 || index == size - 1
-    }
-
-    /// Each copy of descriptors, of all of them or of a meta group's: the index of its first block among all, and where it stands.
-    pub(super) fn descriptor_copies(&self) -> impl Iterator<Item = (u32, u64)> {
-        let meta = self.sb.incompat.contains(Incompat::META_BG);
+    /// Each copy of descriptor blocks: their range among all, and the block where the copy begins. A meta group has three copies of its one
+    /// block.
+    pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
+        let all = self.geometry.descriptor_blocks;
+        let together =
+            if self.sb.incompat.contains(Incompat::META_BG) { self.sb.first_meta_bg } else { all };
         (0..self.sb.groups).filter_map(move |group| {
             let backup = self.sb.group_has_backup(group);
             let at = self.superblock_at(group) + u64::from(backup);
-            if meta {
-                self.is_meta_copy(group).then_some((group / per_block, at))
+            if group / per_block < together {
+                backup.then_some((0..together, at))
             } else {
-                backup.then_some((0, at))
+                let index = group / per_block;
+                self.sb.is_meta_copy(group).then_some((index..index + 1, at))
             }
         })
     }
 
     /// The reserved descriptor blocks in a group with a backup: where the first stands.
-    pub(super) fn reserved_at(&self, group: u32) -> u64 {
+    pub(in crate::fs::ext4) fn reserved_at(&self, group: u32) -> u64 {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
+    }
+
+    /// The map of the file that owns the reserved descriptor blocks, and how many blocks that file has: a double-indirect block, whose slots
+    /// lead to the primary ones by their place among all descriptor blocks; each of those holds the numbers of its backups, group by group.
+    pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
+        let geometry = self.geometry;
+        let size = self.sb.block_size.bytes();
+        let backups: Vec<_> =
+            (1..self.sb.groups).filter(|group| self.sb.group_has_backup(*group)).collect();
+        let (mut top, mut count) = (Buffer::aligned(size)?, 1);
+        let mut blocks = Vec::new();
+        for index in 0..geometry.reserved_descriptor_blocks {
+            let primary = self.reserved_at(0) + u64::from(index);
+            let slot = (geometry.descriptor_blocks + index) as usize % (size / 4);
+            put(&mut top, slot, primary as u32);
+            let mut block = Buffer::aligned(size)?;
+            for (slot, group) in backups.iter().enumerate().take(size / 4) {
+                put(&mut block, slot, (self.reserved_at(*group) + u64::from(index)) as u32);
+            }
+            blocks.push((primary, block));
+            count += 1 + backups.len() as u64;
+        }
+        blocks.push((double, top));
+        Ok((blocks, count))
     }
 
     /// How many blocks a group holds of its own metadata alone: the kernel takes these for used where the bitmap is not
     /// initialised.
-    pub(super) fn own_blocks(&self, group: u32) -> u64 {
+    pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);
         let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[group as usize];

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::space::Space;
 use crate::error::{Error, Result};
 use crate::fs::ext4::disk::extent::{
-    INIT_MAX_LEN, MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
 };
 use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::sys::Buffer;
@@ -21,9 +21,9 @@ const IN_ROOT: usize = 4;
 pub(super) const DIRECT: usize = 12;
 
 /// A map, and the blocks that it needs beside the inode.
-pub(super) struct FileMap {
-    pub(super) i_block: [u8; 60],
-    pub(super) blocks: Vec<(u64, Buffer)>,
+pub(in crate::fs::ext4) struct FileMap {
+    pub(in crate::fs::ext4) i_block: [u8; 60],
+    pub(in crate::fs::ext4) blocks: Vec<(u64, Buffer)>,
 }
 
 /// Maps a file by extents; `seed` is the inode's.
@@ -39,42 +39,58 @@ pub(super) fn extents(
         let mut start = run.start;
         while start < run.end {
             let len = (run.end - start).min(u64::from(INIT_MAX_LEN)) as u16;
-            entries.push(RawExtent {
-                ee_block: logical.into(),
-                ee_len: len.into(),
-                ee_start_hi: ((start >> 32) as u16).into(),
-                ee_start_lo: (start as u32).into(),
-            });
+            entries.push(extent(logical, start, len));
             start += u64::from(len);
             logical += u32::from(len);
         }
     }
-    let mut i_block = [0; 60];
-    let mut blocks = Vec::new();
-    if entries.len() <= IN_ROOT {
-        fill(&mut i_block, 0, IN_ROOT, entries.as_bytes());
-        return Ok(FileMap { i_block, blocks });
+    tree(&entries, size, seed, &mut || allocate_one(space, runs))
+}
+
+/// An entry of a leaf: `len` as the disk has it.
+pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExtent {
+    RawExtent {
+        ee_block: logical.into(),
+        ee_len: len.into(),
+        ee_start_hi: ((start >> 32) as u16).into(),
+        ee_start_lo: (start as u32).into(),
     }
+}
+
+/// The tree of these extents, which are in order; `allocate` gives a block for each node.
+pub(in crate::fs::ext4) fn tree(
+    extents: &[RawExtent],
+    size: BlockSize,
+    seed: Option<u32>,
+    allocate: &mut dyn FnMut() -> Result<u64>,
+) -> Result<FileMap> {
+    let mut map = FileMap { i_block: [0; 60], blocks: Vec::new() };
     let room = (size.bytes() - HEADER - size_of::<RawExtentTail>()) / ENTRY;
-    let mut indexes = Vec::new();
-    for leaf in entries.chunks(room) {
-        let at = allocate_one(space, runs)?;
-        let mut block = Buffer::aligned(size.bytes())?;
-        fill(&mut block, 0, room, leaf.as_bytes());
-        seal_extent_block(seed, &mut block);
-        blocks.push((at, block));
-        indexes.push(RawExtentIndex {
-            ei_block: leaf[0].ee_block,
-            ei_leaf_lo: (at as u32).into(),
-            ei_leaf_hi: ((at >> 32) as u16).into(),
-            ei_unused: 0.into(),
-        });
+    let firsts = extents.iter().map(|extent| extent.ee_block).collect::<Vec<_>>();
+    let (mut firsts, mut entries) = (firsts, extents.as_bytes().to_vec());
+    for depth in 0..=MAX_DEPTH {
+        if firsts.len() <= IN_ROOT {
+            fill(&mut map.i_block, depth, IN_ROOT, &entries);
+            return Ok(map);
+        }
+        let (mut indexes, mut above) = (Vec::new(), Vec::new());
+        for (node, firsts) in entries.chunks(room * ENTRY).zip(firsts.chunks(room)) {
+            let at = allocate()?;
+            let mut block = Buffer::aligned(size.bytes())?;
+            fill(&mut block, depth, room, node);
+            seal_extent_block(seed, &mut block);
+            map.blocks.push((at, block));
+            above.push(firsts[0]);
+            indexes.push(RawExtentIndex {
+                ei_block: firsts[0],
+                ei_leaf_lo: (at as u32).into(),
+                ei_leaf_hi: ((at >> 32) as u16).into(),
+                ei_unused: 0.into(),
+            });
+        }
+        (firsts, entries) = (above, indexes.as_bytes().to_vec());
     }
-    if indexes.len() > IN_ROOT {
-        return Err(Error::unsupported("a file in more extents than two levels of the tree hold"));
-    }
-    fill(&mut i_block, 1, IN_ROOT, indexes.as_bytes());
-    Ok(FileMap { i_block, blocks })
+    Err(Error::unsupported("a file in more extents than a tree holds"))
 }
 
 /// Writes a node of the tree: its header and its entries, which are 12 bytes each.
@@ -90,18 +106,26 @@ fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     node[HEADER..HEADER + entries.len()].copy_from_slice(entries);
 }
 
-/// Maps a file by block numbers: twelve in the inode, then one, two and three levels of blocks full of numbers. The caller has
-/// seen to it that all numbers have 32 bits.
+/// Maps a file by block numbers. The caller has seen to it that all numbers have 32 bits.
 pub(super) fn indirect(runs: &[Range<u64>], size: BlockSize, space: &mut Space) -> Result<FileMap> {
-    let mut data = runs.iter().flat_map(Clone::clone).map(|block| block as u32).peekable();
+    let data = (0..).zip(runs.iter().flat_map(Clone::clone));
+    pointers(data, size, &mut || allocate_one(space, runs))
+}
+
+/// Maps blocks of a file, in order and each with its number: twelve in the inode, then one, two and three levels of blocks full of numbers.
+/// `allocate` gives each of these a block.
+pub(in crate::fs::ext4) fn pointers(
+    data: impl Iterator<Item = (u64, u64)>,
+    size: BlockSize,
+    allocate: &mut dyn FnMut() -> Result<u64>,
+) -> Result<FileMap> {
     let mut map = FileMap { i_block: [0; 60], blocks: Vec::new() };
+    let mut data = data.peekable();
+    let mut first = 0;
     for slot in 0..15 {
-        if data.peek().is_none() {
-            break;
-        }
-        let levels = (slot + 1_usize).saturating_sub(DIRECT);
-        let mut tree = Tree { size, space: &mut *space, runs, blocks: &mut map.blocks };
-        let number = tree.below(levels, &mut data)?;
+        let levels = (slot + 1_usize).saturating_sub(DIRECT) as u32;
+        let mut tree = Tree { size, allocate: &mut *allocate, blocks: &mut map.blocks };
+        let number = tree.below(levels, &mut first, &mut data)?;
         put(&mut map.i_block, slot, number);
     }
     if data.peek().is_some() {
@@ -117,28 +141,33 @@ pub(super) fn put(block: &mut [u8], slot: usize, number: u32) {
 
 struct Tree<'a> {
     size: BlockSize,
-    space: &'a mut Space,
-    runs: &'a [Range<u64>],
+    allocate: &'a mut dyn FnMut() -> Result<u64>,
     blocks: &'a mut Vec<(u64, Buffer)>,
 }
 
 impl Tree<'_> {
-    /// The number of the next data block, or of a block that leads to as many as are left; three levels at most.
+    /// The number of the block for block `first` of the file, or of one that leads to it and those after it; 0 for a hole. `first` becomes
+    /// the next one that is not mapped by it. Three levels at most.
     fn below(
         &mut self,
-        levels: usize,
-        data: &mut std::iter::Peekable<impl Iterator<Item = u32>>,
+        levels: u32,
+        first: &mut u64,
+        data: &mut std::iter::Peekable<impl Iterator<Item = (u64, u64)>>,
     ) -> Result<u32> {
-        if levels == 0 {
-            return Ok(data.next().unwrap_or(0));
+        let slots = self.size.bytes() / 4;
+        let end = *first + (slots as u64).pow(levels);
+        if data.peek().is_none_or(|(logical, _)| *logical >= end) {
+            *first = end;
+            return Ok(0);
         }
-        let at = allocate_one(self.space, self.runs)?;
+        if levels == 0 {
+            *first = end;
+            return Ok(data.next().map_or(0, |(_, block)| block as u32));
+        }
+        let at = (self.allocate)()?;
         let mut block = Buffer::aligned(self.size.bytes())?;
-        for slot in 0..self.size.bytes() / 4 {
-            if data.peek().is_none() {
-                break;
-            }
-            put(&mut block, slot, self.below(levels - 1, data)?);
+        for slot in 0..slots {
+            put(&mut block, slot, self.below(levels - 1, first, data)?);
         }
         self.blocks.push((at, block));
         Ok(at as u32)

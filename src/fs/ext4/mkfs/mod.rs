@@ -11,15 +11,15 @@
 
 mod features;
 mod files;
-mod geometry;
-mod groups;
+pub(super) mod geometry;
+pub(super) mod groups;
 mod inode;
-mod layout;
-mod map;
+pub(super) mod layout;
+pub(super) mod map;
 mod options;
-mod output;
+pub(super) mod output;
 mod quota;
-mod space;
+pub(super) mod space;
 mod superblock;
 
 use std::mem::offset_of;
@@ -37,9 +37,9 @@ use self::space::Space;
 use self::superblock::Identity;
 use super::disk::superblock::{FIRST_INODE, OFFSET, RawSuperblock, STATE_VALID};
 use super::superblock::{Superblock, seal_superblock};
-use super::{Compat, Incompat, RoCompat};
+use super::{Compat, Incompat, RoCompat, mmp};
 use crate::device::Device;
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
@@ -82,6 +82,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let used = Used { inodes: files.inodes_in_use(), directories: 2 };
     let Files { blocks, zeros, .. } = files;
 
+    refuse_held(device)?;
     let output = Output::new(device, geometry.block_size)?;
     let tables = prepare(device, options, &layout, &output)?;
     if !options.zeroed {
@@ -90,7 +91,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let (descriptors, free) = layout.write_groups(&space, used, tables, &output)?;
     output.write_all(blocks)?;
     output.write(layout.tables[0].inode_table, &table)?;
-    write_descriptors(&layout, descriptors, &output)?;
+    write_descriptors(&layout, &descriptors, &output)?;
 
     let free_blocks = free.clusters * u64::from(sb.cluster_blocks);
     raw.s_free_blocks_count_lo.set(free_blocks as u32);
@@ -98,6 +99,22 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     raw.s_free_inodes_count.set(free.inodes);
     write_superblocks(&layout, &mut raw, &output).context(|| "superblock")?;
     Superblock::parse(raw.as_bytes(), device.size())
+}
+
+/// Refuses a device whose volume another node holds by MMP; a node that counts no longer is waited for.
+fn refuse_held(device: &dyn Device) -> Result<()> {
+    let (at, len) = Superblock::RANGE;
+    let mut bytes = vec![0; len];
+    if at.0 + len as u64 > device.size() {
+        return Ok(());
+    }
+    device.read_exact_at(&mut bytes, at)?;
+    // A volume that cannot be read is nobody's.
+    let Ok(held) = Superblock::parse(&bytes, device.size()) else { return Ok(()) };
+    match mmp::check(device, &held, mmp::Purpose::Write) {
+        Err(error) if error.kind() == ErrorKind::Busy => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// UUID, hash seed and time, at random and from the clock if the options do not give them.
@@ -211,19 +228,12 @@ fn prepare(
 }
 
 /// Writes the descriptors and their backups.
-fn write_descriptors(
-    layout: &Layout<'_>,
-    mut descriptors: Buffer,
-    output: &Output<'_>,
-) -> Result<()> {
-    if !layout.sb.incompat.contains(Incompat::META_BG) {
-        return layout.descriptor_copies().try_for_each(|(_, at)| output.write(at, &descriptors));
-    }
-    let mut blocks = Vec::new();
-    while !descriptors.is_empty() {
-        blocks.push(descriptors.split_to(layout.sb.block_size.bytes()));
-    }
-    layout.descriptor_copies().try_for_each(|(index, at)| output.write(at, &blocks[index as usize]))
+fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_>) -> Result<()> {
+    let size = layout.sb.block_size.bytes();
+    layout.descriptor_copies().try_for_each(|(blocks, at)| {
+        let bytes = blocks.start as usize * size..blocks.end as usize * size;
+        output.write(at, &descriptors[bytes])
+    })
 }
 
 /// Writes the backups of the superblock and, when all else is durable, the superblock itself.

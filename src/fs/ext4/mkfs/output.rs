@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::sys::Buffer;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
@@ -12,25 +12,25 @@ use crate::units::{BlockSize, DevOffset, FsBlock};
 const ZEROS: usize = 1 << 20;
 
 /// A device to which blocks are written.
-pub(super) struct Output<'a> {
+pub(in crate::fs::ext4) struct Output<'a> {
     device: &'a dyn Device,
     size: BlockSize,
     zeros: Buffer,
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new(device: &'a dyn Device, size: BlockSize) -> Result<Self> {
+    pub(in crate::fs::ext4) fn new(device: &'a dyn Device, size: BlockSize) -> Result<Self> {
         Ok(Self { device, size, zeros: Buffer::aligned(ZEROS)? })
     }
 
     /// Writes whole blocks from `block` on.
-    pub(super) fn write(&self, block: u64, content: &Buffer) -> Result<()> {
+    pub(in crate::fs::ext4) fn write(&self, block: u64, content: &[u8]) -> Result<()> {
         let at = self.size.offset_of(FsBlock(block));
         self.device.write_all_at(&[IoSlice::new(content)], at, false)
     }
 
     /// Writes blocks that adjoin in one request.
-    pub(super) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
+    pub(in crate::fs::ext4) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for run in blocks.chunk_by(|(one, content), (next, _)| {
             *next == one + (content.len() as u64 >> self.size.shift())
@@ -42,9 +42,16 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes zeros.
-    pub(super) fn zero(&self, blocks: Range<u64>) -> Result<()> {
+    /// Makes blocks read as zeros: by the device's own means, or by writing zeros.
+    pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
+        if at >= end {
+            return Ok(());
+        }
+        match self.device.write_zeroes(DevOffset(at), end - at) {
+            Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
+            result => return result,
+        }
         while at < end {
             let len = (end - at).min(ZEROS as u64) as usize;
             let zeros = [IoSlice::new(&self.zeros[..len])];
@@ -55,7 +62,7 @@ impl<'a> Output<'a> {
     }
 
     /// Makes all of it durable.
-    pub(super) fn flush(&self) -> Result<()> {
+    pub(in crate::fs::ext4) fn flush(&self) -> Result<()> {
         self.device.flush()
     }
 }

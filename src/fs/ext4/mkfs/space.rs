@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The taken blocks of a volume.
-pub(super) struct Space {
+pub(in crate::fs::ext4) struct Space {
     /// Start and end of taken ranges, which do not touch.
     taken: BTreeMap<u64, u64>,
     blocks: Range<u64>,
@@ -20,12 +20,12 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(blocks: Range<u64>, cluster: u64) -> Self {
+    pub(in crate::fs::ext4) fn new(blocks: Range<u64>, cluster: u64) -> Self {
         Self { taken: BTreeMap::new(), blocks, cluster }
     }
 
     /// Takes these blocks, which are free.
-    pub(super) fn take(&mut self, blocks: Range<u64>) {
+    pub(in crate::fs::ext4) fn take(&mut self, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
         }
@@ -55,7 +55,7 @@ impl Space {
     }
 
     /// Takes contiguous blocks for metadata of groups, the first fit from `goal` on.
-    pub(super) fn take_run(&mut self, goal: u64, count: u64) -> Result<u64> {
+    pub(in crate::fs::ext4) fn take_run(&mut self, goal: u64, count: u64) -> Result<u64> {
         let run = self.gaps(goal, 1).find(|gap| gap.end - gap.start >= count);
         let start = run.ok_or_else(no_space)?.start;
         self.take(start..start + count);
@@ -64,7 +64,11 @@ impl Space {
 
     /// Takes blocks for a file: contiguous from `goal` on where that can be, else as the gaps lie. Whole clusters are taken;
     /// the ranges are those of the file's blocks.
-    pub(super) fn allocate(&mut self, goal: u64, count: u64) -> Result<Vec<Range<u64>>> {
+    pub(in crate::fs::ext4) fn allocate(
+        &mut self,
+        goal: u64,
+        count: u64,
+    ) -> Result<Vec<Range<u64>>> {
         let whole = count.next_multiple_of(self.cluster);
         let fits = |gap: &Range<u64>| gap.end - gap.start >= whole;
         let start = self.blocks.start;
@@ -95,7 +99,10 @@ impl Space {
     }
 
     /// The taken parts of a range.
-    pub(super) fn taken_in(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    pub(in crate::fs::ext4) fn taken_in(
+        &self,
+        within: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
         let first = self.taken.range(..=within.start).next_back();
         let from = first.map_or(within.start, |(start, _)| *start);
         self.taken.range(from..within.end).filter_map(move |(&start, &end)| {
@@ -105,7 +112,10 @@ impl Space {
     }
 
     /// The clusters of a range that hold a taken block, counted from the range's start; each is named once.
-    pub(super) fn clusters_in(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    pub(in crate::fs::ext4) fn clusters_in(
+        &self,
+        within: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
         let (base, cluster) = (within.start, self.cluster);
         let mut next = 0;
         self.taken_in(within).map(move |taken| {

@@ -11,9 +11,6 @@ use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags, KeepSetId, SetAttributes, SetXattr};
 use crate::units::InodeNo;
 
-const SET_USER: u32 = 0o4000;
-const SET_GROUP: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o010;
 /// The extended attribute that gives a program privileges.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Blocks that a change of an inode alone takes: the inode, and the superblock.
@@ -23,22 +20,6 @@ impl SetAttributes {
     fn sets_only_times(&self) -> bool {
         let Self { permissions, uid, gid, project, .. } = self;
         permissions.or(*uid).or(*gid).or(*project).is_none()
-    }
-}
-
-/// A mode without the bits that give a program's users its owner's rights. Without the right to execute, the group's means something else.
-fn unprivileged(mode: u32) -> u32 {
-    let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
-    mode & !(SET_USER | group)
-}
-
-impl KeepSetId {
-    /// The mode afterwards.
-    fn of(self, mode: u32) -> u32 {
-        match self {
-            Self::No => unprivileged(mode),
-            Self::Yes => mode,
-        }
     }
 }
 
@@ -72,7 +53,7 @@ impl Ext4 {
             }
             let program = inode.file_type() != FileType::Directory;
             if owned && program {
-                mode = unprivileged(mode);
+                mode = KeepSetId::No.of(mode);
             }
             op.admit_owners(&inode, [set.uid, set.gid, set.project])?;
             let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();

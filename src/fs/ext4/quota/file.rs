@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::Headroom;
 use crate::error::{Place, Result};
+use crate::fs::block::Block;
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::block::Block;
 use crate::fs::ext4::disk::quota::{
     BLOCK, LEVELS, LIMIT_UNIT, MAGICS, ROOT, RawQuotaEntry, RawQuotaHeader, RawQuotaLeaf, VERSION,
 };

@@ -5,8 +5,8 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 use crate::error::{Place, Result};
-use crate::fs::ext4::block::{Block, Kind, Part};
-use crate::fs::ext4::checksum::crc32c_raw;
+use crate::fs::block::{Block, Part};
+use crate::fs::ext4::checksum::{Kind, crc32c_raw};
 use crate::fs::ext4::disk::extent::{
     INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
 };

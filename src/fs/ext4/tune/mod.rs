@@ -104,7 +104,7 @@ fn name(raw: &mut RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<
         put(&mut raw.s_volume_name, label, 16, "label")?;
     }
     if let Some(dir) = &options.last_mounted {
-        put(&mut raw.s_last_mounted, dir, 63, "directory")?;
+        put(&mut raw.s_last_mounted, dir, 64, "directory")?;
     }
     if let Some(text) = &options.mount_options_text {
         put(&mut raw.s_mount_opts, text, 63, "string of mount options")?;

@@ -15,7 +15,7 @@ pub struct TuneOptions {
     pub label: Option<Vec<u8>>,
     /// The UUID (`-U`).
     pub uuid: Option<NewUuid>,
-    /// The directory where it was last mounted: at most 63 bytes (`-M`).
+    /// The directory where it was last mounted: at most 64 bytes (`-M`).
     pub last_mounted: Option<Vec<u8>>,
     /// The reaction of the volume to corruption (`-e`).
     pub on_error: Option<OnError>,

@@ -4,8 +4,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::error::{Place, Result};
+use crate::fs::block::Block;
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::block::Block;
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("block bitmap");

@@ -118,7 +118,7 @@ impl Counted {
             total.add(inode.file_type(), if further { 0 } else { inode.size() });
             directory && !further && self.recurses
         };
-        let root = fs.inode(root)?;
+        let root = fs.known_inode(root)?;
         let mut pending = Vec::new();
         if add(&root) {
             pending.push(root);
@@ -132,7 +132,7 @@ impl Counted {
                 if matches!(&*entry.name, b"." | b"..") {
                     continue;
                 }
-                let inode = fs.inode(entry.inode)?;
+                let inode = fs.known_inode(entry.inode)?;
                 if add(&inode) {
                     pending.push(inode);
                 }

@@ -112,7 +112,7 @@ impl Diff {
                 self.tell(path, "size", &ours.size.to_string(), &theirs.size.to_string())?;
             }
             FileType::Regular => {
-                if let Some(pos) = side::first_difference(a, b, &mut self.readers)? {
+                if let Some(pos) = side::first_difference(a, b, ours.size, &mut self.readers)? {
                     self.line(path, &format!("content: differs from byte {pos} on"))?;
                 }
             }

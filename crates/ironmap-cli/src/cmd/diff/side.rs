@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -13,8 +14,10 @@ use ironmap::bio::Buffer;
 use ironmap::fs::{Follow, Stat, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, Queue};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
-use crate::cmd::cat::CHUNK;
+use crate::ahead::CHUNK;
 use crate::failure::Failure;
 use crate::host_stat;
 use crate::source::Source;
@@ -126,6 +129,31 @@ enum Content {
     Host(fs::File, PathBuf),
 }
 
+impl Content {
+    /// The first range from `pos` on that may hold data: all else reads as zeros. `None` without one.
+    fn data(&self, pos: u64, size: u64) -> Result<Option<Range<u64>>, Failure> {
+        match self {
+            Self::Volume { file, source, path } => {
+                let failed = |error| source.read_failed(path, &error);
+                let Some(start) = file.seek_data(pos).map_err(failed)? else { return Ok(None) };
+                let end = file.seek_hole(start).map_err(failed)?;
+                Ok(Some(start.0..end.map_or(size, |end| end.0)))
+            }
+            Self::Host(file, _) => {
+                // Offsets of files are within 63 bits.
+                let start = match seek(file, SeekFrom::Data(pos)) {
+                    Ok(start) => start,
+                    Err(Errno::NXIO) => return Ok(None),
+                    // A file system without holes.
+                    Err(_) => return Ok(Some(pos..u64::MAX)),
+                };
+                let end = seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX);
+                Ok(Some(start..end))
+            }
+        }
+    }
+}
+
 /// Reads files of one tree, with the same memory and queue.
 pub(super) struct Reader {
     buffer: Buffer,
@@ -149,7 +177,9 @@ impl Reader {
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {
-                let count = file.read_at(&mut self.buffer, pos);
+                // The kernel refuses a read that could cross the end of the largest file.
+                let most = (i64::MAX as u64).saturating_sub(pos).min(CHUNK as u64) as usize;
+                let count = file.read_at(&mut self.buffer[..most], pos);
                 count.map_err(|error| Failure::host(path.display(), error))?
             }
         };
@@ -157,15 +187,24 @@ impl Reader {
     }
 }
 
-/// The first byte at which two files of one size are not the same.
+/// The first byte at which two files of one size are not the same. Ranges that are holes of both are not read.
 pub(super) fn first_difference(
     a: &Side,
     b: &Side,
+    size: u64,
     [a_reader, b_reader]: &mut [Reader; 2],
 ) -> Result<Option<u64>, Failure> {
     let (a, b) = (a.content()?, b.content()?);
     let mut pos = 0;
+    // Where the data end that were found last.
+    let mut end = 0;
     loop {
+        if pos >= end && pos < size {
+            let found = [a.data(pos, size)?, b.data(pos, size)?];
+            let next = found.into_iter().flatten().min_by_key(|data| data.start);
+            // The last bytes can be a hole of both, and either may have grown: past the size is read as before.
+            (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
+        }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);
         let both = ours.len().min(theirs.len());
         if ours[..both] != theirs[..both] {

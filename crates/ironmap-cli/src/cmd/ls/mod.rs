@@ -131,8 +131,10 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
             Err(failure) => return Err(failure),
         }
     }
-    // Where there are several, the volume belongs to the name.
-    let name = if args.targets.len() > 1 { target.bytes() } else { target.path.clone() };
+    // Where there are several, the volume belongs to the name; a heading has it always, as each heading of ls begins with the argument.
+    let headed = args.recursive && found.is_directory() && !args.directory;
+    let named = headed || args.targets.len() > 1;
+    let name = if named { target.bytes() } else { target.path.clone() };
     Listed::new(&found.name.source, &name, target.path.clone(), found.inode)
 }
 

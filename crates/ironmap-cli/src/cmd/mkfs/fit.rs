@@ -7,18 +7,16 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::path::Path;
 
-use ironmap::Location;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
-use ironmap::location::{Part, Site};
 use rustix::fs::{Mode, OFlags};
 
 use super::Args;
 use super::fill::{Sources, needs_of_all};
-use super::room::NewImage;
 use crate::archive::Input;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::needs::Needs;
+use crate::room::NewImage;
 
 const MIB: u64 = 1 << 20;
 /// So often a size is tried. Each try comes nearer by the metadata that the last one had too many or too few.
@@ -42,10 +40,8 @@ impl<'a> Fit<'a> {
         options: &MkfsOptions,
         sources: &mut Sources,
     ) -> Result<Option<Self>, Failure> {
-        let image = match &args.volume {
-            Location::Plain(Site { path, part: Part::Whole })
-                if args.size.is_none() && !args.sources.is_empty() =>
-            {
+        let image = match args.volume.whole_file() {
+            Some(path) if args.size.is_none() && !args.sources.is_empty() => {
                 NewImage::create(path)?
             }
             _ => None,

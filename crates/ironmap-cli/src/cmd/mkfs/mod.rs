@@ -4,25 +4,24 @@ mod device_table;
 mod fill;
 mod fit;
 mod oci;
-mod room;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ironmap::fs::ext4::{Features, MkfsOptions, OnError, Superblock};
+use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
-use ironmap::location::LocationOptions;
+use ironmap::location::{LocationOptions, Medium};
 use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use self::fill::Sources;
 use self::fit::Fit;
-use self::room::{Room, make_room};
 use crate::epoch::source_date;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::output::stdout;
+use crate::room::{self, Room};
 use crate::size::size;
 use crate::target::{self, named};
 
@@ -59,7 +58,7 @@ pub(crate) struct Args {
     /// Make so many inodes; 0 for as many as by default
     #[arg(short = 'N', long, value_name = "COUNT")]
     inodes: Option<u64>,
-    /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all
+    /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all; mmp is on for an NBD export
     #[arg(short = 'O', long, value_name = "FEATURE,...", allow_hyphen_values = true)]
     features: Vec<String>,
     /// The label, at most 16 bytes
@@ -128,7 +127,7 @@ pub(crate) struct Args {
     /// Make a new image as small as the sources allow
     #[arg(long, requires = "sources", conflicts_with = "size")]
     shrink: bool,
-    /// A block device, an image, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
+    /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
     /// Bytes of the volume, with an optional K, M, G or T; by default the whole device, and for a new image the needs of the sources
@@ -155,12 +154,15 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
         return make_to_fit(args, fit, &options, &sources, report);
     }
     let layers = sources.open()?;
-    let room = make_room(args)?;
+    let room = match (args.volume.whole_file(), args.size) {
+        (Some(path), Some(size)) => room::make(path, size)?,
+        _ => Room::Old,
+    };
     options.zeroed = matches!(room, Room::New(_));
     let made = match make(args, &options, args.size) {
         Ok(made) => made,
         Err(failure) => {
-            room.undo(&args.volume.data().path);
+            room.undo();
             return Err(failure);
         }
     };
@@ -218,6 +220,10 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
 impl Args {
     fn options(&self) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
+        if matches!(self.volume.data().medium, Medium::Nbd(_)) {
+            // Other machines may reach the export, and nothing else tells them that it is in use.
+            features.incompat |= Incompat::MMP;
+        }
         for names in &self.features {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }

@@ -5,7 +5,7 @@ use ironmap::fs::{Stat, Timestamp};
 use crate::show::{Clock, Owners, mode_string, quoted, type_name};
 
 /// The letters that there are, in the order of the manual.
-const LETTERS: &[u8] = b"aAbBfFgGhinNostTuUwWxXyYzZ";
+const LETTERS: &[u8] = b"aAbBdDfFgGhinNorRstTuUwWxXyYzZ";
 
 /// The output for each file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,17 +17,23 @@ enum Piece {
     Field(Field),
 }
 
-/// `%-10s`: a letter, and how its value is filled up.
+/// `%-10.3s`: a letter, and how its value is filled up or cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
+    /// The half of a device number: `H` or `L` before the letter.
+    half: Option<u8>,
     left: bool,
     zeros: bool,
     alternate: bool,
+    /// Shown before a number that is not negative: `+` or a blank.
+    sign: &'static str,
     width: usize,
+    /// After a dot; without digits it is the default of the value.
+    precision: Option<Option<usize>>,
 }
 
-/// The longest width: a wider one is a mistake of the user.
+/// The largest width and precision: a larger one is a mistake of the user.
 const WIDEST: usize = 4096;
 
 /// The values that a format shows.
@@ -35,8 +41,20 @@ pub(super) struct Shown<'a> {
     pub(super) name: &'a [u8],
     pub(super) stat: &'a Stat,
     pub(super) link: Option<&'a [u8]>,
+    /// Major and minor number of the device of the file system.
+    pub(super) device: (u32, u32),
     pub(super) owners: &'a Owners,
     pub(super) clock: &'a Clock,
+}
+
+/// A value by the rules of `printf` that it follows.
+enum Value {
+    Text(Vec<u8>),
+    Signed(u64),
+    Unsigned(u64),
+    Octal(u64),
+    Hexadecimal(u64),
+    Time(Timestamp),
 }
 
 impl Format {
@@ -45,13 +63,19 @@ impl Format {
         let mut rest = text.as_bytes();
         while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
             pieces.push(Piece::Text(rest[..at].to_vec()));
-            let (field, behind) = Field::parse(&rest[at + 1..])
-                .ok_or_else(|| "the letter after a '%' is unknown".to_owned())?;
-            pieces.push(match field.letter {
-                b'%' => Piece::Text(b"%".to_vec()),
-                _ => Piece::Field(field),
-            });
-            rest = behind;
+            let directive = &rest[at + 1..];
+            rest = match directive.strip_prefix(b"%") {
+                Some(after) => {
+                    pieces.push(Piece::Text(b"%".to_vec()));
+                    after
+                }
+                None => {
+                    let (field, after) = Field::parse(directive)
+                        .ok_or_else(|| "the letter after a '%' is unknown".to_owned())?;
+                    pieces.push(Piece::Field(field));
+                    after
+                }
+            };
         }
         pieces.push(Piece::Text(rest.to_vec()));
         Ok(Self(pieces))
@@ -61,93 +85,182 @@ impl Format {
     pub(super) fn line(&self, shown: &Shown<'_>) -> Vec<u8> {
         let pieces = self.0.iter().map(|piece| match piece {
             Piece::Text(text) => text.clone(),
+            Piece::Field(field) if field.letter == b'N' => field.names(shown),
             Piece::Field(field) => field.fill(field.value(shown)),
         });
         pieces.flatten().collect()
     }
 }
 
+/// Takes a number up to [`WIDEST`] from the beginning; `Some(None)` if there are no digits.
+fn take_number(text: &mut &[u8]) -> Option<Option<usize>> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = text.split_at(digits);
+    *text = rest;
+    if digits == 0 {
+        return Some(None);
+    }
+    let number: usize = std::str::from_utf8(number).ok()?.parse().ok()?;
+    (number <= WIDEST).then_some(Some(number))
+}
+
 impl Field {
     fn parse(text: &[u8]) -> Option<(Self, &[u8])> {
         let mut field = Self::default();
         let mut rest = text;
-        loop {
-            let (first, behind) = rest.split_first()?;
-            match first {
+        while let Some((flag, after)) = rest.split_first() {
+            match flag {
                 b'-' => field.left = true,
-                b'0' if field.width == 0 => field.zeros = true,
+                b'0' => field.zeros = true,
                 b'#' => field.alternate = true,
-                b'0'..=b'9' => {
-                    field.width = field.width * 10 + usize::from(first - b'0');
-                    if field.width > WIDEST {
-                        return None;
-                    }
-                }
-                letter if LETTERS.contains(letter) || *letter == b'%' => {
-                    field.letter = *letter;
-                    return Some((field, behind));
-                }
-                _ => return None,
+                b'+' => field.sign = "+",
+                b' ' if field.sign.is_empty() => field.sign = " ",
+                // Digits are not grouped.
+                b' ' | b'\'' => {}
+                _ => break,
             }
-            rest = behind;
+            rest = after;
         }
+        field.width = take_number(&mut rest)?.unwrap_or(0);
+        if let Some(after) = rest.strip_prefix(b".") {
+            rest = after;
+            field.precision = Some(take_number(&mut rest)?);
+        }
+        let (mut letter, mut after) = rest.split_first()?;
+        if matches!(letter, b'H' | b'L') {
+            field.half = Some(*letter);
+            (letter, after) = after.split_first().filter(|(letter, _)| b"dr".contains(letter))?;
+        }
+        field.letter = LETTERS.contains(letter).then_some(*letter)?;
+        Some((field, after))
     }
 
-    fn value(self, shown: &Shown<'_>) -> Vec<u8> {
+    /// The name and the target of a link, each filled up by itself. As in stat, they have quotes only where nothing stands between the '%' and the
+    /// letter.
+    fn names(self, shown: &Shown<'_>) -> Vec<u8> {
+        let plain = self == Self { letter: self.letter, ..Self::default() };
+        let name = |name: &[u8]| {
+            self.fill(Value::Text(if plain { quoted(name).into() } else { name.to_vec() }))
+        };
+        let names = [Some(shown.name), shown.link].into_iter().flatten();
+        names.map(name).collect::<Vec<_>>().join(&b" -> "[..])
+    }
+
+    fn value(self, shown: &Shown<'_>) -> Value {
+        use Value::{Hexadecimal, Octal, Signed, Time, Unsigned};
         let Shown { stat, owners, clock, .. } = shown;
         let device = stat.device.unwrap_or_default();
-        let seconds = |at: Timestamp| at.seconds.to_string();
-        let text = match self.letter {
-            b'a' => self.prefixed("0", format!("{:o}", stat.mode & 0o7777)),
-            b'A' => mode_string(stat),
-            b'b' => stat.blocks.to_string(),
-            b'B' => "512".to_owned(),
-            b'f' => self.prefixed("0x", format!("{:x}", stat.mode)),
-            b'F' => type_name(stat).to_owned(),
-            b'g' => stat.gid.to_string(),
-            b'G' => named(owners, owners.group(stat.gid), stat.gid),
-            b'h' => stat.links.to_string(),
-            b'i' => stat.inode.to_string(),
-            b'n' => return shown.name.to_vec(),
-            b'N' => match shown.link {
-                Some(link) => format!("{} -> {}", quoted(shown.name), quoted(link)),
-                None => quoted(shown.name),
-            },
-            b'o' => stat.block_size.to_string(),
-            b's' => stat.size.to_string(),
-            b't' => self.prefixed("0x", format!("{:x}", device.0)),
-            b'T' => self.prefixed("0x", format!("{:x}", device.1)),
-            b'u' => stat.uid.to_string(),
-            b'U' => named(owners, owners.user(stat.uid), stat.uid),
-            b'w' => stat.created.map_or("-".to_owned(), |at| clock.full(at)),
-            b'W' => stat.created.map_or("0".to_owned(), seconds),
-            b'x' => clock.full(stat.accessed),
-            b'X' => seconds(stat.accessed),
-            b'y' => clock.full(stat.modified),
-            b'Y' => seconds(stat.modified),
-            b'z' => clock.full(stat.changed),
-            _ => seconds(stat.changed),
-        };
-        text.into_bytes()
+        Value::Text(match self.letter {
+            b'a' => return Octal((stat.mode & 0o7777).into()),
+            b'A' => mode_string(stat).into(),
+            b'b' => return Unsigned(stat.blocks),
+            b'B' => return Unsigned(512),
+            b'd' => return Unsigned(self.half_of(shown.device)),
+            b'D' => return Hexadecimal(device_number(shown.device)),
+            b'f' => return Hexadecimal(stat.mode.into()),
+            b'F' => type_name(stat).into(),
+            b'g' => return Unsigned(stat.gid.into()),
+            b'G' => named(owners, owners.group(stat.gid), stat.gid).into(),
+            b'h' => return Unsigned(stat.links.into()),
+            b'i' => return Unsigned(stat.inode.0),
+            b'n' => shown.name.to_vec(),
+            b'o' => return Unsigned(stat.block_size.into()),
+            b'r' => return Unsigned(self.half_of(device)),
+            b'R' => return Hexadecimal(device_number(device)),
+            b's' => return Signed(stat.size),
+            b't' => return Hexadecimal(device.0.into()),
+            b'T' => return Hexadecimal(device.1.into()),
+            b'u' => return Unsigned(stat.uid.into()),
+            b'U' => named(owners, owners.user(stat.uid), stat.uid).into(),
+            b'w' => stat.created.map_or("-".to_owned(), |at| clock.full(at)).into(),
+            b'W' => return Time(stat.created.unwrap_or_default()),
+            b'x' => clock.full(stat.accessed).into(),
+            b'X' => return Time(stat.accessed),
+            b'y' => clock.full(stat.modified).into(),
+            b'Y' => return Time(stat.modified),
+            b'z' => clock.full(stat.changed).into(),
+            _ => return Time(stat.changed),
+        })
     }
 
-    /// With `#` a number has the prefix of its base, except for zero.
-    fn prefixed(self, prefix: &str, digits: String) -> String {
-        if self.alternate && digits != "0" { format!("{prefix}{digits}") } else { digits }
-    }
-
-    fn fill(self, value: Vec<u8>) -> Vec<u8> {
-        let missing = self.width.saturating_sub(value.len());
-        let number = b"abBfghiostTuWXYZ".contains(&self.letter);
-        match (self.left, self.zeros && number) {
-            (true, _) => [value, vec![b' '; missing]].concat(),
-            (false, true) => {
-                let prefix = if value.starts_with(b"0x") { 2 } else { 0 };
-                [&value[..prefix], &vec![b'0'; missing], &value[prefix..]].concat()
-            }
-            (false, false) => [vec![b' '; missing], value].concat(),
+    /// A device number, or the half that is asked for.
+    fn half_of(self, device: (u32, u32)) -> u64 {
+        match self.half {
+            None => device_number(device),
+            Some(b'H') => device.0.into(),
+            Some(_) => device.1.into(),
         }
     }
+
+    fn fill(self, value: Value) -> Vec<u8> {
+        // A precision is the least number of digits, and then the width is filled with blanks.
+        let digits = self.precision.map(Option::unwrap_or_default);
+        let integer = |number: u64, text: String| match digits {
+            Some(0) if number == 0 => String::new(),
+            digits => format!("{text:0>0$}", digits.unwrap_or(0)),
+        };
+        let zeros = self.zeros && digits.is_none();
+        match value {
+            Value::Text(mut text) => {
+                text.truncate(digits.unwrap_or(usize::MAX));
+                self.pad(text)
+            }
+            Value::Signed(number) => {
+                self.number(self.sign, &integer(number, number.to_string()), zeros)
+            }
+            Value::Unsigned(number) => self.number("", &integer(number, number.to_string()), zeros),
+            Value::Octal(number) => {
+                let text = integer(number, format!("{number:o}"));
+                let prefix = if self.alternate && !text.starts_with('0') { "0" } else { "" };
+                self.number(prefix, &text, zeros)
+            }
+            Value::Hexadecimal(number) => {
+                let prefix = if self.alternate && number != 0 { "0x" } else { "" };
+                self.number(prefix, &integer(number, format!("{number:x}")), zeros)
+            }
+            Value::Time(at) => {
+                let digits = self.precision.map_or(0, |digits| digits.unwrap_or(9));
+                let sign = if at.seconds < 0 { "-" } else { self.sign };
+                self.number(sign, &seconds(at, digits), self.zeros)
+            }
+        }
+    }
+
+    /// Zeros stand between the prefix and the digits.
+    fn number(self, prefix: &str, digits: &str, zeros: bool) -> Vec<u8> {
+        let missing = self.width.saturating_sub(prefix.len() + digits.len());
+        let missing = if zeros && !self.left { missing } else { 0 };
+        self.pad(format!("{prefix}{:0<missing$}{digits}", "").into())
+    }
+
+    fn pad(self, text: Vec<u8>) -> Vec<u8> {
+        let missing = vec![b' '; self.width.saturating_sub(text.len())];
+        if self.left { [text, missing].concat() } else { [missing, text].concat() }
+    }
+}
+
+/// A device number as the C library makes it of the two.
+fn device_number((major, minor): (u32, u32)) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
+}
+
+/// Seconds since 1970 without a sign, with so many digits after the point. The rest is cut off: towards zero if a digit remains there, else
+/// towards the past, as stat does.
+fn seconds(at: Timestamp, digits: usize) -> String {
+    let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
+    let (count, unit) = (power(digits), power(9 - digits.min(9)));
+    let (mut whole, mut part) = (at.seconds, at.nanoseconds / unit);
+    if whole < 0 && at.nanoseconds != 0 {
+        part = count.saturating_sub(part + u32::from(!at.nanoseconds.is_multiple_of(unit)));
+        whole += i64::from(part != 0);
+    }
+    let whole = whole.unsigned_abs();
+    if digits == 0 {
+        return whole.to_string();
+    }
+    let part = format!("{part:0width$}", width = digits.min(9));
+    format!("{whole}.{part:0<digits$}")
 }
 
 /// A number without a name is unknown, unless numbers are wanted.
@@ -160,10 +273,23 @@ fn named(owners: &Owners, name: String, number: u32) -> String {
 mod tests {
     use super::*;
 
+    /// A damaged inode can have more than a second of nanoseconds.
+    #[test]
+    fn nanoseconds_of_any_number_are_shown() {
+        for seconds in [i64::MIN, -1, 0, i64::MAX] {
+            for digits in [0, 1, 9, 12] {
+                super::seconds(Timestamp { seconds, nanoseconds: u32::MAX }, digits);
+            }
+        }
+    }
+
     #[test]
     fn a_format_of_unknown_letters_is_refused() {
-        assert!(Format::parse("%n %5s%%\u{fc}").is_ok());
-        for wrong in ["%", "100%", "%q", "%5", "%99999s", "% s"] {
+        assert!(Format::parse("%n %5s%% %+.3Y %-010.Y %8Hr %Ld\u{fc}").is_ok());
+        for wrong in [
+            "%", "100%", "%q", "%5", "%99999s", "%.99999s", "%5%", "%.-3s", "%..3s", "%H", "%Hs",
+            "%5-s",
+        ] {
             assert!(Format::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -3,12 +3,14 @@
 mod format;
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use ironmap::FileOptions;
 use ironmap::fs::{FileType, Follow, Stat, Timestamp, Xattr};
+use ironmap::{FileOptions, Location};
 
 use self::format::{Format, Shown};
 use crate::acl;
@@ -23,9 +25,11 @@ use crate::volumes::{self, Volumes};
 /// Shows what the inodes of files say: size, owner, times, flags, extended attributes
 ///
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
-/// ls -l, %b units of 512 bytes, %B 512, %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in
-/// quotes, %o block size, %s size, %t %T device numbers in hexadecimal, %u %U owner, %w %x %y %z times of birth, access, modification and
-/// change, %W %X %Y %Z the same in seconds; %%. '-', '0', '#' and a width can stand between '%' and the letter.
+/// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (of a volume on a block
+/// device that one's, else 0), %f mode in hexadecimal, %F type, %g %G group, %h links, %i inode, %n name, %N name and target in quotes, %o
+/// block size, %r %R device number in decimal and hexadecimal, %s size, %t %T its two parts in hexadecimal, %u %U owner, %w %x %y %z times
+/// of birth, access, modification and change, %W %X %Y %Z the same in seconds; %%. %Hd %Ld %Hr %Lr are the two parts of a device number. '-',
+/// '0', '#', '+', a width and a precision can stand between '%' and the letter: %.3Y has milliseconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,6 +61,8 @@ struct Found {
     stat: Stat,
     link: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
+    /// Of the file system.
+    device: (u32, u32),
     /// Of a regular file of a mounted file system.
     served: Option<Served>,
 }
@@ -75,7 +81,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         if !args.json {
             return shown.all(subject, &found).map_err(Failure::stdout);
         }
-        let Found { path, stat, link, xattrs, served } = found;
+        let Found { path, stat, link, xattrs, served, .. } = found;
         let record = FileRecord::new(&path, &stat, link.as_deref(), Some(&xattrs));
         print_json(&match subject {
             Subject::Volume(target) => record.of_volume(&target.volume),
@@ -90,7 +96,15 @@ fn of_volume(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Foun
     let volumes::Found { name, inode } = volumes.file(target, follow)?;
     let link = name.source.link_target(&inode, &path)?;
     let xattrs = inode.xattrs().map_err(|error| Failure::at(target, &error))?;
-    Ok(Found { path, stat: inode.stat().clone(), link, xattrs, served: None })
+    let device = device_of(&target.volume);
+    Ok(Found { path, stat: inode.stat().clone(), link, xattrs, device, served: None })
+}
+
+/// The device number that files have on a mount of the volume: that of its block device, and none for an image.
+fn device_of(volume: &Location) -> (u32, u32) {
+    let found = volume.whole_file().and_then(|path| fs::metadata(path).ok());
+    let found = found.filter(|found| found.file_type().is_block_device());
+    found.map_or((0, 0), |found| (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())))
 }
 
 fn of_host(args: &Args, path: &Path) -> Result<Found, Failure> {
@@ -108,7 +122,8 @@ fn of_host(args: &Args, path: &Path) -> Result<Found, Failure> {
         }
         _ => None,
     };
-    Ok(Found { path: path.as_os_str().as_bytes().to_vec(), stat, link, xattrs, served })
+    let device = host_stat::device(path, args.dereference).map_err(failed)?;
+    Ok(Found { path: path.as_os_str().as_bytes().to_vec(), stat, link, xattrs, device, served })
 }
 
 /// How numbers are shown to people.
@@ -123,8 +138,9 @@ impl Show {
             Subject::Volume(target) => target.bytes(),
             Subject::Host(path) => path.as_os_str().as_bytes().to_vec(),
         };
-        let (stat, link) = (&found.stat, found.link.as_deref());
-        let shown = Shown { name: &name, stat, link, owners: &self.owners, clock: &self.clock };
+        let Found { stat, device, link, .. } = found;
+        let (owners, clock, link) = (&self.owners, &self.clock, link.as_deref());
+        let shown = Shown { name: &name, stat, link, device: *device, owners, clock };
         let mut out = stdout();
         out.write_all(&format.line(&shown))?;
         out.write_all(b"\n")?;

@@ -18,7 +18,7 @@ pub(crate) use self::namesakes::as_e2fsprogs;
 use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
 use crate::epoch::{self, source_date};
-use crate::failure::Failure;
+use crate::failure::{Failure, Report};
 use crate::output::stdout;
 use crate::owner::Ownership;
 use crate::source::{Source, check_changes};
@@ -27,8 +27,10 @@ use crate::target::{self, named};
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
 /// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first. Called as
-/// tune2fs or e2label (by a link of that name), the program takes their options; those that it does not have are refused.
+/// tune2fs or e2label (by a link of that name), the program takes their options; those that it does not have are refused. Of an option that
+/// is repeated the last one counts; -o and -O are given once.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 #[command(after_help = "\
 Examples:
   ironmap tune -L data /dev/sdb1
@@ -47,25 +49,25 @@ pub(crate) struct Args {
     #[arg(short = 'e', long = "errors", value_name = "BEHAVIOR")]
     on_error: Option<OnError>,
     /// Percentage of the blocks that is kept for the superuser: 0 to 50
-    #[arg(short = 'm', long, value_name = "PERCENT", conflicts_with = "reserved_blocks")]
+    #[arg(short = 'm', long, value_name = "PERCENT", allow_hyphen_values = true)]
     reserved: Option<f64>,
-    /// The same as a number of blocks
-    #[arg(short, long, value_name = "COUNT")]
+    /// The same as a number of blocks; it counts more than -m
+    #[arg(short, long, value_name = "COUNT", allow_hyphen_values = true)]
     reserved_blocks: Option<u64>,
     /// The user, by name or number, that may use them too
-    #[arg(short = 'u', long, value_name = "USER", value_parser = parse_user)]
+    #[arg(short = 'u', long, value_name = "USER", value_parser = parse_user, allow_hyphen_values = true)]
     reserved_user: Option<u16>,
     /// The group, by name or number, that may use them too
-    #[arg(short = 'g', long, value_name = "GROUP", value_parser = parse_group)]
+    #[arg(short = 'g', long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
     reserved_group: Option<u16>,
-    /// Check the volume after so many mounts; 0 or -1 for never
+    /// Check the volume after so many mounts; 0 or a negative number for never
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = parse_max_mounts, allow_hyphen_values = true)]
     max_mount_count: Option<u16>,
     /// Set the number of mounts since the last check
-    #[arg(short = 'C', long, value_name = "COUNT")]
+    #[arg(short = 'C', long, value_name = "COUNT", allow_hyphen_values = true)]
     mount_count: Option<u16>,
     /// Check the volume after so many days, or weeks (w), months of 30 days (m) or seconds (s); 0 for never
-    #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval)]
+    #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval, allow_hyphen_values = true)]
     check_interval: Option<u32>,
     /// The time of the last check: now, or YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM or YYYYMMDDHHMMSS in local time
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_checked)]
@@ -74,26 +76,37 @@ pub(crate) struct Args {
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<OsString>,
     /// Default mount options to switch on, or off with a ^ before the name, with commas between them
-    #[arg(short = 'o', long, value_name = "OPTION,...", value_delimiter = ',')]
-    mount_options: Vec<String>,
+    #[arg(short = 'o', long, value_name = "OPTION,...", value_parser = parse_names)]
+    mount_options: Vec<List<String>>,
     /// Extended options: hash_alg=legacy|half_md4|tea, stride=BLOCKS, stripe_width=BLOCKS, mount_opts=TEXT
-    #[arg(short = 'E', long, value_name = "NAME=VALUE,...", value_delimiter = ',', value_parser = parse_extended)]
-    extended: Vec<Extended>,
+    #[arg(short = 'E', long, value_name = "NAME=VALUE,...", value_parser = parse_all_extended)]
+    extended: Vec<List<Extended>>,
     /// Features to switch on, or off with a ^ before the name, with commas between them: those that need no other change
-    #[arg(short = 'O', long, value_name = "FEATURE,...", value_delimiter = ',')]
-    features: Vec<String>,
+    #[arg(short = 'O', long, value_name = "FEATURE,...", value_parser = parse_names)]
+    features: Vec<List<String>>,
     /// Print the output of info, after all changes
     #[arg(short, long)]
     list: bool,
     /// Print the label and nothing else, as e2label
     #[arg(long)]
     show_label: bool,
+    /// Cut texts that are too long, as the programs of e2fsprogs
+    #[arg(long, hide = true)]
+    cut: bool,
     #[command(flatten)]
     refused: Refused,
     /// The volume
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
 }
+
+/// The values of one option, which commas separate.
+#[derive(Clone, Debug)]
+struct List<T>(Vec<T>);
+
+/// The bytes that the superblock has for the label, and for the directory.
+const LABEL: usize = 16;
+const LAST_MOUNTED: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Checked {
@@ -111,6 +124,13 @@ enum Extended {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.refused.check()?;
+    for (option, given) in [("-o", args.mount_options.len()), ("-O", args.features.len())] {
+        if given > 1 {
+            return Err(Failure::usage(format_args!(
+                "{option}: give it once, with commas between the values"
+            )));
+        }
+    }
     if args.changes_something() {
         change(args)?;
     } else if !args.list && !args.show_label {
@@ -135,6 +155,10 @@ fn change(args: &Args) -> Result<(), Failure> {
     let time = source_date()?;
     let clock = time.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
     let options = args.options(time);
+    if args.cut && args.label.as_ref().is_some_and(|label| label.len() > LABEL) {
+        Report::default()
+            .warning(format_args!("the label is too long: it is cut to {LABEL} bytes"));
+    }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
     let tuned = Volume::tune(&opened.device, &options, clock).map_err(|error| {
@@ -170,14 +194,18 @@ impl Args {
 
     /// The requested changes; `time` is that of a reproducible build.
     fn options(&self, time: Option<i64>) -> TuneOptions {
-        let bytes = |text: &OsString| text.as_bytes().to_vec();
+        let bytes = |text: &Option<OsString>, most: usize| {
+            let bytes = text.as_ref()?.as_bytes();
+            Some(if self.cut { &bytes[..bytes.len().min(most)] } else { bytes }.to_vec())
+        };
+        let all = |lists: &[List<String>]| lists.iter().flat_map(|list| list.0.clone()).collect();
         let mut options = TuneOptions::new()
-            .label(self.label.as_ref().map(bytes))
+            .label(bytes(&self.label, LABEL))
             .uuid(self.uuid)
-            .last_mounted(self.last_mounted.as_ref().map(bytes))
+            .last_mounted(bytes(&self.last_mounted, LAST_MOUNTED))
             .on_error(self.on_error)
             .reserved(
-                self.reserved.map(Reserved::Percent).or(self.reserved_blocks.map(Reserved::Blocks)),
+                self.reserved_blocks.map(Reserved::Blocks).or(self.reserved.map(Reserved::Percent)),
             )
             .reserved_uid(self.reserved_user)
             .reserved_gid(self.reserved_group)
@@ -188,9 +216,9 @@ impl Args {
                 Checked::At(seconds) => seconds,
                 Checked::Now => time.unwrap_or_else(|| jiff::Timestamp::now().as_second()),
             }))
-            .mount_options(self.mount_options.clone())
-            .features(self.features.clone());
-        for extended in &self.extended {
+            .mount_options(all(&self.mount_options))
+            .features(all(&self.features));
+        for extended in self.extended.last().iter().flat_map(|list| &list.0) {
             match extended {
                 Extended::Hash(hash) => options.hash = Some(*hash),
                 Extended::Stride(blocks) => options.stride = Some(*blocks),
@@ -225,13 +253,17 @@ fn parse_group(text: &str) -> Result<u16, String> {
 }
 
 fn parse_max_mounts(text: &str) -> Result<u16, String> {
-    let count = if text == "-1" { Some(0) } else { text.parse().ok() };
+    let count = text.parse().ok().filter(|count| (-MOST_MOUNTS..=u16::MAX.into()).contains(count));
+    let count = count.map(|count: i32| count.max(0).try_into().unwrap_or(u16::MAX));
     count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
+/// The range of tune2fs has this on both sides.
+const MOST_MOUNTS: i32 = 16_000;
+
 fn parse_interval(text: &str) -> Result<u32, String> {
     const DAY: u32 = 86400;
-    let (digits, unit) = match text.as_bytes().last() {
+    let (digits, unit) = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
         Some(b's') => (&text[..text.len() - 1], 1),
         Some(b'd') => (&text[..text.len() - 1], DAY),
         Some(b'w') => (&text[..text.len() - 1], 7 * DAY),
@@ -255,6 +287,14 @@ fn parse_checked(text: &str) -> Result<Checked, String> {
     let local = DateTime::strptime("%Y%m%d%H%M%S", digits).map_err(|_| wrong())?;
     let zoned = local.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
     Ok(Checked::At(zoned.timestamp().as_second()))
+}
+
+fn parse_names(text: &str) -> Result<List<String>, String> {
+    Ok(List(text.split(',').map(str::to_owned).collect()))
+}
+
+fn parse_all_extended(text: &str) -> Result<List<Extended>, String> {
+    text.split(',').map(parse_extended).collect::<Result<_, _>>().map(List)
 }
 
 fn parse_extended(text: &str) -> Result<Extended, String> {
@@ -288,6 +328,8 @@ mod tests {
             ("3w", 1_814_400),
             ("2m", 5_184_000),
             ("5s", 5),
+            ("10D", 864_000),
+            ("1W", 604_800),
             ("0", 0),
         ] {
             assert_eq!(parse_interval(text), Ok(seconds), "{text}");

@@ -8,7 +8,8 @@ use crate::failure::Failure;
 /// The words of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
-    let tune = |words: Vec<OsString>| [vec!["ironmap".into(), "tune".into()], words].concat();
+    let own = ["ironmap", "tune", "--cut"].map(OsString::from);
+    let tune = |words: Vec<OsString>| [own.to_vec(), words].concat();
     match (Path::new(program).file_name()?.to_str()?, rest) {
         ("tune2fs", _) => Some(tune(rest.to_vec())),
         ("e2label", [volume, label]) => {
@@ -71,9 +72,9 @@ mod tests {
     fn the_names_of_e2fsprogs_are_words_of_tune() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         for (called, own) in [
-            ("/sbin/tune2fs -m 1 -l a.img", "ironmap tune -m 1 -l a.img"),
-            ("e2label a.img -new", "ironmap tune --label=-new -- a.img"),
-            ("e2label a.img", "ironmap tune --show-label a.img"),
+            ("/sbin/tune2fs -m 1 -l a.img", "ironmap tune --cut -m 1 -l a.img"),
+            ("e2label a.img -new", "ironmap tune --cut --label=-new -- a.img"),
+            ("e2label a.img", "ironmap tune --cut --show-label a.img"),
         ] {
             assert_eq!(as_e2fsprogs(&words(called)), Some(words(own)), "{called}");
         }

@@ -8,17 +8,16 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use ironmap::bio::Buffer;
 use ironmap::fs::{FileType, Inode, Xattr};
 use ironmap::iomap::IomapType;
-use ironmap::units::{FilePos, InodeNo};
+use ironmap::units::InodeNo;
 use ironmap::{File, Queue};
 use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
 
 use super::super::Args;
 use super::attributes::Attributes;
 use super::entry::{self, Directory, Entry};
-use crate::cmd::cat::CHUNK;
+use crate::ahead::Ahead;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};
@@ -57,7 +56,7 @@ pub(super) struct Copier<'a> {
     spared: Spared,
     report: &'a mut Report,
     queue: Queue,
-    buffer: Buffer,
+    ahead: Ahead,
     attributes: Attributes,
     pub(super) done: &'a mut Done,
     /// Directories copied so far: a damaged volume may have one in several places, or below itself.
@@ -73,14 +72,13 @@ impl<'a> Copier<'a> {
         report: &'a mut Report,
     ) -> Result<Self, Failure> {
         let queue = source.queue()?;
-        let buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
         Ok(Self {
             args,
             source,
             spared,
             report,
             queue,
-            buffer,
+            ahead: Ahead::new(source.volume.engine()),
             attributes: Attributes::new(),
             done,
             directories: HashSet::new(),
@@ -220,20 +218,17 @@ impl<'a> Copier<'a> {
                 self.report.progress.advance(mapping.len);
                 continue;
             }
-            let mut pos = mapping.pos;
-            while pos < mapping.end() {
+            let mut pos = mapping.pos.0;
+            let range = pos..mapping.end().0;
+            let unread = |error: &ironmap::Error| self.source.read_failed(path, error);
+            let progress = &self.report.progress;
+            self.ahead.read(&mut self.queue, file, range, unread, |bytes| {
                 interrupt::check()?;
-                let want = (mapping.end().0 - pos.0).min(CHUNK as u64) as usize;
-                let buffer = &mut self.buffer[..want];
-                let count = file.read_at(&mut self.queue, buffer, pos);
-                let count = count.map_err(|error| self.source.read_failed(path, &error))?;
-                if count == 0 {
-                    break;
-                }
-                copy.write_all_at(&buffer[..count], pos.0).map_err(|error| place.failed(error))?;
-                self.report.progress.advance(count as u64);
-                pos = FilePos(pos.0 + count as u64);
-            }
+                copy.write_all_at(bytes, pos).map_err(|error| place.failed(error))?;
+                progress.advance(bytes.len() as u64);
+                pos += bytes.len() as u64;
+                Ok(())
+            })?;
         }
         copy.set_len(file.size()).map_err(|error| place.failed(error))
     }

@@ -1,0 +1,49 @@
+//! `ironmap info`: the volume and the device below it.
+
+mod device;
+mod ext4;
+mod xfs;
+
+use std::io::{self, Write};
+
+use ironmap::Location;
+
+use crate::failure::Failure;
+use crate::show::one_line;
+use crate::source::Source;
+use crate::target;
+
+/// Shows a volume's features, geometry and state, and its device's capabilities
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap info /dev/sdb1
+  ironmap info --json disk.img@p1 | jq .features")]
+pub(crate) struct Args {
+    /// Write one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The volume
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+}
+
+impl Args {
+    /// For people, of a volume that another command has worked on.
+    pub(crate) fn of(volume: &Location) -> Self {
+        Self { json: false, volume: volume.clone() }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let source = Source::open(&args.volume)?;
+    match source.volume.xfs() {
+        Some(fs) => xfs::run(args, &source, fs),
+        None => ext4::run(args, &source, source.ext4()?),
+    }
+}
+
+/// Writes a line with its label, for people.
+fn line(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
+    writeln!(out, "{:<16}{}", format!("{label}:"), one_line(text))
+}

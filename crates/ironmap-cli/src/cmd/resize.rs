@@ -1,0 +1,166 @@
+//! `ironmap resize`: a volume becomes larger or smaller.
+
+use std::io::Write;
+
+use ironmap::fs::Clock;
+use ironmap::location::LocationOptions;
+use ironmap::{Engine, ErrorKind, Location, NewSize, ResizeOptions, Resized, Volume};
+use serde::Serialize;
+
+use crate::epoch::{self, source_date};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::{print_json, stdout};
+use crate::room::{Room, extend, set_len};
+use crate::size::some;
+use crate::source::check_changes;
+use crate::target::{self, named};
+
+/// Makes a volume larger or smaller, as resize2fs
+///
+/// Without SIZE the volume gets the whole device or image. An image file is extended where SIZE is larger, and cut when its volume has
+/// become smaller. A last group that is hardly larger than its own metadata is left out: the volume may get less than SIZE. A volume
+/// that was not unmounted cleanly is recovered first.
+///
+/// The volume is checked first. Where it becomes smaller, everything beyond its new end moves: nothing is written unless all of it can. A power
+/// cut leaves the old size or the new one; docs/SAFETY.md says what e2fsck may find.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap resize disk.img 10G
+  ironmap resize -P disk.img
+  ironmap resize -M disk.img
+  ironmap resize /dev/sdb1")]
+pub(crate) struct Args {
+    /// Make the volume as small as it can be
+    #[arg(short = 'M', long, conflicts_with = "size")]
+    minimum: bool,
+    /// Print the smallest size that SIZE can be, and change nothing; -M may go below it, in several steps
+    #[arg(short = 'P', long, conflicts_with_all = ["size", "minimum"])]
+    print_minimum: bool,
+    /// Print the sizes as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print nothing
+    #[arg(short, long, conflicts_with_all = ["json", "print_minimum"])]
+    quiet: bool,
+    /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
+    #[arg(value_name = "VOLUME", value_parser = target::volume())]
+    volume: Location,
+    /// Bytes of the volume, with an optional K, M, G or T; a number alone means bytes (of resize2fs: blocks)
+    #[arg(value_parser = some)]
+    size: Option<u64>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    check_changes(&args.volume)?;
+    if args.print_minimum {
+        return print_minimum(args);
+    }
+    let image = args.volume.whole_file();
+    // A second signal ends it as a power cut would.
+    interrupt::catch();
+    let room = match (image, args.size) {
+        (Some(image), Some(size)) => {
+            check_whole(args)?;
+            extend(image, size)?
+        }
+        _ => Room::Old,
+    };
+    let resized = match resize(args, &room) {
+        Ok(resized) => resized,
+        // After an error of the device the volume may have the new size: its image stays as long.
+        Err(failure) if failure.is_io() => return Err(failure),
+        Err(failure) => {
+            room.undo();
+            return Err(failure);
+        }
+    };
+    if let Some(image) = image.filter(|_| resized.blocks < resized.before) {
+        let failed = |error| Failure::host(image.display(), error);
+        if image.metadata().map_err(failed)?.is_file() {
+            set_len(image, resized.blocks * u64::from(resized.block_size)).map_err(failed)?;
+        }
+    }
+    print(args, &resized)
+}
+
+/// Refuses a volume that cannot be read, above all one that was cut short: an extension would hide that.
+fn check_whole(args: &Args) -> Result<(), Failure> {
+    let how = LocationOptions::new().engine(Engine::Psync);
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let volume = Volume::on(opened.device);
+    volume.map(drop).map_err(|error| Failure::open(&named(&args.volume, error)))
+}
+
+fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
+    let clock = source_date()?.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
+    let size = match args.size {
+        Some(bytes) => NewSize::Bytes(bytes),
+        None if args.minimum => NewSize::Minimum,
+        None => NewSize::Device,
+    };
+    let mut options = ResizeOptions::new().size(size);
+    if let Room::Extended { from, .. } = room {
+        options = options.zeros_from(*from);
+    }
+    let how = LocationOptions::new().engine(Engine::Psync).write(true);
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let resized = Volume::resize(&opened.device, &options, clock).map_err(|error| {
+        let named = |error| named(&args.volume, error);
+        match error.kind() {
+            ErrorKind::InvalidInput => Failure::usage(named(error)),
+            ErrorKind::NoSpace => {
+                Failure::new(named(error).to_string()).because("-M may make it smaller")
+            }
+            ErrorKind::Io(_) => Failure::at(&args.volume, &error),
+            _ => Failure::open(&named(error)),
+        }
+    });
+    let closed = opened.integrity.map_or(Ok(()), |integrity| integrity.device.close());
+    let resized = resized?;
+    closed.map_err(|error| Failure::at(&args.volume, &error))?;
+    Ok(resized)
+}
+
+fn print_minimum(args: &Args) -> Result<(), Failure> {
+    let how = LocationOptions::new().engine(Engine::Psync);
+    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let failed = |error| Failure::open(&named(&args.volume, error));
+    let Resized { block_size, before, blocks, .. } =
+        Volume::smallest_size(&opened.device).map_err(failed)?;
+    if args.json {
+        return print_json(&Json { block_size, blocks_before: before, blocks });
+    }
+    let (mut out, volume, bytes) = (stdout(), &args.volume, blocks * u64::from(block_size));
+    writeln!(
+        out,
+        "{volume}: {blocks} blocks of {block_size} bytes at least, {bytes} bytes; {before} blocks now"
+    )?;
+    Ok(out.flush()?)
+}
+
+#[derive(Serialize)]
+struct Json {
+    block_size: u32,
+    blocks_before: u64,
+    blocks: u64,
+}
+
+fn print(args: &Args, resized: &Resized) -> Result<(), Failure> {
+    let Resized { block_size, before, blocks, .. } = *resized;
+    if args.json {
+        return print_json(&Json { block_size, blocks_before: before, blocks });
+    }
+    if !args.quiet {
+        let mut out = stdout();
+        let volume = &args.volume;
+        if blocks == before {
+            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, as before")?;
+        } else {
+            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, {before} before")?;
+        }
+        out.flush()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The commands on a volume of another format, beside coreutils, find and tar on the host.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use clap::Parser;
+use ironmap::device::Ram;
+
+use super::VOLUME;
+use super::format::{Kind, MemFs};
+use crate::cli::Cli;
+use crate::failure::Report;
+
+/// Standard output belongs to the process, so the commands run in one that runs no other test.
+const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
+
+#[test]
+fn commands_use_a_volume_of_another_format() {
+    if std::env::var_os(CHILD).is_some() {
+        return commands();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let name = "other_format::commands::commands_use_a_volume_of_another_format";
+    child.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs a command line. The result is standard output, or the failure with it.
+fn run(words: &[&str]) -> Result<Vec<u8>, String> {
+    let mut out = tempfile::tempfile().unwrap();
+    rustix::stdio::dup2_stdout(&out).unwrap();
+    let cli = Cli::try_parse_from([&["ironmap"], words].concat()).unwrap();
+    let mut report = Report::default();
+    let result = cli.command.run(&mut report);
+    assert_eq!(report.exit_code(), ExitCode::SUCCESS, "{words:?}");
+    out.rewind().unwrap();
+    let mut said = Vec::new();
+    out.read_to_end(&mut said).unwrap();
+    result.map_err(|failure| failure.to_string() + &String::from_utf8_lossy(&said))?;
+    Ok(said)
+}
+
+/// The same for a line of words.
+#[track_caller]
+fn ok(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let said = run(&words).unwrap_or_else(|failure| panic!("{line}: {failure}"));
+    String::from_utf8(said).unwrap()
+}
+
+/// Output of a program of the host, run in `dir`.
+#[track_caller]
+fn host(dir: &Path, line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut program = Command::new(words[0]);
+    let output = program.args(&words[1..]).current_dir(dir).env("LC_ALL", "C").output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn fill(dir: &Path) {
+    fs::create_dir_all(dir.join("a/b/empty")).unwrap();
+    let content: Vec<u8> = (0..300_001_u32).map(|byte| (byte % 251) as u8).collect();
+    fs::write(dir.join("a/b/file"), &content).unwrap();
+    fs::write(dir.join("a/small"), "a line\n").unwrap();
+    symlink("b/file", dir.join("a/link")).unwrap();
+    fs::hard_link(dir.join("a/small"), dir.join("again")).unwrap();
+    let sparse = File::create(dir.join("sparse")).unwrap();
+    sparse.set_len(5 << 20).unwrap();
+    sparse.write_all_at(&content, 2 << 20).unwrap();
+}
+
+fn commands() {
+    let fs = MemFs::new(Arc::new(Ram::new(32 << 20)), Kind::WHOLE);
+    VOLUME.set(Some(fs));
+    let scratch = tempfile::Builder::new().prefix("ironmap-test-").tempdir().unwrap();
+    let (source, back) = (scratch.path().join("source"), scratch.path().join("back"));
+    fill(&source);
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let shown = path(&source);
+
+    // In, and out by three ways.
+    ok(&format!("cp -a {shown} memory:/tree"));
+    ok(&format!("diff memory:/tree {shown}"));
+    ok(&format!("cp -a memory:/tree {}", path(&back)));
+    host(scratch.path(), "diff -r --no-dereference source back");
+    let archive = run(&["tar", "memory:/tree"]).unwrap();
+    fs::write(scratch.path().join("tree.tar"), archive).unwrap();
+    fs::create_dir(scratch.path().join("extracted")).unwrap();
+    host(scratch.path(), "tar -xf tree.tar -C extracted");
+    host(scratch.path(), "diff -r --no-dereference source extracted");
+    let said = run(&["cat", "memory:/tree/a/link", "memory:/tree/again"]).unwrap();
+    let content = [fs::read(source.join("a/b/file")).unwrap(), b"a line\n".to_vec()].concat();
+    assert!(said == content);
+
+    // As the host's programs show the same tree.
+    assert_eq!(sorted(&ok("ls memory:/tree")), sorted(&host(&source, "ls")));
+    assert_eq!(sorted(&ok("ls -a memory:/tree/a")), sorted(&host(&source, "ls -a a")));
+    let found = ok("find memory:/tree -type f,l").replace("memory:/tree", ".");
+    assert_eq!(sorted(&found), sorted(&host(&source, "find . -type f,l")));
+    for (file, format) in [
+        ("a", "%F|%a|%h|%u|%g|%Y"),
+        ("a/small", "%F|%s|%a|%h|%u|%g|%Y"),
+        ("a/link", "%F|%s|%a|%Y"),
+        ("sparse", "%s|%f|%Y"),
+    ] {
+        let said = run(&["stat", "-c", format, &format!("memory:/tree/{file}")]).unwrap();
+        let expected = host(&source, &format!("stat -c {format} {file}"));
+        assert_eq!(String::from_utf8(said).unwrap(), expected, "{file}");
+    }
+    assert_eq!(ok("readlink memory:/tree/a/link"), "b/file\n");
+    assert!(ok("map memory:/tree/sparse").contains(" 512..     585:"));
+    assert!(ok("du -s memory:/tree").ends_with("memory:/tree\n"));
+    assert!(ok("df memory").contains("memory"));
+
+    // The same changes here and there.
+    let there = |line: &str| host(&source, line);
+    ok("mkdir -p memory:/tree/new/below");
+    there("mkdir -p new/below");
+    ok("mv memory:/tree/a/small memory:/tree/new/below/moved");
+    there("mv a/small new/below/moved");
+    ok("ln memory:/tree/again memory:/tree/new/third");
+    there("ln again new/third");
+    ok("ln -s ../again memory:/tree/new/symlink");
+    there("ln -s ../again new/symlink");
+    ok("chmod 640 memory:/tree/again");
+    there("chmod 640 again");
+    ok("truncate -s 123456 memory:/tree/a/b/file");
+    there("truncate -s 123456 a/b/file");
+    ok("fallocate -l 1M memory:/tree/new/allocated");
+    there("fallocate -l 1M new/allocated");
+    ok("touch memory:/tree/touched");
+    there("touch touched");
+    ok("rmdir memory:/tree/a/b/empty");
+    there("rmdir a/b/empty");
+    ok("rm memory:/tree/a/link");
+    there("rm a/link");
+    ok("setfattr -n user.colour -v red memory:/tree/again");
+    assert!(ok("getfattr -d memory:/tree/again").contains("user.colour=\"red\""));
+    ok("setfattr -x user.colour memory:/tree/again");
+    ok("sync memory");
+    ok(&format!("diff memory:/tree {shown}"));
+    ok("rm -r memory:/tree");
+    assert_eq!(ok("ls memory:/"), "");
+
+    // Commands that only ext4 has are refused by name.
+    for words in [["info", "memory"], ["undelete", "memory"]] {
+        let failure = run(&words).unwrap_err();
+        assert_eq!(failure, "memory: only an ext4 volume has that", "{words:?}");
+    }
+    // So is a check, of a format that has none.
+    assert_eq!(run(&["check", "memory"]).unwrap_err(), "memory: a check of mem (EOPNOTSUPP)");
+}

@@ -1,0 +1,158 @@
+//! The image file that a volume is made in: a new one, or one that becomes longer.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind as IoErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ironmap::device::{BlockFile, OpenMode};
+use rustix::fs::{Mode, OFlags};
+
+use crate::failure::Failure;
+
+/// The change of an image that gave it the requested size.
+pub(crate) enum Room {
+    /// It was made.
+    New(NewImage),
+    /// It was extended.
+    Extended {
+        /// The image.
+        path: PathBuf,
+        /// Its length before.
+        from: u64,
+    },
+    /// Nothing.
+    Old,
+}
+
+impl Room {
+    /// It was of no use: the image is as it was. Nothing helps if that fails too.
+    pub(crate) fn undo(self) {
+        if let Self::Extended { path, from } = self {
+            let _ = set_len(&path, from);
+        }
+    }
+
+    /// A volume was made.
+    pub(crate) fn keep(self) {
+        if let Self::New(image) = self {
+            image.keep();
+        }
+    }
+}
+
+/// An image file that this command has made. It is removed when it is dropped, unless it is kept.
+pub(crate) struct NewImage {
+    /// Open for nothing: whether a loop device serves the image is told by leases, which other descriptors prevent.
+    file: File,
+    path: PathBuf,
+    kept: bool,
+}
+
+impl NewImage {
+    /// Makes one; `None` where a file has the name. The missing target of a symbolic link is made.
+    pub(crate) fn create(path: &Path) -> Result<Option<Self>, Failure> {
+        let failed = |error: io::Error| Failure::host(path.display(), error);
+        let target = target_of(path);
+        let made = match File::create_new(&target) {
+            Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
+            made => made.map_err(failed)?,
+        };
+        // By its name, since not every root has a /proc.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&target, flags, Mode::empty());
+        let file = File::from(file.map_err(|errno| failed(errno.into()))?);
+        if !is_same(&made.metadata().map_err(failed)?, &file.metadata().map_err(failed)?) {
+            return Err(replaced(&target));
+        }
+        Ok(Some(Self { file, path: target, kept: false }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it this length, without any content.
+    pub(crate) fn empty(&self, len: u64) -> Result<(), Failure> {
+        let failed = |error| Failure::host(self.path.display(), error);
+        if !self.has_name() {
+            return Err(replaced(&self.path));
+        }
+        let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
+        let file = file.map_err(failed)?;
+        // The name may lead to another file since.
+        if !self.is(&file.metadata().map_err(failed)?) {
+            return Err(replaced(&self.path));
+        }
+        file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
+    }
+
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// Whether its name is still its own.
+    fn has_name(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|named| self.is(&named))
+    }
+
+    /// Whether these are attributes of this file.
+    fn is(&self, metadata: &Metadata) -> bool {
+        self.file.metadata().is_ok_and(|own| is_same(&own, metadata))
+    }
+}
+
+impl Drop for NewImage {
+    fn drop(&mut self) {
+        if !self.kept && self.has_name() {
+            // Nothing helps if that fails too.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn replaced(path: &Path) -> Failure {
+    Failure::new(format!("{}: another program has replaced the image", path.display()))
+}
+
+/// Where a path leads, also where no file is there.
+fn target_of(path: &Path) -> PathBuf {
+    let mut target = path.to_owned();
+    // The kernel follows so many symbolic links.
+    for _ in 0..40 {
+        let Ok(link) = target.read_link() else { break };
+        target = target.parent().unwrap_or(Path::new("")).join(link);
+    }
+    target
+}
+
+/// Makes an image file of this size, or extends one.
+pub(crate) fn make(path: &Path, size: u64) -> Result<Room, Failure> {
+    let Some(image) = NewImage::create(path)? else { return extend(path, size) };
+    image.empty(size)?;
+    Ok(Room::New(image))
+}
+
+/// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.
+pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+    let failed = |error| Failure::host(path.display(), error);
+    let metadata = path.metadata().map_err(failed)?;
+    if !metadata.is_file() || metadata.len() >= size {
+        return Ok(Room::Old);
+    }
+    // Not that of somebody who has it.
+    let mode = OpenMode { write: true, ..OpenMode::default() };
+    drop(BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?);
+    set_len(path, size).map_err(failed)?;
+    Ok(Room::Extended { path: path.to_owned(), from: metadata.len() })
+}
+
+/// Gives an image file a length.
+pub(crate) fn set_len(path: &Path, len: u64) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(len)
+}

@@ -1,0 +1,240 @@
+//! Attributes beside the kernel's ext4: names of extended attributes, flags of inodes, times of symbolic links, and removed directories.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
+use rustix::io::Errno;
+
+use crate::sides::{Kernels, Ours, Sides, check, require_mounts};
+use crate::support::{Bench, succeed, tool};
+
+/// A name with an unknown prefix, or a prefix alone, has the errno of the kernel's ext4 for each call, and so has each combination of flags.
+#[test]
+fn names_of_attributes_are_refused_as_by_the_kernel() {
+    require_mounts!("names_of_attributes_are_refused_as_by_the_kernel");
+    let sides = Sides::new(&["-t", "ext4"], &[]);
+    let names = "user. user.a User.a trusted. trusted.b security. security.c system. system.data system.other \
+         system.posix_acl_accessx system.richacl foo.bar nodot btrfs.x gnu. .";
+    let run = |dir: &Path| {
+        let mut found = Vec::new();
+        fs::write(dir.join("file"), "content").unwrap();
+        fs::create_dir(dir.join("dir")).unwrap();
+        for path in ["file", "dir"].map(|name| dir.join(name)) {
+            let set = |name: &str, flags| rustix::fs::setxattr(&path, name, b"value", flags);
+            let get = |name: &str| rustix::fs::getxattr(&path, name, &mut [0; 100][..]);
+            let remove = |name: &str| rustix::fs::removexattr(&path, name);
+            for name in names.split(' ') {
+                found.push((name, "get", get(name).map(drop)));
+                found.push((name, "remove", remove(name)));
+                for flags in 0..=4 {
+                    found.push((name, "set", set(name, XattrFlags::from_bits_retain(flags))));
+                }
+                found.push((
+                    name,
+                    "size",
+                    rustix::fs::getxattr(&path, name, &mut [0; 0][..]).map(drop),
+                ));
+                found.push((name, "remove", remove(name)));
+            }
+            found.push(("gnu.translator", "get", get("gnu.translator").map(drop)));
+        }
+        found
+    };
+    let [ours, kernels] = sides.dirs().map(run);
+    assert!(kernels.contains(&("foo.bar", "get", Err(Errno::OPNOTSUPP))), "{kernels:?}");
+    assert!(kernels.contains(&("user.a", "set", Err(Errno::EXIST))), "{kernels:?}");
+    for (ours, kernels) in ours.iter().zip(&kernels) {
+        assert_eq!(ours, kernels);
+    }
+    sides.end();
+}
+
+/// Flags that ext4 does not know are refused, and a change of flags that are only shown is passed over, as by the kernel's ext4.
+#[test]
+fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
+    /// Changes that this mount does not make: data in the journal, extents, a flag for nothing, and DAX.
+    const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
+    const IMMUTABLE: u32 = 0x10;
+    const NO_DUMP: u32 = 0x40;
+    /// The map of a new file, which is not the same on both sides.
+    const MAPS: u32 = 0x1008_0000;
+    require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
+    for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {
+        let sides = Sides::new(options, &[]);
+        let run = |dir: &Path| {
+            let mut found = Vec::new();
+            fs::write(dir.join("file"), "content").unwrap();
+            fs::create_dir(dir.join("dir")).unwrap();
+            for name in ["file", "dir"] {
+                let open = File::open(dir.join(name)).unwrap();
+                let get = || ioctl_getflags(&open).unwrap().bits();
+                let set = |flags| ioctl_setflags(&open, IFlags::from_bits_retain(flags));
+                let old = get();
+                for bit in (0..32).map(|shift| 1_u32 << shift).filter(|bit| bit & NOT_HERE == 0) {
+                    let done = set(old ^ bit);
+                    found.push((name, bit, done, get() & !MAPS));
+                    set(old).unwrap();
+                }
+                // Of an immutable file nothing else changes.
+                for flags in [old | IMMUTABLE, old | IMMUTABLE | NO_DUMP, old | NO_DUMP, old] {
+                    let done = set(flags);
+                    found.push((name, flags & !MAPS, done, get() & !MAPS));
+                }
+                assert_eq!(get(), old, "{name}");
+            }
+            found
+        };
+        let [ours, kernels] = sides.dirs().map(run);
+        let errno = |found: &(_, u32, rustix::io::Result<()>, u32)| found.2.err();
+        for expected in [None, Some(Errno::OPNOTSUPP), Some(Errno::PERM)] {
+            assert!(kernels.iter().any(|found| errno(found) == expected), "{expected:?}");
+        }
+        for (ours, kernels) in ours.iter().zip(&kernels) {
+            assert_eq!(ours, kernels, "{options:?}: {:#x}", ours.1);
+        }
+        sides.end();
+    }
+}
+
+/// A directory that was removed while it was open has no link, and is no error.
+#[test]
+fn a_removed_directory_is_told_as_by_the_kernel() {
+    const O_PATH: i32 = 0o10_000_000;
+    require_mounts!("a_removed_directory_is_told_as_by_the_kernel");
+    let sides = Sides::new(&["-t", "ext4"], &[]);
+    let run = |dir: &Path| {
+        let mut found = Vec::new();
+        for name in ["plain", "replaced"] {
+            let path = dir.join(name);
+            fs::create_dir(&path).unwrap();
+            let open = File::open(&path).unwrap();
+            let by_path = File::options().read(true).custom_flags(O_PATH).open(&path).unwrap();
+            if name == "plain" {
+                fs::remove_dir(&path).unwrap();
+            } else {
+                fs::create_dir(dir.join("other")).unwrap();
+                fs::rename(dir.join("other"), &path).unwrap();
+            }
+            for file in [&open, &by_path] {
+                let stat = rustix::fs::fstat(file).map(|stat| (stat.st_nlink, stat.st_mode));
+                found.push(format!("{name}: {stat:?}"));
+            }
+            let again = rustix::fs::openat(
+                &open,
+                ".",
+                rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY,
+                rustix::fs::Mode::empty(),
+            );
+            let stat =
+                again.as_ref().map(|again| rustix::fs::fstat(again).map(|stat| stat.st_nlink));
+            found.push(format!("{name}: again {stat:?}"));
+            let list =
+                rustix::fs::Dir::read_from(&open).unwrap().next().map(|entry| entry.map(drop));
+            found.push(format!("{name}: {list:?}"));
+            let made = rustix::fs::mkdirat(&open, "below", rustix::fs::Mode::RWXU);
+            found.push(format!("{name}: {made:?}"));
+            let synced = rustix::fs::fsync(&open);
+            found.push(format!("{name}: {synced:?}"));
+        }
+        found
+    };
+    let [ours, kernels] = sides.dirs().map(run);
+    assert!(kernels[0].starts_with("plain: Ok((0, "), "{kernels:?}");
+    assert_eq!(ours, kernels);
+    sides.end();
+}
+
+/// Waits until the clock of the kernel's time stamps shows another time.
+fn wait_for_another_stamp() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let before = now();
+    while now() == before {
+        std::thread::yield_now();
+    }
+}
+
+/// Reading a symbolic link, and following it, leave the times that they leave on the kernel's ext4, by each rule for times of reads.
+#[test]
+fn symbolic_links_have_times_of_reads() {
+    require_mounts!("symbolic_links_have_times_of_reads");
+    let bench = Bench::empty();
+    let (image, twin) = (bench.image(), bench.path("twin"));
+    succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(&image).arg("64M"));
+    let long = format!("./././{}/../file", "d".repeat(80));
+    bench.debugfs("write /dev/null file");
+    bench.debugfs(&format!("mkdir {}", "d".repeat(80)));
+    for (name, target) in [("short", "file"), ("long", &long)] {
+        bench.debugfs(&format!("symlink {name} {target}"));
+        bench.debugfs(&format!("sif {name} atime @1000000000"));
+    }
+    fs::copy(&image, &twin).unwrap();
+    let time = |path: &Path| {
+        let found = fs::symlink_metadata(path).unwrap();
+        (found.atime(), found.atime_nsec())
+    };
+    let read = |path: &Path| drop(fs::read_link(path).unwrap());
+    let follow = |path: &Path| assert!(fs::metadata(path).unwrap().is_file());
+    let sh = |script: &str, dir: &Path| {
+        succeed(tool("sh").args(["-c", script]).current_dir(dir));
+    };
+    for options in ["ro", "noatime", "relatime", "strictatime"] {
+        let kernels = Kernels::mount(&twin, &bench.path("kernel"), options);
+        let ours = Ours::mount(&image, &bench.path("mounted"), options);
+        let mut left = 0;
+        let mut step = |what: &str, change: &str, name: &str, read: &dyn Fn(&Path)| {
+            let does = |dir: &Path, waits: bool| {
+                let path = dir.join(name);
+                if !change.is_empty() {
+                    sh(&change.replace('%', name), dir);
+                }
+                wait_for_another_stamp();
+                let (before, begin) = (time(&path), Instant::now());
+                loop {
+                    read(&path);
+                    let left = time(&path) != before;
+                    // After a change the kernel forgets the target as soon as it can.
+                    if left || !waits || begin.elapsed() > Duration::from_secs(20) {
+                        return left;
+                    }
+                    std::thread::yield_now();
+                }
+            };
+            let expected = does(&kernels.dir, false);
+            assert_eq!(
+                does(&ours.dir, expected),
+                expected,
+                "{options}: {name}: {what} after {change:?}"
+            );
+            left += u32::from(expected);
+        };
+        for name in ["short", "long"] {
+            step("read", "", name, &read);
+            step("read", "", name, &read);
+            step("follow", "", name, &follow);
+            if options != "ro" {
+                for change in [
+                    "touch -h -a -d @1000000000 %",
+                    "mv % other; mv other %",
+                    "ln % other; rm other",
+                    "chown -h 5 %",
+                    "rm %; ln -s file %",
+                ] {
+                    step("read", change, name, &read);
+                    step("read", "", name, &read);
+                    step("follow", change, name, &follow);
+                }
+            }
+        }
+        assert_eq!(left > 0, ["relatime", "strictatime"].contains(&options), "{options}");
+        ours.unmount();
+        check(&image);
+        drop(kernels);
+    }
+    // The times are on the volume.
+    let ours = Ours::mount(&image, &bench.path("mounted"), "ro");
+    assert!(time(&ours.dir.join("short")).0 > 1_000_000_000);
+    ours.unmount();
+}

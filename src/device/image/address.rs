@@ -1,0 +1,69 @@
+//! The location of an image of a virtual machine: its format, and its file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The format of an image. It is never guessed: the guest of a raw image can write the header of another format into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ImageFormat {
+    /// QEMU's format, for reading and writing.
+    Qcow2,
+    /// VMware's format, for reading.
+    Vmdk,
+    /// Hyper-V's format, for reading.
+    Vhdx,
+}
+
+impl ImageFormat {
+    const ALL: [Self; 3] = [Self::Qcow2, Self::Vmdk, Self::Vhdx];
+
+    /// Its name: `qcow2`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Vmdk => "vmdk",
+            Self::Vhdx => "vhdx",
+        }
+    }
+}
+
+impl fmt::Display for ImageFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The location of an image: `qcow2:FILE`, `vmdk:FILE` or `vhdx:FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Its format.
+    pub format: ImageFormat,
+    /// Its file; of a VMDK image that has several, its descriptor.
+    pub path: PathBuf,
+}
+
+impl Address {
+    /// The format that a location names, and the length of the prefix that names it.
+    #[must_use]
+    pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
+        ImageFormat::ALL.into_iter().find_map(|format| {
+            let rest = text.strip_prefix(format.name().as_bytes())?;
+            rest.starts_with(b":").then_some((format, format.name().len() + 1))
+        })
+    }
+
+    /// The same address with another path, if `path` gives one.
+    #[must_use]
+    pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
+        let Self { format, path: own } = self;
+        Self { format: *format, path: path(own).unwrap_or_else(|| own.clone()) }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.format, self.path.display())
+    }
+}

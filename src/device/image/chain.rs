@@ -1,0 +1,81 @@
+//! A qcow2 image with its backing files: opened by name, each checked before the next is looked for.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::file::{Identity, ImageFile, identity_of};
+use super::header::Header;
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// The most images in a chain.
+const MAX_DEPTH: usize = 32;
+
+/// An image of a chain.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) file: ImageFile,
+    /// `None` for a raw image.
+    pub(super) header: Option<Header>,
+}
+
+/// Opens an image and its backing files, the image first. Only it is opened for writing.
+pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
+    let mut links: Vec<Link> = Vec::new();
+    let mut seen: Vec<Identity> = Vec::new();
+    let mut next = Some((path.to_owned(), true));
+    while let Some((path, is_qcow2)) = next.take() {
+        let within = |error: Error| match links.last() {
+            Some(above) => error.context(format!("{}: backing file", above.file.path().display())),
+            None => error,
+        };
+        let identity = identity_of(&path).map_err(within)?;
+        if seen.contains(&identity) {
+            let what = format!("{} is in its own chain of backing files", path.display());
+            return Err(within(Error::new(ErrorKind::Corrupt, what)));
+        }
+        if seen.len() == MAX_DEPTH {
+            let what = format!("more than {MAX_DEPTH} backing files");
+            return Err(within(Error::new(ErrorKind::LimitExceeded, what)));
+        }
+        seen.push(identity);
+        let file = ImageFile::open(&path, write && links.is_empty(), locked).map_err(within)?;
+        let shown = || path.display();
+        let header =
+            if is_qcow2 { Some(Header::read(&file).context(shown).map_err(within)?) } else { None };
+        if let Some((name, format)) = header.as_ref().and_then(|header| header.backing.as_ref()) {
+            let below = backing(&path, name, format.as_deref()).context(shown).map_err(within)?;
+            next = Some(below);
+        }
+        links.push(Link { file, header });
+    }
+    Ok(links)
+}
+
+/// The path of a backing file, and whether it is a qcow2 image.
+fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
+    let path = Path::new(OsStr::from_bytes(name));
+    let shown = path.display();
+    let colon = name.iter().position(|byte| *byte == b':');
+    let slash = name.iter().position(|byte| *byte == b'/');
+    // QEMU takes a name as that of a protocol if a colon comes before the first slash.
+    if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
+        return Err(Error::unsupported(format!("the backing file {shown} is not named by a path")));
+    }
+    let is_qcow2 = match format {
+        Some("qcow2") => true,
+        Some("raw") => false,
+        Some(other) => {
+            return Err(Error::unsupported(format!(
+                "a backing file of the format {other}: {shown}"
+            )));
+        }
+        None => {
+            let what = format!(
+                "the format of the backing file {shown} is not stated: qemu-img rebase -u -F states it"
+            );
+            return Err(Error::unsupported(what));
+        }
+    };
+    Ok((above.parent().unwrap_or(Path::new("")).join(path), is_qcow2))
+}

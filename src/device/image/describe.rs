@@ -1,0 +1,54 @@
+//! The description of an image for its user: format, size and chain of backing files, from headers alone.
+
+use super::driver::Driver as _;
+use super::vhdx::Vhdx;
+use super::vmdk::Vmdk;
+use super::{Address, Description, ImageFormat, chain};
+use crate::error::Result;
+
+/// Describes an image. It is not locked, and may be in use.
+///
+/// # Errors
+/// As [`Image::open`](super::Image::open), except `Busy`.
+pub fn describe(address: &Address) -> Result<Description> {
+    match address.format {
+        ImageFormat::Qcow2 => describe_qcow2(address),
+        ImageFormat::Vmdk => {
+            let image = Vmdk::open(&address.path, false)?;
+            let mut files = image.files();
+            if files.iter().all(|(path, _)| *path != address.path) {
+                files.insert(0, (address.path.clone(), "descriptor"));
+            }
+            Ok(Description {
+                format: format!("VMDK {}", image.kind),
+                virtual_size: image.size(),
+                cluster_size: image.grain(),
+                files,
+            })
+        }
+        ImageFormat::Vhdx => {
+            let image = Vhdx::open(&address.path, false)?;
+            Ok(Description {
+                format: "VHDX".to_owned(),
+                virtual_size: image.size(),
+                cluster_size: image.block,
+                files: vec![(address.path.clone(), "vhdx")],
+            })
+        }
+    }
+}
+
+fn describe_qcow2(address: &Address) -> Result<Description> {
+    let links = chain::open(&address.path, false, false)?;
+    let name = |link: &chain::Link| if link.header.is_some() { "qcow2" } else { "raw" };
+    let files = links.iter().map(|link| (link.file.path(), name(link))).collect();
+    let top = links.first().and_then(|link| link.header.as_ref());
+    let (version, virtual_size, cluster_size) =
+        top.map_or((0, 0, 0), |top| (top.version, top.size, top.cluster()));
+    Ok(Description {
+        format: format!("qcow2 version {version}"),
+        virtual_size,
+        cluster_size,
+        files,
+    })
+}

@@ -1,0 +1,17 @@
+//! The properties of an image, for its user.
+
+use std::path::PathBuf;
+
+/// The description of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Description {
+    /// The format with its version: `qcow2 version 3`.
+    pub format: String,
+    /// The size of the disk in bytes.
+    pub virtual_size: u64,
+    /// The unit of allocation in bytes; 0 where the format has none.
+    pub cluster_size: u64,
+    /// The files that the image consists of: itself first, then its backing files or extents, each with its format.
+    pub files: Vec<(PathBuf, &'static str)>,
+}

@@ -1,0 +1,31 @@
+//! A format's way to the bytes of its disk. All ranges have been checked against the size.
+
+use std::fmt;
+use std::io::IoSlice;
+
+use crate::error::{Errno, Error, Result};
+
+/// An open image. Only some formats are written.
+pub(super) trait Driver: fmt::Debug + Send + Sync {
+    /// The size of the disk in bytes.
+    fn size(&self) -> u64;
+
+    fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
+
+    fn write(&self, _bufs: &[IoSlice<'_>], _at: u64) -> Result<()> {
+        Err(Error::io(Errno::EROFS, "the format is only read"))
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _at: u64, _len: u64) -> Result<()> {
+        Err(Error::io(Errno::EOPNOTSUPP, "the format is only read"))
+    }
+
+    /// Makes a range read as zeros without writing them.
+    fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
+        Err(Error::io(Errno::EOPNOTSUPP, "the format is only read"))
+    }
+}

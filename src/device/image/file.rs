@@ -1,0 +1,166 @@
+//! The file of an image: a regular file, open through the page cache, and locked as QEMU locks it.
+//!
+//! QEMU announces in shared locks of single bytes how an open image is used, and which uses by others it excludes. These locks are taken and checked
+//! beside the lock and the lease that ironmap asks for on each raw image.
+//!
+//! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno as OsErrno;
+
+use crate::device::owner::busy;
+use crate::device::{BlockFile, OpenMode};
+use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::sys::file_locks;
+
+/// The byte of QEMU's first lock of a use, and of the first lock that excludes one.
+const USES: u32 = 100;
+const EXCLUDES: u32 = 200;
+/// Uses: to read consistent data, to write, to resize.
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const RESIZE: u32 = 3;
+/// `IOV_MAX`.
+const MAX_SEGMENTS: usize = 1024;
+
+/// An open file of an image.
+#[derive(Debug)]
+pub(super) struct ImageFile {
+    file: BlockFile,
+    len: AtomicU64,
+}
+
+/// A file, as `stat` tells it from others.
+pub(super) type Identity = (u64, u64);
+
+/// The identity of a regular file. All others are refused before they are opened: an image may name them.
+pub(super) fn identity_of(path: &Path) -> Result<Identity> {
+    let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
+    let stat = rustix::fs::stat(path).map_err(failed)?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    if kind != rustix::fs::FileType::RegularFile {
+        let what = format!("{}: an image has to be a regular file", path.display());
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+impl ImageFile {
+    /// Opens it, and locks it if it is used for more than a description.
+    pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
+        identity_of(path)?;
+        let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
+        let file = BlockFile::open(path, &mode)?;
+        if locked {
+            lock(file.fd(), path, write)?;
+        }
+        let len = AtomicU64::new(file.size());
+        Ok(Self { file, len })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.file.path().to_owned()
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Fills the buffers from `at`, with zeros past the end.
+    pub(super) fn read(&self, mut bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<(), Errno> {
+        let mut at = at;
+        while bufs.iter().any(|buf| !buf.is_empty()) {
+            let most = bufs.len().min(MAX_SEGMENTS);
+            // A larger offset than the kernel takes is past each end.
+            let past = i64::try_from(at).is_err();
+            let done =
+                if past { Ok(0) } else { rustix::io::preadv(self.fd(), &mut bufs[..most], at) };
+            match done {
+                Ok(0) => {
+                    bufs.iter_mut().for_each(|buf| buf.fill(0));
+                    return Ok(());
+                }
+                Ok(count) => {
+                    IoSliceMut::advance_slices(&mut bufs, count);
+                    at = at.saturating_add(count as u64);
+                }
+                Err(OsErrno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one buffer, with the place in the error.
+    pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        let len = buf.len();
+        self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {
+            Error::io(errno, format!("{}: read of {len} bytes at {at}", self.path().display()))
+        })
+    }
+
+    /// Writes the buffers at `at`.
+    pub(super) fn write(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
+        let mut at = at;
+        for bufs in bufs.chunks(MAX_SEGMENTS) {
+            let mut slices = bufs.to_vec();
+            let mut left = &mut slices[..];
+            while left.iter().any(|buf| !buf.is_empty()) {
+                match rustix::io::pwritev(self.fd(), left, at) {
+                    Ok(0) => return Err(Errno::EIO),
+                    Ok(count) => {
+                        IoSlice::advance_slices(&mut left, count);
+                        at = at.checked_add(count as u64).ok_or(Errno::EFBIG)?;
+                        self.len.fetch_max(at, Ordering::Relaxed);
+                    }
+                    Err(OsErrno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all earlier writes durable.
+    pub(super) fn sync(&self) -> Result<(), Errno> {
+        loop {
+            match rustix::fs::fdatasync(self.fd()) {
+                Err(OsErrno::INTR) => {}
+                result => return result.map_err(Errno::from),
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.fd()
+    }
+}
+
+/// Takes QEMU's locks for our use, then checks that no other program's use excludes it.
+fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
+    let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
+    let excluded = [WRITE, RESIZE];
+    let ours = uses.iter().map(|byte| USES + byte).chain(excluded.map(|byte| EXCLUDES + byte));
+    for byte in ours {
+        match file_locks::share(file, byte) {
+            Ok(()) => {}
+            // A file system without locks: QEMU has none there either.
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => return Ok(()),
+            Err(Errno::EAGAIN) => return Err(busy(path, "locked by another program")),
+            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+        }
+    }
+    let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
+    let writers = excluded.map(|byte| (USES + byte, "written by QEMU"));
+    for (byte, what) in writers.into_iter().chain(against) {
+        let held = file_locks::is_held(file, byte);
+        if held.map_err(|errno| Error::io(errno, format!("{}: lock", path.display())))? {
+            return Err(busy(path, &format!("{what}, or by another program with its locks")));
+        }
+    }
+    Ok(())
+}

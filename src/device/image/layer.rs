@@ -1,0 +1,307 @@
+//! The file of one image of a chain, as imago reads and writes it: the order of its writes, and the fields of the header that they may change.
+//!
+//! imago writes tables in an order, but does not make one durable before the next, and it enters a new L2 table before the refcounts of its cluster
+//! are in the file. So an image is marked dirty from an allocation to the next flush, which makes the refcounts void after a crash, and this layer
+//! makes durable what a pointer leads to before the pointer is written.
+
+use std::collections::HashSet;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::file::ImageFile;
+use super::header::{AUTOCLEAR, DIRTY, Header, INCOMPATIBLE, REFCOUNTS, SEEN_LEN};
+use super::metadata::{L2_OFFSET, Metadata};
+use crate::error::{Errno, Error, Result};
+use crate::sys::image_storage::Store;
+
+/// The distance past the end of the file at which an allocation is credible: larger ones come from wrong refcounts.
+const MAX_GAP: u64 = 64 << 20;
+
+/// The file of a raw image, or of a qcow2 image with its checked header.
+#[derive(Debug)]
+pub(super) struct Layer {
+    file: ImageFile,
+    seen: Option<[u8; SEEN_LEN]>,
+    /// Of an image that is open for writing.
+    tables: Option<Tables>,
+    /// A write or a sync of imago's has failed.
+    broken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Tables {
+    cluster: u64,
+    l1: Range<u64>,
+    order: Mutex<Order>,
+    incompatible: u64,
+}
+
+/// The state of the file's writes.
+#[derive(Debug)]
+struct Order {
+    /// The L2 tables that the L1 table leads to.
+    l2: HashSet<u64>,
+    /// The blocks of refcounts to which the refcount table leads.
+    refcount_blocks: HashSet<u64>,
+    refcounts: Range<u64>,
+    /// Writes that are not durable: of L2 tables, and all others.
+    l2_written: bool,
+    written: bool,
+    dirty: bool,
+    has_autoclear: bool,
+}
+
+impl Layer {
+    pub(super) fn new(file: ImageFile, header: Option<&Header>) -> Self {
+        let seen = header.map(Header::seen);
+        Self { file, seen, tables: None, broken: AtomicBool::new(false) }
+    }
+
+    /// Of an image that is to be written: refuses states in which writes could damage it.
+    pub(super) fn for_writing(file: ImageFile, header: &Header) -> Result<Self> {
+        let advice = format!("qemu-img check -r all {} repairs it", file.path().display());
+        if header.is_corrupt() {
+            return Err(Error::unsupported(format!("the image is marked as corrupt: {advice}")));
+        }
+        if header.is_dirty() {
+            let what = format!("the image was not closed after it was written: {advice}");
+            return Err(Error::unsupported(what));
+        }
+        if header.version < 3 {
+            let what = "qcow2 of version 2 is only read: qemu-img amend -o compat=v3 converts it";
+            return Err(Error::unsupported(what));
+        }
+        if header.snapshots > 0 {
+            let what =
+                format!("the image has {} internal snapshots: it is only read", header.snapshots);
+            return Err(Error::unsupported(what));
+        }
+        let Metadata { l2, refcount_blocks } = Metadata::read(&file, header)?;
+        let tables = Tables {
+            cluster: header.cluster(),
+            l1: header.l1_at..header.l1_at + header.l1_entries * 8,
+            order: Mutex::new(Order {
+                l2,
+                refcount_blocks,
+                refcounts: header.refcounts_at..header.refcounts_at + header.refcounts_len,
+                l2_written: false,
+                written: false,
+                dirty: false,
+                has_autoclear: header.autoclear != 0,
+            }),
+            incompatible: header.incompatible,
+        };
+        Ok(Self { tables: Some(tables), ..Self::new(file, Some(header)) })
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    pub(super) fn give_up(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Prepares the first write: features that change with the content are void from now on, as far as they are known bitmaps of changes.
+    pub(super) fn begin(&self) -> Result<(), Errno> {
+        let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
+        let mut order = tables.order.lock();
+        if order.has_autoclear {
+            self.put(&0_u64.to_be_bytes(), AUTOCLEAR as u64)?;
+            self.sync_all(&mut order)?;
+            order.has_autoclear = false;
+        }
+        Ok(())
+    }
+
+    /// Marks the image as dirty, durably, before its tables change.
+    pub(super) fn mark(&self) -> Result<(), Errno> {
+        let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
+        let mut order = tables.order.lock();
+        if !order.dirty {
+            self.put(&(tables.incompatible | DIRTY).to_be_bytes(), INCOMPATIBLE as u64)?;
+            self.sync_all(&mut order)?;
+            order.dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Removes the mark after a flush: all tables are durable. If the removal is lost, the image is marked for no reason.
+    pub(super) fn unmark(&self) -> Result<(), Errno> {
+        let Some(tables) = &self.tables else { return Ok(()) };
+        let mut order = tables.order.lock();
+        if order.dirty {
+            self.put(&tables.incompatible.to_be_bytes(), INCOMPATIBLE as u64)?;
+            order.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Writes data of the disk where imago has allocated it.
+    pub(super) fn write_data(&self, data: &[u8], at: u64) -> Result<(), Errno> {
+        let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
+        let end = at.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+        let mut order = tables.order.lock();
+        if !tables.may_hold_data(&order, at..end) {
+            self.give_up();
+            return Err(Errno::EUCLEAN);
+        }
+        self.check_gap(at)?;
+        order.written = true;
+        self.file.write(&[IoSlice::new(data)], at)
+    }
+
+    fn check_gap(&self, at: u64) -> Result<(), Errno> {
+        if at > self.file.len().saturating_add(MAX_GAP) {
+            self.give_up();
+            return Err(Errno::EUCLEAN);
+        }
+        Ok(())
+    }
+
+    fn put(&self, bytes: &[u8], at: u64) -> Result<(), Errno> {
+        self.made_durable(self.file.write(&[IoSlice::new(bytes)], at))
+    }
+
+    /// The kernel reports a failure once: none succeeds afterwards.
+    fn made_durable(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        if result.is_err() {
+            self.give_up();
+        }
+        result
+    }
+
+    fn sync_all(&self, order: &mut Order) -> Result<(), Errno> {
+        self.made_durable(self.file.sync())?;
+        (order.written, order.l2_written) = (false, false);
+        Ok(())
+    }
+
+    /// A write of imago's: a table, a part of one, or data that it copies.
+    fn write_table(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
+        let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = at.checked_add(len).ok_or(Errno::EFBIG)?;
+        let mut order = tables.order.lock();
+        let bytes = || bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+        if at == 0 {
+            // The place of the refcount table. All other fields are those of the header that imago sees, or it is a table that wrong refcounts
+            // have put there.
+            let header = bytes();
+            let is_header = |seen: [u8; SEEN_LEN]| {
+                let known = [0..REFCOUNTS.start, REFCOUNTS.end..SEEN_LEN];
+                known.into_iter().all(|part| header.get(part.clone()) == Some(&seen[part]))
+            };
+            if !self.seen.is_some_and(is_header) {
+                return Err(Errno::EUCLEAN);
+            }
+            let changed = header.get(REFCOUNTS).ok_or(Errno::EUCLEAN)?;
+            self.sync_all(&mut order)?;
+            self.put(changed, REFCOUNTS.start as u64)?;
+            order.written = true;
+            let refcounts = Header::refcounts_of(&header).ok_or(Errno::EUCLEAN)?;
+            order.refcounts = refcounts;
+            return Ok(());
+        }
+        if at < tables.cluster {
+            self.give_up();
+            return Err(Errno::EUCLEAN);
+        }
+        self.check_gap(at)?;
+        if tables.l1.contains(&at) {
+            if order.written || order.l2_written {
+                self.sync_all(&mut order)?;
+            }
+            for entry in bytes().chunks_exact(8) {
+                let entry = entry.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+                order.l2.insert(entry & L2_OFFSET);
+            }
+            order.written = true;
+        } else if order.l2.contains(&at) {
+            if order.written {
+                self.sync_all(&mut order)?;
+            }
+            order.l2_written = true;
+        } else {
+            // Data that imago copies may not be written over a table.
+            let is_refcounts = order.refcounts.contains(&at)
+                || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
+            if !is_refcounts && !tables.may_hold_data(&order, at..end) {
+                self.give_up();
+                return Err(Errno::EUCLEAN);
+            }
+            if order.refcounts.contains(&at) {
+                let blocks = bytes();
+                let (blocks, _) = blocks.as_chunks::<8>();
+                order.refcount_blocks.extend(blocks.iter().map(|block| u64::from_be_bytes(*block)));
+            }
+            order.written = true;
+        }
+        self.made_durable(self.file.write(bufs, at))
+    }
+}
+
+impl Tables {
+    /// Whether a range has no table in it that leads to data.
+    fn may_hold_data(&self, order: &Order, range: Range<u64>) -> bool {
+        let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
+        let first = range.start / self.cluster * self.cluster;
+        let mut clusters = (first..range.end).step_by(self.cluster as usize);
+        range.start >= self.cluster
+            && !meets(&self.l1)
+            && !meets(&order.refcounts)
+            && !clusters.any(|cluster| {
+                order.l2.contains(&cluster) || order.refcount_blocks.contains(&cluster)
+            })
+    }
+}
+
+impl Store for Layer {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> io::Result<()> {
+        let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        self.file.read(&mut slices, at).map_err(os_error)?;
+        let Some(seen) = &self.seen else { return Ok(()) };
+        // In place of the header, imago sees the checked one.
+        let mut pos = at;
+        for buf in bufs {
+            let from = usize::try_from(pos).unwrap_or(usize::MAX);
+            if from >= SEEN_LEN {
+                break;
+            }
+            let count = buf.len().min(SEEN_LEN - from);
+            buf[..count].copy_from_slice(&seen[from..from + count]);
+            pos += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], at: u64) -> io::Result<()> {
+        if self.is_broken() {
+            return Err(os_error(Errno::EIO));
+        }
+        let result = self.write_table(bufs, at);
+        // A table that may be half written.
+        self.made_durable(result).map_err(os_error)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.is_broken() {
+            return Err(os_error(Errno::EIO));
+        }
+        match &self.tables {
+            Some(tables) => self.sync_all(&mut tables.order.lock()).map_err(os_error),
+            None => Ok(()),
+        }
+    }
+}
+
+fn os_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

@@ -1,0 +1,128 @@
+//! The clusters of a qcow2 image that hold its tables. An image is written only if each has one use, and its refcount says so: otherwise an allocation
+//! could take it for free.
+
+use std::collections::{HashMap, HashSet};
+
+use super::file::ImageFile;
+use super::header::Header;
+use crate::error::{Place, Result};
+use crate::units::FsBlock;
+
+/// The bits of an entry of the L1 table that are the offset of an L2 table, and the bit that says that nothing else refers to it.
+pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
+const COPIED: u64 = 1 << 63;
+
+/// The tables that other tables lead to, by their offsets.
+pub(super) struct Metadata {
+    pub(super) l2: HashSet<u64>,
+    pub(super) refcount_blocks: HashSet<u64>,
+}
+
+impl Metadata {
+    /// Reads and checks the places and the refcounts of all tables.
+    pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Self> {
+        let mut clusters = Clusters { file, header, uses: HashMap::new() };
+        clusters.add(0, 1, Place::new("qcow2 header"))?;
+        let l1 = Place::new("qcow2 L1 table");
+        clusters.add(header.l1_at, header.l1_entries * 8, l1)?;
+        let refcounts = Place::new("qcow2 refcount table");
+        clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
+        let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
+        // Without the first block imago would look for its place for ever.
+        if blocks.first().is_none_or(|first| *first == 0) {
+            return Err(refcounts.block(FsBlock(0)).corrupt("it has no block for the header"));
+        }
+        let mut found = Self { l2: HashSet::new(), refcount_blocks: HashSet::new() };
+        for (index, at) in (0_u64..).zip(&blocks).filter(|(_, at)| **at != 0) {
+            clusters.add(*at, header.cluster(), refcounts.block(FsBlock(index)))?;
+            found.refcount_blocks.insert(*at);
+        }
+        for (index, entry) in (0_u64..).zip(table(file, header.l1_at, header.l1_entries)?) {
+            let (at, place) = (entry & L2_OFFSET, l1.block(FsBlock(index)));
+            if at == 0 {
+                continue;
+            }
+            if entry & COPIED == 0 {
+                return Err(place.corrupt("an L2 table is shared: the image is only read"));
+            }
+            clusters.add(at, header.cluster(), place)?;
+            found.l2.insert(at);
+        }
+        clusters.check_refcounts(&blocks)?;
+        Ok(found)
+    }
+}
+
+/// The clusters of tables, each with the table that has it.
+struct Clusters<'a> {
+    file: &'a ImageFile,
+    header: &'a Header,
+    uses: HashMap<u64, Place>,
+}
+
+impl Clusters<'_> {
+    /// Adds the clusters of a table.
+    fn add(&mut self, at: u64, len: u64, place: Place) -> Result<()> {
+        let cluster = self.header.cluster();
+        let end = at.checked_add(len).filter(|_| at.is_multiple_of(cluster));
+        // The file may end within its last cluster.
+        let most = self.file.len().next_multiple_of(cluster);
+        let Some(end) = end.filter(|end| *end <= most) else {
+            return Err(place.corrupt(format!("a table at {at} is not in the file")));
+        };
+        for cluster in (at..end).step_by(cluster as usize) {
+            if let Some(other) = self.uses.insert(cluster, place) {
+                let what = format!("the cluster at {cluster} is also one of the {other}");
+                return Err(place.corrupt(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that each has the refcount 1. The blocks of refcounts are read once, in their order.
+    fn check_refcounts(&self, blocks: &[u64]) -> Result<()> {
+        let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
+        let per_block = cluster * 8 / bits;
+        let mut all: Vec<_> = self.uses.iter().map(|(at, place)| (at / cluster, *place)).collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        let mut block = vec![0; cluster as usize];
+        for group in all.chunk_by(|one, next| one.0 / per_block == next.0 / per_block) {
+            let first = group[0].0 / per_block * per_block;
+            let at = usize::try_from(first / per_block).ok().and_then(|index| blocks.get(index));
+            match at {
+                Some(at) if *at != 0 => self.file.read_at(&mut block, *at)?,
+                _ => block.fill(0),
+            }
+            for (number, place) in group {
+                let count = refcount(&block, number - first, bits);
+                if count != 1 {
+                    let at = number * cluster;
+                    let what = format!(
+                        "the refcount of its cluster at {at} is {count}, not 1: qemu-img check -r all repairs it"
+                    );
+                    return Err(place.corrupt(what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A refcount of a block of them. Those of less than a byte begin at its lowest bits; larger ones are big-endian.
+fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
+    let at = (index * bits / 8) as usize;
+    if bits < 8 {
+        let shift = index * bits % 8;
+        return u64::from(block[at]) >> shift & ((1 << bits) - 1);
+    }
+    let bytes = &block[at..at + (bits / 8) as usize];
+    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// Reads a table of big-endian numbers, whose length the header's check has bounded.
+fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
+    let mut bytes = vec![0; (entries * 8) as usize];
+    file.read_at(&mut bytes, at)?;
+    let (numbers, _) = bytes.as_chunks::<8>();
+    Ok(numbers.iter().map(|number| u64::from_be_bytes(*number)).collect())
+}

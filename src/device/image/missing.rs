@@ -1,0 +1,33 @@
+//! A library that was built without the feature `images`.
+
+use std::sync::Arc;
+
+use super::{Address, Description};
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// Refuses the image.
+pub(crate) fn open(
+    address: &Address,
+    _write: bool,
+    _part: impl FnOnce(&dyn Device) -> Result<Option<(u64, u64)>>,
+) -> Result<(Arc<dyn Device>, Vec<String>)> {
+    Err(refusal().context(address))
+}
+
+/// Refuses the image.
+pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
+    Err(refusal().context(address))
+}
+
+/// Refuses the image.
+///
+/// # Errors
+/// Always `Unsupported`.
+pub fn describe(address: &Address) -> Result<Description> {
+    Err(refusal().context(address))
+}
+
+fn refusal() -> Error {
+    Error::unsupported("ironmap was built without images of virtual machines (feature images)")
+}

@@ -1,0 +1,221 @@
+//! An open image as a device, and the queue of it.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::driver::Driver;
+use super::qcow2::Qcow2;
+use super::vhdx::Vhdx;
+use super::vmdk::Vmdk;
+use super::{Address, ImageFormat};
+use crate::bio::BioFlags;
+use crate::device::{AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, Transfer};
+use crate::error::{Context, Errno, Error, ErrorKind, Result};
+use crate::units::DevOffset;
+
+/// The smallest unit of requests.
+const SECTOR: u64 = 512;
+
+/// An image of a virtual machine, or a part of one.
+pub struct Image {
+    address: Address,
+    disk: Disk,
+    limits: Limits,
+    is_writable: bool,
+    notices: Vec<String>,
+}
+
+/// Opens the part of an image that `part` finds on it, with its notices.
+pub(crate) fn open(
+    address: &Address,
+    write: bool,
+    part: impl FnOnce(&dyn Device) -> Result<Option<(u64, u64)>>,
+) -> Result<(Arc<dyn Device>, Vec<String>)> {
+    let mut image = Image::open(address, write)?;
+    if let Some((start, len)) = part(&image).context(|| address)? {
+        image = image.part(start, len)?;
+    }
+    let notices = image.notices();
+    Ok((Arc::new(image), notices))
+}
+
+/// Opens an image for a look at its partitions, without locks.
+pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
+    Ok(Arc::new(Image::open_as(address, false, false)?))
+}
+
+/// The part in use of an image.
+#[derive(Clone, Debug)]
+struct Disk {
+    driver: Arc<dyn Driver>,
+    base: u64,
+    size: u64,
+}
+
+const LIMITS: Limits = Limits {
+    logical_block: SECTOR as u32,
+    physical_block: 4096,
+    dma_align: 4,
+    max_transfer: 1 << 20,
+    fua: false,
+    through_flushes: true,
+    volatile_cache: true,
+    stable_writes: false,
+    nowait: false,
+    poll: false,
+    direct: true,
+    rereads: false,
+    atomic_write: 0,
+};
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Opens an image, and locks it and its backing files against other programs.
+    ///
+    /// # Errors
+    /// `Busy` if another program has one of the files open for writing, or this one at all if it is to be written; `Unsupported` for features that
+    /// are refused by name, and to write a format that is only read; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
+    pub fn open(address: &Address, write: bool) -> Result<Self> {
+        Self::open_as(address, write, true)
+    }
+
+    fn open_as(address: &Address, write: bool, locked: bool) -> Result<Self> {
+        if write && address.format != ImageFormat::Qcow2 {
+            let what = format!("{address}: images of this format are only read");
+            return Err(Error::new(ErrorKind::ReadOnly, what));
+        }
+        let path = &address.path;
+        let (driver, notices): (Arc<dyn Driver>, _) = match address.format {
+            ImageFormat::Qcow2 => {
+                let (image, notices) = Qcow2::open(path, write, locked)?;
+                (Arc::new(image), notices)
+            }
+            ImageFormat::Vmdk => (Arc::new(Vmdk::open(path, locked)?), Vec::new()),
+            ImageFormat::Vhdx => (Arc::new(Vhdx::open(path, locked)?), Vec::new()),
+        };
+        let size = driver.size() / SECTOR * SECTOR;
+        let disk = Disk { driver, base: 0, size };
+        Ok(Self { address: address.clone(), disk, limits: LIMITS, is_writable: write, notices })
+    }
+
+    /// The part of it from a byte on, of so many bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a part that is not within it, or that begins within a sector.
+    pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
+        let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
+        if !is_within || !base.is_multiple_of(SECTOR) {
+            let what = format!("the part at {base} of {size} bytes is no part of the image");
+            return Err(Error::invalid(what).context(&self.address));
+        }
+        self.disk.base += base;
+        self.disk.size = size;
+        Ok(self)
+    }
+
+    /// Notes for its user, a line each.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        self.notices.clone()
+    }
+
+    fn context<T>(&self, result: Result<T>, what: &str, at: DevOffset, len: u64) -> Result<T> {
+        result.context(|| format!("{}: {what} of {len} bytes at {}", self.address, at.0))
+    }
+}
+
+impl Disk {
+    /// The place in the image of a range of the part.
+    fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
+        let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
+        let past = || Error::invalid(format!("{len} bytes at {} are past the end", at.0));
+        if is_within { Ok(self.base + at.0) } else { Err(past()) }
+    }
+
+    fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        self.driver.read(buf, self.place(at, buf.len() as u64)?)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, durable: bool) -> Result<usize> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        self.driver.write(bufs, self.place(at, len as u64)?)?;
+        if durable {
+            self.driver.flush()?;
+        }
+        Ok(len)
+    }
+}
+
+impl Device for Image {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.disk.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        let len = buf.len() as u64;
+        self.context(self.disk.read(buf, at), "read", at, len)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.context(self.disk.write(bufs, at, fua), "write", at, len).map(drop)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.disk.driver.flush().context(|| format!("{}: flush", self.address))
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        let done = self.disk.place(at, len).and_then(|at| self.disk.driver.discard(at, len));
+        self.context(done, "discard", at, len)
+    }
+
+    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        let done = self.disk.place(at, len).and_then(|at| self.disk.driver.write_zeroes(at, len));
+        self.context(done, "zeros", at, len)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        let transfer = ImageTransfer(self.disk.clone());
+        Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))
+    }
+}
+
+/// The requests of a queue.
+#[derive(Debug)]
+struct ImageTransfer(Disk);
+
+impl Transfer for ImageTransfer {
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
+        self.0.read(buf, at).map_err(|error| error.errno())?;
+        Ok(buf.len())
+    }
+
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let durable = flags.contains(BioFlags::DSYNC);
+        self.0.write(bufs, at, durable).map_err(|error| error.errno())
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        self.0.driver.flush().map_err(|error| error.errno())
+    }
+}

@@ -1,0 +1,281 @@
+//! The address of an export, as the NBD URI specification writes it (doc/uri.md of the NBD project).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// The port that IANA assigns to NBD.
+const PORT: u16 = 10809;
+/// A server without an answer for so long has failed, if the address does not say otherwise.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time-out that is taken: a day.
+const MAX_TIMEOUT: u64 = 86_400;
+pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
+/// User names and keys are of one way to authenticate, which rustls does not have.
+const WITHOUT_PSK: &str =
+    "the TLS library (rustls) has no pre-shared keys (PSK): use certificates, tls-certificates=DIR";
+
+/// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
+///
+/// The query takes more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
+/// reconnected (60). `flush=none` allows writing to a server that has no flush: each answered write then counts as durable. For TLS,
+/// `tls-certificates=DIR` and `tls-hostname=NAME` are the fields of [`Tls`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The place of the server.
+    pub server: Server,
+    /// The name of the export, which may be empty: the server's default.
+    pub export: String,
+    /// How long a request waits for an answer.
+    pub timeout: Duration,
+    /// A server without a flush is written too.
+    pub without_flush: bool,
+    /// Of a connection with TLS.
+    pub tls: Option<Tls>,
+}
+
+/// Whom a connection with TLS trusts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the authorities
+    /// of the system are trusted.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server's certificate must have, if it is not the host's.
+    pub hostname: Option<String>,
+}
+
+/// The place of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A host's name or address, and a TCP port.
+    Tcp(String, u16),
+    /// The path of a socket on this machine.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The beginnings of such addresses, and of some that are known but not supported.
+    const SCHEMES: [&'static str; 6] =
+        ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://", "nbd+vsock://", "nbds+vsock://"];
+
+    /// Whether a text begins as the address of an export does, supported or not.
+    #[must_use]
+    pub fn is_one(text: &[u8]) -> bool {
+        Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
+    }
+
+    /// The same address with other paths of its socket and its certificates, if it has them and `path` gives them.
+    #[must_use]
+    pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
+        let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
+        let server = match &self.server {
+            Server::Unix(socket) => Server::Unix(other(socket)),
+            tcp => tcp.clone(),
+        };
+        let tls = self.tls.as_ref().map(|tls| Tls {
+            certificates: tls.certificates.as_ref().map(other),
+            hostname: tls.hostname.clone(),
+        });
+        Self { server, tls, ..self.clone() }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let (is_unix, is_tls, rest) = match text.split_once("://") {
+            Some(("nbd", rest)) => (false, false, rest),
+            Some(("nbd+unix", rest)) => (true, false, rest),
+            Some(("nbds", rest)) => (false, true, rest),
+            Some(("nbds+unix", rest)) => (true, true, rest),
+            _ => {
+                let schemes = "nbd://, nbd+unix://, nbds:// and nbds+unix://";
+                return Err(Error::invalid(format!("only {schemes} are supported")));
+            }
+        };
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(Error::unsupported(WITHOUT_TLS));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let mut address = Self {
+            server: Server::Unix(PathBuf::new()),
+            export: decoded(export)?,
+            timeout: TIMEOUT,
+            without_flush: false,
+            tls: is_tls.then(Tls::default),
+        };
+        let mut socket = None;
+        for field in query.split('&').filter(|field| !field.is_empty()) {
+            let (name, value) = field.split_once('=').unwrap_or((field, ""));
+            match (name, value) {
+                ("socket", path) if is_unix && !path.is_empty() => socket = Some(decoded(path)?),
+                ("timeout", seconds) => address.timeout = timeout(seconds)?,
+                ("flush", "none") => address.without_flush = true,
+                (name, value) if name.starts_with("tls-") => address.tls_field(name, value)?,
+                _ => return Err(Error::invalid(format!("{field} has no meaning here"))),
+            }
+        }
+        if is_unix {
+            let socket = socket.ok_or_else(|| Error::invalid("?socket=PATH is missing"))?;
+            if !authority.is_empty() {
+                return Err(Error::invalid(format!("a socket has no host: {authority}")));
+            }
+            address.server = Server::Unix(socket.into());
+        } else {
+            address.server = tcp_server(authority)?;
+        }
+        if address.export.len() > 4096 {
+            return Err(Error::invalid("the export's name has more than 4096 bytes"));
+        }
+        let is_nameless = address.tls.as_ref().is_some_and(|tls| tls.hostname.is_none());
+        if is_unix && is_nameless {
+            let what = "tls-hostname=NAME is missing: a socket has no host name to verify";
+            return Err(Error::invalid(what));
+        }
+        Ok(address)
+    }
+
+    fn tls_field(&mut self, name: &str, value: &str) -> Result<()> {
+        let refused = |what: &str| Err(Error::unsupported(format!("{name}={value}: {what}")));
+        let Some(tls) = &mut self.tls else {
+            return Err(Error::invalid(format!("{name} is for nbds:// and nbds+unix://")));
+        };
+        match (name, value) {
+            ("tls-certificates", dir) if !dir.is_empty() => {
+                tls.certificates = Some(decoded(dir)?.into());
+            }
+            ("tls-hostname", host) if !host.is_empty() => tls.hostname = Some(decoded(host)?),
+            // As it is in any case.
+            ("tls-type", "x509") | ("tls-verify-peer", "1" | "true") => {}
+            ("tls-type", "psk") | ("tls-psk-file", _) => return refused(WITHOUT_PSK),
+            ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
+                return refused("any server would be accepted; tls-certificates=DIR names one");
+            }
+            _ => return Err(Error::invalid(format!("{name}={value} has no meaning here"))),
+        }
+        Ok(())
+    }
+}
+
+fn timeout(seconds: &str) -> Result<Duration> {
+    let seconds = seconds.parse().ok().filter(|seconds| (1..=MAX_TIMEOUT).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        Error::invalid(format!("timeout= is a number of seconds from 1 to {MAX_TIMEOUT}"))
+    })
+}
+
+fn tcp_server(authority: &str) -> Result<Server> {
+    let (host, port) = match authority.rsplit_once(':') {
+        // The colons of an IPv6 address are in brackets.
+        Some((host, port)) if !port.contains(']') => {
+            let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
+            let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);
+            (host, number.ok_or_else(|| Error::invalid(format!("{port:?} is no TCP port")))?)
+        }
+        _ => (authority, PORT),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if bare.is_none() && host.contains([':', '[', ']']) {
+        return Err(Error::invalid(format!("{host:?} is no host: an IPv6 address is in brackets")));
+    }
+    let host = bare.unwrap_or(host);
+    if host.is_empty() {
+        return Err(Error::invalid("the host is missing"));
+    }
+    if host.contains('@') {
+        return Err(Error::unsupported(format!("user names: {WITHOUT_PSK}")));
+    }
+    Ok(Server::Tcp(decoded(host)?, port))
+}
+
+/// Percent-encoded bytes as they are meant.
+fn decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+        match (digit(), digit()) {
+            (Some(high), Some(low)) => bytes.push((high << 4 | low) as u8),
+            _ => return Err(Error::invalid("after a % come two hexadecimal digits")),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| Error::invalid("it is not UTF-8"))
+}
+
+fn encode(f: &mut fmt::Formatter<'_>, text: &[u8], kept: &[u8]) -> fmt::Result {
+    text.iter().try_for_each(|&byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+            write!(f, "{}", char::from(byte))
+        } else {
+            write!(f, "%{byte:02X}")
+        }
+    })
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text).map_err(|error| error.context(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = Vec::new();
+        f.write_str(if self.tls.is_some() { "nbds" } else { "nbd" })?;
+        match &self.server {
+            Server::Tcp(host, port) => {
+                f.write_str("://")?;
+                if host.contains(':') {
+                    f.write_str("[")?;
+                    encode(f, host.as_bytes(), b":")?;
+                    f.write_str("]")?;
+                } else {
+                    encode(f, host.as_bytes(), b"")?;
+                }
+                if *port != PORT {
+                    write!(f, ":{port}")?;
+                }
+            }
+            Server::Unix(_) => f.write_str("+unix://")?,
+        }
+        f.write_str("/")?;
+        encode(f, self.export.as_bytes(), b"/")?;
+        if self.timeout != TIMEOUT {
+            fields.push(format!("timeout={}", self.timeout.as_secs()));
+        }
+        if self.without_flush {
+            fields.push("flush=none".to_owned());
+        }
+        let mut separator = "?";
+        let mut encoded = |f: &mut fmt::Formatter<'_>, name: &str, value: &[u8]| {
+            write!(f, "{separator}{name}=")?;
+            separator = "&";
+            encode(f, value, b"/")
+        };
+        if let Server::Unix(socket) = &self.server {
+            encoded(f, "socket", socket.as_os_str().as_encoded_bytes())?;
+        }
+        if let Some(dir) = self.tls.as_ref().and_then(|tls| tls.certificates.as_ref()) {
+            encoded(f, "tls-certificates", dir.as_os_str().as_encoded_bytes())?;
+        }
+        if let Some(name) = self.tls.as_ref().and_then(|tls| tls.hostname.as_ref()) {
+            encoded(f, "tls-hostname", name.as_bytes())?;
+        }
+        for field in fields {
+            write!(f, "{separator}{field}")?;
+            separator = "&";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "address_tests.rs"]
+mod tests;

@@ -1,0 +1,481 @@
+//! Requests and replies of one connection: many requests are in flight, and their replies come in any order.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::stream::Stream;
+use super::wire::{Command, ESHUTDOWN, Headers, REQUEST_MAX, Reply, ReplyKind, errno};
+use crate::bio::Memory;
+use crate::error::Errno;
+
+/// Received bytes that belong to no request yet.
+const INBOX: usize = 64 << 10;
+/// Requests that one call sends.
+const BATCH: usize = 32;
+/// `IOV_MAX`: Linux refuses a message of more parts.
+const MAX_SEGMENTS: usize = 1024;
+/// The longest text of an error.
+const MAX_ERROR: u64 = 32 << 10;
+/// The largest number of parts of one reply that do not join.
+const MAX_PARTS: usize = 4096;
+
+/// A request to the server.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) command: Command,
+    pub(super) flags: u16,
+    pub(super) at: u64,
+    /// The bytes of the device that it concerns.
+    pub(super) len: u32,
+    /// A write that is durable only after a flush, which is part of the request.
+    pub(super) flush_after: bool,
+    /// The data, as long as that, of reads and writes.
+    pub(super) memory: Memory,
+}
+
+impl Request {
+    /// A request without data.
+    pub(super) fn without_data(command: Command) -> Self {
+        let memory = Memory::Vectored(Vec::new());
+        Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
+    }
+}
+
+/// The reason for the end of a connection.
+#[derive(Debug)]
+pub(super) enum Lost {
+    Io(io::Error),
+    /// The server ends in its order, and asks to be left.
+    Shutdown,
+    Rule(&'static str),
+}
+
+impl From<&'static str> for Lost {
+    fn from(rule: &'static str) -> Self {
+        Self::Rule(rule)
+    }
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("the server closed the connection")
+            }
+            Self::Io(error) => error.fmt(f),
+            Self::Shutdown => f.write_str("the server shuts down"),
+            Self::Rule(rule) => write!(f, "the server violates the protocol: {rule}"),
+        }
+    }
+}
+
+/// A request that was answered.
+pub(super) struct Answered<T> {
+    pub(super) request: Request,
+    pub(super) tag: T,
+    pub(super) result: Result<(), Errno>,
+}
+
+struct InFlight<T> {
+    request: Request,
+    tag: T,
+    /// The upper half of its cookie.
+    serial: u32,
+    received: Received,
+    error: Option<Errno>,
+}
+
+/// The part of a reply that is being received.
+enum Part {
+    /// Data of a request.
+    Data { slot: u32, at: usize, left: usize, is_last: bool },
+    /// The text of an error.
+    Text { left: usize },
+}
+
+/// A connection and its requests. A tag of type `T` is kept with each.
+pub(super) struct Connection<S, T> {
+    stream: S,
+    headers: Headers,
+    slots: Vec<Option<InFlight<T>>>,
+    free: Vec<u32>,
+    serial: u32,
+    unsent: VecDeque<u32>,
+    /// Bytes that were sent of the first of them.
+    sent: usize,
+    inbox: Box<[u8]>,
+    filled: Range<usize>,
+    part: Option<Part>,
+    answered: VecDeque<Answered<T>>,
+}
+
+impl<S: Stream, T> Connection<S, T> {
+    pub(super) fn new(stream: S, headers: Headers) -> Self {
+        Self {
+            stream,
+            headers,
+            slots: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            unsent: VecDeque::new(),
+            sent: 0,
+            inbox: vec![0; INBOX].into(),
+            filled: 0..0,
+            part: None,
+            answered: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Requests without an answer.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether requests wait to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Accepts a request, which [`send`](Self::send) sends.
+    pub(super) fn push(&mut self, request: Request, tag: T) {
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let entry =
+            Some(InFlight { request, tag, serial, received: Received::default(), error: None });
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = entry;
+            slot
+        } else {
+            self.slots.push(entry);
+            (self.slots.len() - 1) as u32
+        };
+        self.unsent.push_back(slot);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Answered<T>> {
+        self.answered.pop_front()
+    }
+
+    /// All requests without an answer, in the order in which they were accepted.
+    pub(super) fn into_unanswered(self) -> Vec<(Request, T)> {
+        let newest = self.serial;
+        let mut left: Vec<_> = self.slots.into_iter().flatten().collect();
+        left.sort_by_key(|entry| std::cmp::Reverse(newest.wrapping_sub(entry.serial)));
+        left.into_iter().map(|entry| (entry.request, entry.tag)).collect()
+    }
+
+    /// The tags of all requests without an answer.
+    pub(super) fn tags(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten().map(|entry| &entry.tag)
+    }
+
+    /// Whether a write or a trim has no answer.
+    pub(super) fn has_changes(&self) -> bool {
+        self.slots.iter().flatten().any(|entry| entry.request.command.changes())
+    }
+
+    pub(super) fn tags_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten().map(|entry| &mut entry.tag)
+    }
+
+    /// Sends as much as the socket takes without waiting.
+    pub(super) fn send(&mut self) -> Result<(), Lost> {
+        while !self.unsent.is_empty() {
+            let mut headers = SmallVec::<[([u8; REQUEST_MAX], usize); 4]>::new();
+            let batch = self.unsent.iter().take(BATCH).filter_map(|slot| {
+                let entry = self.slots.get(*slot as usize)?.as_ref()?;
+                Some((*slot, entry))
+            });
+            let batch: SmallVec<[_; 4]> = batch.collect();
+            for (slot, entry) in &batch {
+                let Request { command, flags, at, len, .. } = entry.request;
+                let cookie = u64::from(entry.serial) << 32 | u64::from(*slot);
+                headers.push(self.headers.request(command, flags, cookie, at, len));
+            }
+            let mut slices = SmallVec::<[IoSlice<'_>; 8]>::new();
+            for ((header, end), (_, entry)) in headers.iter().zip(&batch) {
+                slices.push(IoSlice::new(&header[..*end]));
+                if entry.request.command == Command::Write {
+                    let buffers = entry.request.memory.buffers();
+                    slices.extend(buffers.iter().map(|buffer| IoSlice::new(buffer)));
+                }
+            }
+            let mut rest = &mut slices[..];
+            IoSlice::advance_slices(&mut rest, self.sent);
+            let count = rest.len().min(MAX_SEGMENTS);
+            let mut sent = match self.stream.send(&rest[..count]) {
+                Ok(count) => self.sent + count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Lost::Io(error)),
+            };
+            for ((_, end), (_, entry)) in headers.iter().zip(&batch) {
+                let is_write = entry.request.command == Command::Write;
+                let len = end + if is_write { entry.request.len as usize } else { 0 };
+                if sent < len {
+                    break;
+                }
+                sent -= len;
+                self.unsent.pop_front();
+            }
+            self.sent = sent;
+        }
+        Ok(())
+    }
+
+    /// Receives once, and takes in all replies that are complete. Says whether anything came. With `wait` it waits a moment.
+    pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
+        // The rest that is left there is less than a header.
+        self.inbox.copy_within(self.filled.clone(), 0);
+        self.filled = 0..self.filled.len();
+        let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
+        let mut whole = true;
+        if let Some(Part::Data { slot, at, left, .. }) = self.part
+            && let Some(Some(entry)) = self.slots.get_mut(slot as usize)
+        {
+            each_part(&mut entry.request.memory, at, left, |part| {
+                if bufs.len() < MAX_SEGMENTS - 1 {
+                    bufs.push(IoSliceMut::new(part));
+                } else {
+                    whole = false;
+                }
+            });
+        }
+        let direct: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if whole {
+            bufs.push(IoSliceMut::new(&mut self.inbox[self.filled.end..]));
+        }
+        let count = match self.stream.receive(&mut bufs, wait) {
+            Ok(0) => return Err(Lost::Io(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => count,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(Lost::Io(error)),
+        };
+        drop(bufs);
+        let direct = direct.min(count);
+        self.filled.end += count - direct;
+        self.advance(direct)?;
+        self.take_in()?;
+        Ok(true)
+    }
+
+    /// Bytes of a request's data are in their place.
+    fn advance(&mut self, count: usize) -> Result<(), Lost> {
+        let Some(Part::Data { slot, at, left, is_last }) = &mut self.part else { return Ok(()) };
+        (*at, *left) = (*at + count, *left - count);
+        if *left > 0 {
+            return Ok(());
+        }
+        let last = is_last.then_some(*slot);
+        self.part = None;
+        last.map_or(Ok(()), |slot| self.finish(slot))
+    }
+
+    /// Takes replies from the inbox as far as they are complete.
+    fn take_in(&mut self) -> Result<(), Lost> {
+        loop {
+            match self.part {
+                Some(Part::Data { slot, at, left, .. }) => {
+                    let count = left.min(self.filled.len());
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    let from = self.filled.start;
+                    if let Some(Some(entry)) = self.slots.get_mut(slot as usize) {
+                        let mut bytes = &self.inbox[from..from + count];
+                        each_part(&mut entry.request.memory, at, count, |part| {
+                            let (now, later) = bytes.split_at(part.len());
+                            part.copy_from_slice(now);
+                            bytes = later;
+                        });
+                    }
+                    self.filled.start += count;
+                    self.advance(count)?;
+                }
+                Some(Part::Text { left }) => {
+                    let count = left.min(self.filled.len());
+                    self.filled.start += count;
+                    self.part = (left > count).then_some(Part::Text { left: left - count });
+                    if count < left {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    let bytes = &self.inbox[self.filled.clone()];
+                    let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
+                        return Ok(());
+                    };
+                    // The numbers at the beginning of the content are needed with the header.
+                    let extra = match reply.kind {
+                        ReplyKind::Data => 8,
+                        ReplyKind::Hole => 12,
+                        ReplyKind::Error => 4,
+                        ReplyKind::Simple(_) | ReplyKind::None => 0,
+                    };
+                    let Some(content) = bytes.get(len..len + extra) else { return Ok(()) };
+                    let content: SmallVec<[u8; 12]> = content.into();
+                    self.filled.start += len + extra;
+                    self.begin(&reply, &content)?;
+                }
+            }
+        }
+    }
+
+    /// Begins with a reply's part.
+    fn begin(&mut self, reply: &Reply, content: &[u8]) -> Result<(), Lost> {
+        let slot = reply.cookie as u32;
+        let entry = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
+        let entry = entry.filter(|entry| u64::from(entry.serial) == reply.cookie >> 32);
+        let entry = entry.ok_or("a reply is to no request")?;
+        let is_read = entry.request.command == Command::Read;
+        let len = entry.request.len as usize;
+        let after = reply.len.checked_sub(content.len() as u64);
+        match reply.kind {
+            ReplyKind::Simple(Ok(())) if is_read => {
+                if self.headers != Headers::Simple {
+                    return Err("data come in a simple reply".into());
+                }
+                entry.received.add(0..len)?;
+                self.part = Some(Part::Data { slot, at: 0, left: len, is_last: true });
+                return Ok(());
+            }
+            ReplyKind::Simple(Ok(())) => {}
+            ReplyKind::Simple(Err(ESHUTDOWN)) => return Err(Lost::Shutdown),
+            ReplyKind::Simple(Err(errno)) => entry.error = Some(errno),
+            ReplyKind::None if after == Some(0) && reply.is_last => {}
+            ReplyKind::None => return Err("an empty part of a reply is not empty".into()),
+            ReplyKind::Error => {
+                let left =
+                    after.filter(|len| *len <= MAX_ERROR).ok_or("an error has a wrong length")?;
+                let number = u32::from_be_bytes(content.try_into().unwrap_or_default());
+                if number == 0 {
+                    return Err("an error has no number".into());
+                }
+                if errno(number) == ESHUTDOWN {
+                    return Err(Lost::Shutdown);
+                }
+                entry.error.get_or_insert(errno(number));
+                self.part = (left > 0).then_some(Part::Text { left: left as usize });
+            }
+            ReplyKind::Data | ReplyKind::Hole if !is_read => return Err("data come unasked".into()),
+            ReplyKind::Data => {
+                let left = after.filter(|left| *left > 0 && *left <= len as u64);
+                let left = left.ok_or("a part of the data has a wrong length")? as usize;
+                let at = entry.place(content, left)?;
+                self.part = Some(Part::Data { slot, at, left, is_last: reply.is_last });
+                return Ok(());
+            }
+            ReplyKind::Hole => {
+                let (at, count) = content.split_at(content.len().min(8));
+                let count = u32::from_be_bytes(count.try_into().unwrap_or_default()) as usize;
+                if after != Some(0) || count == 0 || count > len {
+                    return Err("a hole has a wrong length".into());
+                }
+                let at = entry.place(at, count)?;
+                each_part(&mut entry.request.memory, at, count, |part| part.fill(0));
+            }
+        }
+        if reply.is_last { self.finish(slot) } else { Ok(()) }
+    }
+
+    /// Ends a request whose last part was received.
+    fn finish(&mut self, slot: u32) -> Result<(), Lost> {
+        let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
+        // A request stays where it is when its reply is refused: another connection answers it.
+        let has_all = place.as_ref().is_some_and(|entry| {
+            let is_read = entry.request.command == Command::Read;
+            entry.error.is_some() || !is_read || entry.received.is_all(entry.request.len)
+        });
+        if !has_all {
+            return Err("a reply has not all of the data".into());
+        }
+        if self.unsent.contains(&slot) {
+            return Err("a reply comes before its request".into());
+        }
+        let InFlight { request, tag, error, .. } =
+            place.take().ok_or("a reply is to no request")?;
+        self.free.push(slot);
+        let result = error.map_or(Ok(()), Err);
+        self.answered.push_back(Answered { request, tag, result });
+        Ok(())
+    }
+}
+
+impl<T> InFlight<T> {
+    /// The place in the memory of a part of the data at a position of the export.
+    fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
+        let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
+        let start = at.checked_sub(self.request.at);
+        let start = start.filter(|at| *at <= u64::from(self.request.len) - len as u64);
+        let start = start.ok_or("data come from outside of the range")? as usize;
+        self.received.add(start..start + len)?;
+        Ok(start)
+    }
+}
+
+/// The ranges of a read's data that have come, sorted, those that touch joined.
+#[derive(Default)]
+struct Received(SmallVec<[Range<usize>; 1]>);
+
+impl Received {
+    fn add(&mut self, range: Range<usize>) -> Result<(), &'static str> {
+        let at = self.0.partition_point(|known| known.end <= range.start);
+        if self.0.get(at).is_some_and(|next| next.start < range.end) {
+            return Err("data come twice");
+        }
+        if self.0.len() == MAX_PARTS {
+            return Err("data come in too many parts");
+        }
+        let joins_next = self.0.get(at).is_some_and(|next| next.start == range.end);
+        let before = at.checked_sub(1).filter(|before| self.0[*before].end == range.start);
+        match (before, joins_next) {
+            (Some(before), true) => self.0[before].end = self.0.remove(at).end,
+            (Some(before), false) => self.0[before].end = range.end,
+            (None, true) => self.0[at].start = range.start,
+            (None, false) => self.0.insert(at, range),
+        }
+        Ok(())
+    }
+
+    fn is_all(&self, len: u32) -> bool {
+        matches!(&self.0[..], [all] if all.start == 0 && all.end == len as usize)
+    }
+}
+
+/// Calls a function with each part of a request's memory from `at` on, of `len` bytes.
+fn each_part<'a>(
+    memory: &'a mut Memory,
+    at: usize,
+    len: usize,
+    mut call: impl FnMut(&'a mut [u8]),
+) {
+    let (mut skip, mut left) = (at, len);
+    for buffer in memory.buffers_mut() {
+        let here = skip.min(buffer.len());
+        skip -= here;
+        let rest = &mut buffer[here..];
+        let count = rest.len().min(left);
+        left -= count;
+        if count > 0 {
+            call(&mut rest[..count]);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

@@ -1,0 +1,59 @@
+//! Replies of a fuzzer's choice, without sockets.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut};
+
+use super::connection::{Connection, Request};
+use super::stream::Stream;
+use super::wire::{Command, Headers};
+use crate::bio::{Buffer, Memory};
+
+/// A server that takes every request, and has these replies ready.
+struct Script<'a> {
+    rest: RefCell<&'a [u8]>,
+    /// The most bytes that one call receives.
+    most: usize,
+}
+
+impl Stream for Script<'_> {
+    fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(bufs.iter().map(|buf| buf.len()).sum())
+    }
+
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>], _wait: bool) -> io::Result<usize> {
+        let mut rest = self.rest.borrow_mut();
+        let mut count = 0;
+        for buf in bufs {
+            let now = buf.len().min(rest.len()).min(self.most - count);
+            let (here, later) = rest.split_at(now);
+            buf[..now].copy_from_slice(here);
+            (*rest, count) = (later, count + now);
+        }
+        Ok(count)
+    }
+}
+
+/// Sends reads of these lengths, the first of cookie `1 << 32`, the next of `2 << 32 | 1`, and takes the replies in. `form` is that of the replies:
+/// simple, structured or extended.
+///
+/// # Panics
+/// If a request is lost or answered twice.
+pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8]) {
+    let headers = [Headers::Simple, Headers::Structured, Headers::Extended][usize::from(form % 3)];
+    let script = Script { rest: RefCell::new(replies), most: most.max(1) };
+    let mut connection = Connection::new(script, headers);
+    for (number, (at, len)) in reads.iter().enumerate() {
+        let len = u32::from(*len).max(1);
+        let memory = Memory::Flat(Buffer::from(vec![0; len as usize]));
+        let nothing = Request::without_data(Command::Read);
+        connection.push(Request { at: *at, len, memory, ..nothing }, number);
+    }
+    let sent = connection.send();
+    assert!(sent.is_ok() && !connection.has_unsent(), "not all is sent");
+    while connection.receive(false).is_ok_and(|came| came) {}
+    let answered = std::iter::from_fn(|| connection.pop()).map(|answered| answered.tag);
+    let mut numbers: Vec<usize> = answered.collect();
+    numbers.extend(connection.into_unanswered().into_iter().map(|(_, number)| number));
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..reads.len()), "a request is lost or answered twice");
+}

@@ -1,0 +1,451 @@
+//! A link to an export: one connection, made again when it is lost, and the requests that go over it.
+//!
+//! **A lost connection.** It may be the connection alone, or the server: then data are lost that it had answered and not yet made durable. So a
+//! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). The common link sends them when it is connected again, then each link sends
+//! its unanswered requests again. Replies over older connections have no effect from the loss on, since the copies could overwrite newer data.
+//!
+//! **Several connections.** The server could also have been started again unnoticed before a connection is made. A flush over that one would cover
+//! no data that were written over the others. So it is used only after a reply over the common link to a later request, in the same generation.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+use super::connection::{Answered, Connection, Request};
+use super::mailbox::Mailbox;
+use super::session::{ATTEMPT, Session, Shared};
+use super::stream::Socket;
+use super::wire::{Command, FUA};
+use crate::bio::{Buffer, Done, Memory};
+use crate::device::uring::Attached;
+use crate::error::{Context, Errno, Error, Result};
+use crate::sync::{Mutex, MutexGuard};
+
+/// With so many bytes to be kept, a flush is sent.
+const FLUSH_AT: usize = 16 << 20;
+/// With so many, writes wait for it.
+const WAIT_AT: usize = 64 << 20;
+/// How long a thread waits before it looks at the time.
+pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+pub(super) const ETIMEDOUT: Errno = Errno(110);
+
+/// A connection, and its generation.
+pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
+
+/// Whose a request is.
+pub(super) struct Tag {
+    /// `None` for the link's own.
+    pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
+    /// The number of a flush.
+    pub(super) flush: u64,
+    /// When it was accepted.
+    pub(super) since: Instant,
+}
+
+impl Tag {
+    pub(super) fn of(owner: Option<(Attached, Arc<Mailbox>)>) -> Self {
+        Self { owner, flush: 0, since: Instant::now() }
+    }
+}
+
+/// A link.
+pub(super) struct Link {
+    pub(super) session: Arc<Session>,
+    /// The link of the whole session; `None` for that one, which several queues use.
+    pub(super) common: Option<Arc<Self>>,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// `None` once the session has ended.
+    pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
+    pub(super) generation: u64,
+    /// When a reply came last, or the first request began to wait for one.
+    pub(super) heard: Instant,
+    /// When the ages of all requests were looked at.
+    pub(super) looked: Instant,
+    /// Before the next attempt to connect, until a reply comes.
+    pub(super) pause: Duration,
+    /// The mailboxes of queues in event loops.
+    pub(super) watchers: Vec<Weak<Mailbox>>,
+    /// Those wait for the socket to take more.
+    pub(super) is_full: bool,
+}
+
+impl State {
+    /// Begins to wait for replies, if no owner has waited for one until now.
+    fn wake(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        if connection.tags().all(|tag| tag.owner.is_none()) {
+            self.heard = Instant::now();
+            connection.tags_mut().for_each(|tag| tag.since = self.heard);
+        }
+    }
+
+    fn has_watchers(&self) -> bool {
+        !self.watchers.is_empty()
+    }
+
+    /// Changes the socket's place in event loops.
+    pub(super) fn each_watch(
+        &self,
+        change: impl Fn(&OwnedFd, &Socket, epoll::EventData, epoll::EventFlags),
+    ) {
+        let Some(connection) = &self.connection else { return };
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, self.is_full);
+        for mailbox in self.watchers.iter().filter_map(Weak::upgrade) {
+            if let Some(watch) = mailbox.watch.get() {
+                change(&watch.epoll, connection.stream(), epoll::EventData::new_u64(0), flags);
+            }
+        }
+    }
+
+    /// Event loops wait for the socket to take more if it must.
+    fn follow(&mut self) {
+        let is_full = self.connection.as_ref().is_some_and(Connection::has_unsent);
+        if self.is_full != is_full {
+            self.is_full = is_full;
+            self.each_watch(|epoll, socket, data, flags| {
+                let _ = epoll::modify(epoll, socket, data, flags);
+            });
+        }
+    }
+
+    /// Looks whether a connection without requests is still there: the end of one that is not would wake event loops for ever.
+    fn check_idle(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        if connection.receive(false).is_err() {
+            connection.stream().shutdown();
+            self.each_watch(|epoll, socket, _, _| {
+                let _ = epoll::delete(epoll, socket);
+            });
+        }
+    }
+}
+
+impl Link {
+    /// The common link, over the connection that was made to open the session.
+    pub(super) fn over(session: &Arc<Session>, socket: Arc<Socket>) -> Self {
+        Self::of(session, Connection::new(socket, session.export.headers), 0, None)
+    }
+
+    /// A link of its own for one queue.
+    pub(super) fn new(common: &Arc<Self>) -> Result<Self> {
+        let session = &common.session;
+        let since = Instant::now();
+        let until = since + session.address.timeout.min(ATTEMPT);
+        let (connection, generation) = loop {
+            if let Some(joined) = common.join(since, until).context(|| &session.address)? {
+                break joined;
+            }
+            if Instant::now() >= until {
+                let error = Error::io(ETIMEDOUT, "its connections are lost again and again");
+                return Err(error.context(&session.address));
+            }
+        };
+        Ok(Self::of(session, connection, generation, Some(Arc::clone(common))))
+    }
+
+    fn of(
+        session: &Arc<Session>,
+        connection: Connection<Arc<Socket>, Tag>,
+        generation: u64,
+        common: Option<Arc<Self>>,
+    ) -> Self {
+        let state = State {
+            connection: Some(connection),
+            generation,
+            heard: Instant::now(),
+            looked: Instant::now(),
+            pause: Duration::ZERO,
+            watchers: Vec::new(),
+            is_full: false,
+        };
+        Self { session: Arc::clone(session), common, state: Mutex::new(state) }
+    }
+
+    /// A new connection beside this link's, and its generation. `None` if connections were lost meanwhile.
+    pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
+        let generation = self.session.generation.load(Ordering::Acquire);
+        let connection = self.session.connect(until)?;
+        self.ask(since).map_err(|errno| Error::io(errno, "a connection"))?;
+        let mut shared = self.session.shared.lock();
+        if let Some(errno) = shared.ended {
+            return Err(Error::io(errno, shared.why.clone().unwrap_or_default()));
+        }
+        if shared.generation != generation {
+            return Ok(None);
+        }
+        shared.add(connection.stream());
+        Ok(Some((connection, generation)))
+    }
+
+    /// Waits until the server has answered something over this link.
+    fn ask(&self, since: Instant) -> Result<(), Errno> {
+        let len = self.session.export.unit();
+        if self.session.export.size < u64::from(len) {
+            return Ok(());
+        }
+        let mailbox = Mailbox::new()?;
+        let memory = Memory::Flat(Buffer::from(vec![0; len as usize]));
+        let request = Request { len, memory, ..Request::without_data(Command::Read) };
+        let owner = Some((Attached::of_call(), Arc::clone(&mailbox)));
+        self.push(&mut self.state.lock(), request, Tag { since, ..Tag::of(owner) });
+        while mailbox.pop().is_none() {
+            self.wait(&mailbox);
+        }
+        Ok(())
+    }
+
+    /// Accepts a request. Its completion comes to the mailbox.
+    pub(super) fn submit(&self, request: Request, attached: Attached, mailbox: &Arc<Mailbox>) {
+        let mut state = self.state.lock();
+        if request.command == Command::Write && self.session.keeps() {
+            self.wait_for_room(&mut state, mailbox);
+        }
+        if request.command.changes() {
+            self.session.changes.fetch_add(1, Ordering::AcqRel);
+        }
+        self.push(&mut state, request, Tag::of(Some((attached, Arc::clone(mailbox)))));
+    }
+
+    pub(super) fn push(&self, state: &mut State, request: Request, mut tag: Tag) {
+        state.wake();
+        let Some(connection) = &mut state.connection else {
+            let ended = self.session.shared.lock().ended;
+            return complete(request, tag, Err(ended.unwrap_or(Errno::EIO)), None);
+        };
+        if request.command == Command::Flush {
+            tag.flush = self.session.shared.lock().retained.begin_flush();
+        }
+        connection.push(request, tag);
+    }
+
+    /// Waits while too many bytes are kept.
+    fn wait_for_room(&self, state: &mut MutexGuard<'_, State>, mailbox: &Arc<Mailbox>) {
+        let is_full = || {
+            let shared = self.session.shared.lock();
+            shared.ended.is_none() && shared.retained.bytes() > WAIT_AT
+        };
+        while is_full() {
+            let is_idle = state.connection.as_ref().is_none_or(|all| all.in_flight() == 0);
+            if is_idle {
+                self.push(state, Request::without_data(Command::Flush), Tag::of(None));
+            }
+            self.step(state, mailbox, true);
+        }
+    }
+
+    /// Sends and receives without waiting.
+    pub(super) fn drive(&self, mailbox: &Arc<Mailbox>) {
+        let mut state = self.state.lock();
+        state.wake();
+        // An event loop that waits for edges is not woken again for the rest.
+        while self.step(&mut state, mailbox, false) && state.has_watchers() {}
+        let in_flight = state.connection.as_ref().map_or(0, Connection::in_flight);
+        drop(state);
+        mailbox.clear();
+        if let Some(watch) = mailbox.watch.get() {
+            watch.tick(in_flight > 0);
+        }
+    }
+
+    /// Sends and receives, and waits a moment if nothing comes.
+    pub(super) fn wait(&self, mailbox: &Arc<Mailbox>) {
+        let mut state = self.state.lock();
+        if self.common.is_some() {
+            self.step(&mut state, mailbox, true);
+            return;
+        }
+        let Some(connection) = &mut state.connection else { return };
+        // An error shows itself in the step.
+        let _ = connection.send();
+        // Other queues use the link meanwhile. They signal if they receive something for this one.
+        let (socket, unsent) = (Arc::clone(connection.stream()), connection.has_unsent());
+        drop(state);
+        wait_for(&socket, unsent, Some(&mailbox.event));
+        self.drive(mailbox);
+    }
+
+    /// Sends and receives once. Says whether it should be done once more.
+    fn step(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
+        let again = self.exchange(state, own, wait);
+        state.follow();
+        again
+    }
+
+    fn exchange(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
+        let Some(connection) = &mut state.connection else { return false };
+        if connection.in_flight() == 0 {
+            if state.has_watchers() {
+                state.check_idle();
+            }
+            return false;
+        }
+        if state.generation != self.session.generation.load(Ordering::Acquire) {
+            self.recover(state, None);
+            return true;
+        }
+        let received = connection.send().and_then(|()| {
+            let unsent = connection.has_unsent();
+            if wait && unsent {
+                wait_for(connection.stream(), true, None);
+            }
+            connection.receive(wait && !unsent)
+        });
+        match received {
+            Ok(true) => {
+                (state.heard, state.pause) = (Instant::now(), Duration::ZERO);
+                self.deliver(state, own);
+                self.look(state);
+            }
+            Ok(false) => return self.bear_silence(state),
+            Err(lost) => {
+                // Answers before that count.
+                self.deliver(state, own);
+                self.recover(state, Some(&lost));
+            }
+        }
+        true
+    }
+
+    /// Gives the answers to their owners.
+    fn deliver(&self, state: &mut State, own: &Arc<Mailbox>) {
+        let mut flush_again = false;
+        loop {
+            let Some(connection) = &mut state.connection else { return };
+            let Some(Answered { request, tag, mut result }) = connection.pop() else { break };
+            let is_void = if request.command == Command::Read {
+                state.generation != self.session.generation.load(Ordering::Acquire)
+            } else {
+                let mut shared = self.session.shared.lock();
+                let is_void = shared.generation != state.generation;
+                if !is_void {
+                    if request.command.changes() {
+                        self.session.changes.fetch_sub(1, Ordering::AcqRel);
+                    }
+                    flush_again |= self.account(&mut shared, &request, &tag, result);
+                    // After the end nothing succeeds any more, flushes above all.
+                    result = shared.ended.map_or(result, Err);
+                }
+                is_void
+            };
+            if is_void {
+                // The next step finds that the connection is old, and sends it again over another one.
+                connection.push(request, tag);
+            } else if request.flush_after && result.is_ok() {
+                let flush = Request::without_data(Command::Flush);
+                self.push(state, Request { memory: request.memory, ..flush }, tag);
+            } else {
+                complete(request, tag, result, Some(own));
+            }
+        }
+        if flush_again {
+            self.push(state, Request::without_data(Command::Flush), Tag::of(None));
+        }
+    }
+
+    /// Keeps or forgets the data of an answered request. Says whether a flush is due.
+    fn account(
+        &self,
+        shared: &mut Shared,
+        request: &Request,
+        tag: &Tag,
+        result: Result<(), Errno>,
+    ) -> bool {
+        match (request.command, result) {
+            (Command::Flush, Ok(())) => {
+                shared.retained.end_flush(tag.flush);
+                shared.flushing &= tag.owner.is_some();
+            }
+            // Data that it has not made durable are lost to all queues, and the next flush could succeed.
+            (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
+            // The server may have flushed for it, and that flush may have failed; not for zeros that it refused.
+            (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
+            (Command::Write | Command::WriteZeroes, Err(errno))
+                if request.flags & FUA != 0 && shared.retained.bytes() > 0 =>
+            {
+                shared.end(errno, "a durable write failed");
+            }
+            (Command::Write | Command::WriteZeroes, Ok(())) if request.flags & FUA != 0 => {
+                shared.retained.forget(request.at, u64::from(request.len));
+            }
+            (Command::Write, Ok(())) if self.session.keeps() => {
+                shared.retained.keep(request.at, &request.memory);
+                let due = shared.retained.bytes() > FLUSH_AT && !shared.flushing;
+                shared.flushing |= due;
+                return due;
+            }
+            (Command::Trim, Ok(())) => {
+                shared.retained.forget(request.at, u64::from(request.len));
+            }
+            // After a failed write any part may have been written, and the data that were kept before are as good.
+            _ => {}
+        }
+        false
+    }
+
+    /// A descriptor that is readable when replies or completions wait, or the time is to be looked at.
+    pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
+        let mut state = self.state.lock();
+        let is_known = mailbox.watch.get().is_some();
+        let own = rustix::io::fcntl_dupfd_cloexec(&mailbox.watch()?.epoll, 0)?;
+        if !is_known {
+            state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
+            state.watchers.push(Arc::downgrade(mailbox));
+            // Those that are there already stay as they are.
+            state.each_watch(|epoll, socket, data, flags| {
+                let _ = epoll::add(epoll, socket, data, flags);
+            });
+            if state.connection.is_none() {
+                mailbox.signal();
+            }
+        }
+        Ok(own)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        let Some(connection) = &mut state.connection else { return };
+        if connection.in_flight() > 0 {
+            // All that is left is a flush of our own.
+            self.session.shared.lock().flushing = false;
+        }
+        // Tells the server that nothing follows.
+        connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
+        let _ = connection.send();
+    }
+}
+
+/// Gives a request back to its owner, who is not signalled if it is the caller's own mailbox.
+pub(super) fn complete(
+    request: Request,
+    tag: Tag,
+    result: Result<(), Errno>,
+    own: Option<&Arc<Mailbox>>,
+) {
+    let Some((attached, mailbox)) = tag.owner else { return };
+    let result = result.map(|()| request.memory.len());
+    mailbox.put(Done { bio: attached.join(request.memory), result });
+    if own.is_none_or(|own| !Arc::ptr_eq(own, &mailbox)) {
+        mailbox.signal();
+    }
+}
+
+/// Waits until a socket or an event has something to do.
+fn wait_for(socket: &Socket, unsent: bool, event: Option<&OwnedFd>) {
+    let mut flags = PollFlags::IN;
+    flags.set(PollFlags::OUT, unsent);
+    let socket = PollFd::new(socket, flags);
+    // Whatever comes of it, the caller looks.
+    let _ = match event {
+        Some(event) => poll(&mut [socket, PollFd::new(event, PollFlags::IN)], Some(&TICK)),
+        None => poll(&mut [socket], Some(&TICK)),
+    };
+}

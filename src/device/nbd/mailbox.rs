@@ -1,0 +1,98 @@
+//! Where the completions of a queue wait, and an event loop for them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::link::TICK;
+use crate::bio::Done;
+use crate::error::Errno;
+use crate::sync::Mutex;
+
+/// Where the completions of one queue wait.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    done: Mutex<VecDeque<Done>>,
+    /// Signalled by other threads.
+    pub(super) event: OwnedFd,
+    is_signalled: AtomicBool,
+    /// Of a queue in an event loop.
+    pub(super) watch: OnceLock<Watch>,
+}
+
+/// The descriptors that an event loop waits for.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Of the socket, the event and the timer.
+    pub(super) epoll: OwnedFd,
+    /// A server that does not answer wakes nobody.
+    timer: OwnedFd,
+    ticks: AtomicBool,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (done, is_signalled) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Arc::new(Self { done, event, is_signalled, watch: OnceLock::new() }))
+    }
+
+    pub(super) fn pop(&self) -> Option<Done> {
+        self.done.lock().pop_front()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.done.lock().len()
+    }
+
+    pub(super) fn put(&self, done: Done) {
+        self.done.lock().push_back(done);
+    }
+
+    pub(super) fn signal(&self) {
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        // After that: a reader that comes between them leaves it for the next time.
+        self.is_signalled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn clear(&self) {
+        if self.is_signalled.swap(false, Ordering::Acquire) {
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        }
+    }
+
+    pub(super) fn watch(&self) -> Result<&Watch, Errno> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        for fd in [&self.event, &timer] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        Ok(self.watch.get_or_init(|| Watch { epoll, timer, ticks: AtomicBool::new(false) }))
+    }
+}
+
+impl Watch {
+    /// Wakes the event loop now and then while requests are in flight, so that it looks at the time.
+    pub(super) fn tick(&self, ticks: bool) {
+        let ticked = self.ticks.swap(ticks, Ordering::Relaxed);
+        if ticked {
+            let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        }
+        if ticked != ticks {
+            let never = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let time = if ticks { TICK } else { never };
+            let every = Itimerspec { it_interval: time, it_value: time };
+            let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &every);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or whatever else a server is for.
+//!
+//! A queue has a connection of its own where the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Elsewhere all queues
+//! share one, since a flush covers the writes of its own connection only.
+
+mod address;
+mod connection;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
+mod link;
+mod mailbox;
+#[cfg(feature = "tls")]
+mod pump;
+mod queue;
+mod recovery;
+mod retained;
+mod session;
+mod stream;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "without_tls.rs"]
+mod tls;
+mod wire;
+
+use std::fmt;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+pub use self::address::{Address, Server, Tls};
+use self::handshake::Export;
+use self::link::Link;
+use self::queue::{Client, Window};
+use self::session::{Fenced, Session};
+use self::wire::ExportFlags;
+use super::{AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions};
+use crate::bio::Dev;
+use crate::error::{Context, Errno, Error, ErrorKind, Result};
+use crate::sync::Mutex;
+use crate::units::DevOffset;
+
+/// The largest request. A larger one would hold up those after it.
+const MAX_REQUEST: u32 = 1 << 20;
+/// The smallest unit of requests: file systems have no smaller one.
+const SECTOR: u32 = 512;
+
+/// An export of an NBD server.
+pub struct Nbd {
+    session: Arc<Session>,
+    /// The link of all calls of [`Device`], and of all queues if the server allows one connection only.
+    link: Arc<Link>,
+    /// Clients of that link, for calls.
+    idle: Mutex<Vec<Client>>,
+    window: Window,
+    limits: Limits,
+    is_writable: bool,
+}
+
+impl fmt::Debug for Nbd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nbd").field("address", &self.session.address).finish_non_exhaustive()
+    }
+}
+
+impl Export {
+    /// The unit of requests.
+    fn unit(&self) -> u32 {
+        self.blocks.minimum.max(SECTOR)
+    }
+
+    /// The longest request in bytes, a multiple of the unit.
+    fn max_request(&self) -> usize {
+        let unit = self.unit();
+        (self.blocks.maximum.min(MAX_REQUEST).max(unit) / unit * unit) as usize
+    }
+
+    fn has(&self, flag: ExportFlags) -> bool {
+        self.flags.contains(flag)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            logical_block: self.unit(),
+            physical_block: self.blocks.preferred.clamp(self.unit(), 1 << 16),
+            dma_align: 4,
+            max_transfer: self.max_request() as u32,
+            fua: self.has(ExportFlags::SEND_FUA),
+            // A server may do so, and does not say.
+            through_flushes: true,
+            volatile_cache: self.has(ExportFlags::SEND_FLUSH),
+            // The kernel copies the data that are sent.
+            stable_writes: false,
+            nowait: true,
+            poll: false,
+            direct: true,
+            rereads: false,
+            atomic_write: 0,
+        }
+    }
+}
+
+impl Nbd {
+    /// Connects to an export.
+    ///
+    /// # Errors
+    /// `NotFound` without such an export; `ReadOnly` for one that takes no writes; `Unsupported` to write one without a flush, unless its address
+    /// allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
+    pub fn open(address: &Address, write: bool) -> Result<Self> {
+        let (session, socket) = Session::open(address)?;
+        let export = session.export;
+        let refused = |kind, what| Err(Error::new(kind, what).context(address));
+        if write && export.has(ExportFlags::READ_ONLY) {
+            return refused(ErrorKind::ReadOnly, "the server does not permit writing");
+        }
+        if write && !export.has(ExportFlags::SEND_FLUSH) && !address.without_flush {
+            let what = "the server has no flush, so nobody knows when data are durable: ?flush=none \
+                        in the address takes each answered write as durable";
+            return refused(ErrorKind::Unsupported, what);
+        }
+        let unit = u64::from(export.unit());
+        let size = export.size / unit * unit;
+        let link = Arc::new(Link::over(&session, socket));
+        Ok(Self {
+            session,
+            link,
+            idle: Mutex::default(),
+            window: Window { base: 0, size, whole: size },
+            limits: export.limits(),
+            is_writable: write,
+        })
+    }
+
+    /// The part of it from a byte on, of so many bytes, which lies within it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a part that is not within it, or that begins within a block of the server's.
+    pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
+        let unit = u64::from(self.limits.logical_block);
+        let is_within = base.checked_add(size).is_some_and(|end| end <= self.window.size);
+        if !is_within || !base.is_multiple_of(unit) {
+            let what = format!("the part at {base} of {size} bytes is no part of the export");
+            return Err(Error::invalid(what).context(&self.session.address));
+        }
+        self.window = Window { base, size, ..self.window };
+        self.idle = Mutex::default();
+        Ok(self)
+    }
+
+    /// Notes for its user, a line each.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = Vec::new();
+        if self.is_writable {
+            let address = &self.session.address;
+            notices.push(format!("{address}: NBD does not tell whether other programs write it"));
+            if !self.session.export.has(ExportFlags::SEND_FLUSH) {
+                notices.push(format!("{address}: no flush: answered writes count as durable"));
+            }
+        }
+        notices
+    }
+
+    /// The address of the export.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.session.address
+    }
+
+    fn client(&self, link: &Arc<Link>, depth: usize) -> Result<Client> {
+        let export = &self.session.export;
+        let client = Client::new(link, self.window, export, self.is_writable, depth);
+        client.map_err(|errno| Error::io(errno, "a queue").context(&self.session.address))
+    }
+
+    /// Runs a call on a client of the common link.
+    fn call<T>(
+        &self,
+        what: impl fmt::Display,
+        call: impl FnOnce(&mut Client) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let idle = self.idle.lock().pop();
+        let mut client = match idle {
+            Some(client) => client,
+            None => self.client(&self.link, 1)?,
+        };
+        let result = call(&mut client);
+        self.idle.lock().push(client);
+        result.map_err(|errno| {
+            let why = self.session.end().map(|why| format!(": {why}")).unwrap_or_default();
+            Error::io(errno, format!("{}: {what}{why}", self.session.address))
+        })
+    }
+
+    fn check(&self, at: DevOffset, len: u64) -> Result<()> {
+        let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.window.size);
+        let past = || Error::invalid(format!("{len} bytes at {} are past the end", at.0));
+        if is_within { Ok(()) } else { Err(past()).context(|| &self.session.address) }
+    }
+}
+
+impl Device for Nbd {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.window.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        self.check(at, buf.len() as u64)?;
+        let what = format_args!("read of {} bytes at {}", buf.len(), at.0);
+        self.call(what, |client| client.read_all(buf, at))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.check(at, len)?;
+        let what = format_args!("write of {len} bytes at {}", at.0);
+        self.call(what, |client| client.write_all(bufs, at, fua))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.call("flush", |client| client.flush_now(Dev::OWN))
+    }
+
+    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.check(at, len)?;
+        let what = format_args!("discard of {len} bytes at {}", at.0);
+        self.call(what, |client| client.trim(at, len))
+    }
+
+    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        self.check(at, len)?;
+        let what = format_args!("zeros of {len} bytes at {}", at.0);
+        self.call(what, |client| client.write_zeroes(at, len))
+    }
+
+    fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
+        *self.session.fence.lock() = fence.map(|fence| {
+            let (at, len) = fence.place();
+            Fenced { at: self.window.base + at.0, len, fence }
+        });
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+        let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
+        let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
+        // A server may limit its clients, or be away just now: the common link does as well.
+        let link = own.unwrap_or_else(|| Arc::clone(&self.link));
+        Ok(AnyQueue::Other(OtherQueue::new(self.client(&link, options.slots())?)))
+    }
+}

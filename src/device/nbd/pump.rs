@@ -1,0 +1,290 @@
+//! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets; all other code uses the other end as it uses a
+//! server's socket.
+//!
+//! So data that were decrypted are always in a socket, never only in the memory of the TLS library, where `poll` of a user's event loop would not
+//! see them. Both directions have bounded buffers: nothing more is received in one direction before all of it has been sent on.
+//!
+//! When one side ends, the other one does. Only replies that came before the server's end are still delivered, and only requests that came before
+//! our own end are still sent, for a moment. After [`Socket::shutdown`] nothing is.
+
+use std::io::{self, BufRead as _, IoSlice, IoSliceMut, Write as _};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustls::ClientConnection;
+
+use super::stream::{Ending, LINGER, Socket, Stream as _};
+use super::tls::{Unwaiting, closed, explained};
+
+/// Bytes that are received at once, in each direction.
+const BUFFER: usize = 128 << 10;
+
+/// The reason for the end: `None` if we end it, or the server does in its order.
+type End = Option<io::Error>;
+type Flow = ControlFlow<End>;
+
+pub(super) struct Pump {
+    session: ClientConnection,
+    server: Socket,
+    /// The end that is not ours.
+    user: Socket,
+    ending: Arc<Ending>,
+    /// For errors.
+    place: String,
+    /// The server has asked for a certificate that we do not have.
+    lacks: Arc<AtomicBool>,
+    /// It has said something over TLS.
+    has_heard: bool,
+    buffer: Box<[u8]>,
+    /// Decrypted, and taken by the user up to `taken`.
+    plain: Vec<u8>,
+    taken: usize,
+    /// The server has ended: the rest is delivered.
+    end: Option<End>,
+}
+
+impl Pump {
+    /// Starts the thread. Gives back the user's end.
+    pub(super) fn start(
+        session: ClientConnection,
+        server: Socket,
+        place: String,
+        lacks: Arc<AtomicBool>,
+    ) -> io::Result<Socket> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let ending = Arc::new(Ending::default());
+        let ours = Socket::of(ours, Some(Arc::clone(&ending)))?;
+        let mut pump = Self {
+            session,
+            server,
+            user: Socket::of(theirs, None)?,
+            ending,
+            place,
+            lacks,
+            has_heard: false,
+            buffer: vec![0; BUFFER].into(),
+            plain: Vec::new(),
+            taken: 0,
+            end: None,
+        };
+        // All that is written to it is sent before more is taken.
+        pump.session.set_buffer_limit(None);
+        std::thread::Builder::new().name("ironmap-tls".to_owned()).spawn(move || pump.run())?;
+        Ok(ours)
+    }
+
+    fn run(mut self) {
+        let ControlFlow::Break(end) = self.pump() else { return };
+        if let Some(error) = end {
+            let _ = self.ending.cause.set((error.kind(), error.to_string()));
+        }
+        // The reason is there before its user can see the end.
+        self.user.shutdown();
+        self.server.shutdown();
+    }
+
+    fn pump(&mut self) -> Flow {
+        // The end of the handshake may have come with more.
+        self.decrypt(0);
+        loop {
+            let is_empty = self.taken == self.plain.len();
+            if is_empty && let Some(end) = self.end.take() {
+                return ControlFlow::Break(end);
+            }
+            let receives = is_empty && self.end.is_none();
+            let (sends, ended) = (self.session.wants_write(), self.end.is_some());
+            let takes = !sends && !ended;
+            let flags = |reads, writes| {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, reads);
+                flags.set(PollFlags::OUT, writes);
+                flags
+            };
+            let mut fds = [
+                PollFd::new(&self.user, flags(takes, !is_empty)),
+                PollFd::new(&self.server, flags(receives, sends && !ended)),
+            ];
+            // A socket from which nothing is awaited would report its end for ever.
+            let count = if receives || (sends && !ended) { 2 } else { 1 };
+            match poll(&mut fds[..count], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return ControlFlow::Break(Some(error.into())),
+            }
+            let [user, server] = fds.map(|fd| fd.revents());
+            if self.ending.is_given_up.load(Ordering::Acquire) {
+                return ControlFlow::Break(None);
+            }
+            if receives && !(server - PollFlags::OUT).is_empty() {
+                self.receive();
+            }
+            self.deliver()?;
+            if user.contains(PollFlags::IN) && takes {
+                self.take()?;
+            } else if user.intersects(PollFlags::HUP | PollFlags::ERR) {
+                return self.linger();
+            }
+            if self.end.is_none() {
+                self.send();
+            }
+        }
+    }
+
+    /// Receives from the server once, and decrypts that.
+    fn receive(&mut self) {
+        match self.server.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
+            // Without the end of TLS: the connection was cut.
+            Ok(0) => self.end_with_io(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.decrypt(count),
+            Err(error) if is_nothing(&error) => {}
+            Err(error) => self.end_with_io(error),
+        }
+    }
+
+    /// Decrypts so many bytes of the buffer.
+    fn decrypt(&mut self, count: usize) {
+        if self.taken == self.plain.len() {
+            self.plain.clear();
+            self.taken = 0;
+        }
+        let mut bytes = &self.buffer[..count];
+        loop {
+            let state = self.session.process_new_packets();
+            let mut reader = self.session.reader();
+            while let Ok(chunk @ [_, ..]) = reader.fill_buf() {
+                self.plain.extend_from_slice(chunk);
+                let len = chunk.len();
+                reader.consume(len);
+                self.has_heard = true;
+            }
+            match state {
+                Ok(state) if state.peer_has_closed() => {
+                    let is_refused = !self.has_heard && self.lacks.load(Ordering::Relaxed);
+                    self.end = Some(is_refused.then(|| closed(&self.place, &self.lacks)));
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    // The alert that says so to the server.
+                    let _ = self.session.write_tls(&mut Unwaiting(&self.server));
+                    self.end = Some(Some(explained(&self.place, &error)));
+                    return;
+                }
+            }
+            if bytes.is_empty() {
+                return;
+            }
+            if let Err(error) = self.session.read_tls(&mut bytes) {
+                self.end = Some(Some(error));
+                return;
+            }
+        }
+    }
+
+    /// The server's side is lost, if it has not ended before.
+    fn end_with_io(&mut self, error: io::Error) {
+        let error = match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => {
+                if self.has_heard {
+                    let what = format!("{}: the connection was cut", self.place);
+                    io::Error::new(io::ErrorKind::ConnectionAborted, what)
+                } else {
+                    closed(&self.place, &self.lacks)
+                }
+            }
+            _ => error,
+        };
+        self.end.get_or_insert(Some(error));
+    }
+
+    /// Sends as much as the user's socket takes.
+    fn deliver(&mut self) -> Flow {
+        while let rest @ [_, ..] = &self.plain[self.taken..] {
+            match self.user.send(&[IoSlice::new(rest)]) {
+                Ok(count) => self.taken += count,
+                Err(error) if is_nothing(&error) => break,
+                // Nobody is there any more; requests may still be.
+                Err(_) => return self.linger(),
+            }
+        }
+        Flow::Continue(())
+    }
+
+    /// Takes requests of the user's once, and encrypts them.
+    fn take(&mut self) -> Flow {
+        match self.user.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
+            Ok(0) => self.linger(),
+            Ok(count) => match self.session.writer().write_all(&self.buffer[..count]) {
+                Ok(()) => Flow::Continue(()),
+                Err(error) => Flow::Break(Some(error)),
+            },
+            Err(error) if is_nothing(&error) => Flow::Continue(()),
+            Err(_) => self.linger(),
+        }
+    }
+
+    /// Sends as much as the server takes.
+    fn send(&mut self) {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Unwaiting(&self.server)) {
+                Ok(_) => {}
+                Err(error) if is_nothing(&error) => return,
+                Err(error) => {
+                    // The server's last words have its reason.
+                    while self.end.is_none() && self.plain.len() < BUFFER {
+                        let before = self.plain.len();
+                        self.receive();
+                        if self.plain.len() == before {
+                            break;
+                        }
+                    }
+                    self.end_with_io(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The user has left. All that it has said is sent, and the end of TLS, for a moment.
+    fn linger(&mut self) -> Flow {
+        let until = Instant::now() + LINGER;
+        let mut has_ended = false;
+        while self.end.is_none() && !self.ending.is_given_up.load(Ordering::Acquire) {
+            self.send();
+            if !self.session.wants_write() {
+                if has_ended {
+                    break;
+                }
+                let taken = self.user.receive(&mut [IoSliceMut::new(&mut self.buffer)], false);
+                match taken {
+                    Ok(count @ 1..) => {
+                        let _ = self.session.writer().write_all(&self.buffer[..count]);
+                    }
+                    _ => {
+                        has_ended = true;
+                        self.session.send_close_notify();
+                    }
+                }
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let _ = poll(&mut [PollFd::new(&self.server, PollFlags::OUT)], Some(&left));
+        }
+        Flow::Break(None)
+    }
+}
+
+/// Whether a call would have had to wait.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,394 @@
+//! One thread's requests to an export.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use super::connection::Request;
+use super::handshake::Export;
+use super::link::Link;
+use super::mailbox::Mailbox;
+use super::wire::{Command, ExportFlags, FAST_ZERO, FUA};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
+use crate::device::uring::Attached;
+use crate::device::{DeviceQueue, Drained, LentPart};
+use crate::error::Errno;
+use crate::units::DevOffset;
+
+/// The most zeros of a request: all that the server has a fast way for, and what it can write well within the time-out.
+const FAST_ZEROS: u64 = 1 << 30;
+const SLOW_ZEROS: u64 = 8 << 20;
+
+/// The part of the export that is used, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) base: u64,
+    pub(super) size: u64,
+    /// The size of the export, in whole units.
+    pub(super) whole: u64,
+}
+
+/// A queue over a link, which may have others.
+pub(super) struct Client {
+    link: Arc<Link>,
+    /// Of queued requests.
+    mailbox: Arc<Mailbox>,
+    /// Of requests that a call waits for.
+    at_once: Arc<Mailbox>,
+    window: Window,
+    unit: u64,
+    max: usize,
+    flags: ExportFlags,
+    is_writable: bool,
+    depth: usize,
+    in_flight: usize,
+    /// The memory of calls, whose callers only lend theirs.
+    scratch: Option<Buffer>,
+}
+
+impl Client {
+    pub(super) fn new(
+        link: &Arc<Link>,
+        window: Window,
+        export: &Export,
+        is_writable: bool,
+        depth: usize,
+    ) -> Result<Self, Errno> {
+        Ok(Self {
+            link: Arc::clone(link),
+            mailbox: Mailbox::new()?,
+            at_once: Mailbox::new()?,
+            window,
+            unit: u64::from(export.unit()),
+            max: export.max_request(),
+            flags: export.flags,
+            is_writable,
+            depth,
+            in_flight: 0,
+            scratch: None,
+        })
+    }
+
+    /// The request of an operation. `Err` for one that is complete already.
+    fn request(
+        &self,
+        op: BioOp,
+        flags: BioFlags,
+        at: DevOffset,
+        memory: Memory,
+    ) -> Result<Request, (Memory, Result<usize, Errno>)> {
+        let len = memory.len();
+        let end = at.0.checked_add(len as u64);
+        let command = match op {
+            BioOp::Flush if self.flags.contains(ExportFlags::SEND_FLUSH) => {
+                return Ok(Request { memory, ..Request::without_data(Command::Flush) });
+            }
+            BioOp::Flush => return Err((memory, Ok(0))),
+            BioOp::Write if !self.is_writable => return Err((memory, Err(Errno::EBADF))),
+            _ if flags.contains(BioFlags::ATOMIC) => return Err((memory, Err(Errno::EOPNOTSUPP))),
+            BioOp::Read => Command::Read,
+            BioOp::Write => Command::Write,
+        };
+        // The last unit of a part may reach into the next part: it can be read.
+        let end = match command {
+            Command::Write => end.filter(|end| *end <= self.window.size),
+            _ => end,
+        };
+        let end = end.and_then(|end| end.checked_add(self.window.base));
+        let is_whole = at.0.is_multiple_of(self.unit) && (len as u64).is_multiple_of(self.unit);
+        if len == 0 || len > self.max || !is_whole || end.is_none_or(|end| end > self.window.whole)
+        {
+            return Err((memory, Err(Errno::EINVAL)));
+        }
+        let is_durable = command == Command::Write && flags.contains(BioFlags::DSYNC);
+        let has = |flag| is_durable && self.flags.contains(flag);
+        Ok(Request {
+            command,
+            flags: if has(ExportFlags::SEND_FUA) { FUA } else { 0 },
+            at: self.window.base + at.0,
+            len: len as u32,
+            flush_after: !has(ExportFlags::SEND_FUA) && has(ExportFlags::SEND_FLUSH),
+            memory,
+        })
+    }
+
+    /// Carries a request out, and waits for it.
+    fn call(&mut self, request: Request) -> (Memory, Result<(), Errno>) {
+        let attached = Attached::of_call();
+        self.link.submit(request, attached, &self.at_once);
+        loop {
+            if let Some(Done { bio, result }) = self.at_once.pop() {
+                return (bio.memory, result.map(drop));
+            }
+            self.link.wait(&self.at_once);
+        }
+    }
+
+    fn scratch(&mut self, len: usize) -> Result<Buffer, Errno> {
+        match self.scratch.take().filter(|buffer| buffer.len() == len) {
+            Some(buffer) => Ok(buffer),
+            None => Buffer::aligned(len).map_err(|_| Errno::ENOMEM),
+        }
+    }
+
+    /// Carries out an operation on lent memory by way of our own.
+    fn transfer(
+        &mut self,
+        op: BioOp,
+        len: usize,
+        at: DevOffset,
+        flags: BioFlags,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Buffer, Errno> {
+        let mut buffer = self.scratch(len)?;
+        fill(&mut buffer);
+        let done = match self.request(op, flags, at, Memory::Flat(buffer)) {
+            Ok(request) => self.call(request),
+            Err((memory, result)) => (memory, result.map(drop)),
+        };
+        let (Memory::Flat(buffer), result) = done else { return Err(Errno::EIO) };
+        result.map(|()| buffer)
+    }
+
+    /// Fills `buf` from `at`, at any alignment.
+    pub(super) fn read_all(&mut self, buf: &mut [u8], at: DevOffset) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < buf.len() {
+            let from = at.0 + done as u64;
+            let skip = (from % self.unit) as usize;
+            let start = from - skip as u64;
+            let wanted = (skip + buf.len() - done).next_multiple_of(self.unit as usize);
+            let len = wanted.min(self.max);
+            let flags = BioFlags::empty();
+            let read = self.transfer(BioOp::Read, len, DevOffset(start), flags, |_| ())?;
+            let count = (len - skip).min(buf.len() - done);
+            buf[done..done + count].copy_from_slice(&read[skip..skip + count]);
+            self.scratch = Some(read);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bufs`.
+    pub(super) fn write_all(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+    ) -> Result<(), Errno> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut bytes = bufs.iter().map(|buf| &**buf);
+        let mut done = 0;
+        // All but the last part may be durable later, if one flush covers them.
+        let many = len > self.max;
+        let flags = if fua && !many { BioFlags::DSYNC } else { BioFlags::empty() };
+        let mut part: &[u8] = &[];
+        while done < len {
+            let count = (len - done).min(self.max);
+            let at = DevOffset(at.0 + done as u64);
+            let written = self.transfer(BioOp::Write, count, at, flags, |buffer| {
+                let mut filled = 0;
+                while filled < count {
+                    if part.is_empty() {
+                        part = bytes.next().unwrap_or_default();
+                    }
+                    let (now, later) = part.split_at(part.len().min(count - filled));
+                    buffer[filled..filled + now.len()].copy_from_slice(now);
+                    (part, filled) = (later, filled + now.len());
+                }
+            })?;
+            self.scratch = Some(written);
+            done += count;
+        }
+        if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
+    }
+
+    /// Discards the content of a range.
+    pub(super) fn trim(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
+        if !self.is_writable {
+            return Err(Errno::EBADF);
+        }
+        if !self.flags.contains(ExportFlags::SEND_TRIM) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
+        let mut from = start;
+        while from < end {
+            // Lengths of 32 bits, and of those whole units.
+            let count = (end - from).min(1 << 30);
+            let (at, len) = (self.window.base + from, count as u32);
+            self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
+            from += count;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros. They are durable at once: the session keeps no copy of them for a server that restarts.
+    pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
+        if !self.is_writable {
+            return Err(Errno::EBADF);
+        }
+        let has = |flag| self.flags.contains(flag);
+        let durable = match (has(ExportFlags::SEND_FUA), has(ExportFlags::SEND_FLUSH)) {
+            (true, _) => FUA,
+            (false, false) => 0,
+            (false, true) => return Err(Errno::EOPNOTSUPP),
+        };
+        if !has(ExportFlags::SEND_WRITE_ZEROES) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !at.0.is_multiple_of(self.unit) || !len.is_multiple_of(self.unit) {
+            return Err(Errno::EINVAL);
+        }
+        let (mut from, end) = (at.0, at.0 + len);
+        let mut fast = if has(ExportFlags::SEND_FAST_ZERO) { FAST_ZERO } else { 0 };
+        while from < end {
+            let count = (end - from).min(if fast == 0 { SLOW_ZEROS } else { FAST_ZEROS });
+            let (at, flags) = (self.window.base + from, durable | fast);
+            let nothing = Request::without_data(Command::WriteZeroes);
+            match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
+                Ok(()) => from += count,
+                Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
+                // The caller writes zeros.
+                Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceQueue for Client {
+    fn read_now(
+        &mut self,
+        _dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let len = buf
+            .len()
+            .min(usize::try_from(self.window.size.saturating_sub(at.0)).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Ok(0);
+        }
+        // The last unit of a part is read as a whole.
+        let is_cut = len < buf.len();
+        let whole = if is_cut { len.next_multiple_of(self.unit as usize) } else { len };
+        let read = self.transfer(BioOp::Read, whole, at, flags, |_| ())?;
+        buf[..len].copy_from_slice(&read[..len]);
+        self.scratch = Some(read);
+        Ok(len)
+    }
+
+    fn read_parts_now(&mut self, _dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        for part in parts {
+            let len = part.len();
+            part.result = self.transfer(BioOp::Read, len, part.at, flags, |_| ()).map(|read| {
+                let mut rest = &read[..];
+                for buf in &mut part.bufs {
+                    let (now, later) = rest.split_at(buf.len());
+                    buf.copy_from_slice(now);
+                    rest = later;
+                }
+                self.scratch = Some(read);
+                len
+            });
+        }
+    }
+
+    fn write_now(
+        &mut self,
+        _dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let written = self.transfer(BioOp::Write, len, at, flags, |buffer| {
+            let mut rest = buffer;
+            for buf in bufs {
+                let (now, later) = rest.split_at_mut(buf.len());
+                now.copy_from_slice(buf);
+                rest = later;
+            }
+        })?;
+        self.scratch = Some(written);
+        Ok(len)
+    }
+
+    fn flush_now(&mut self, _dev: Dev) -> Result<(), Errno> {
+        let memory = Memory::Vectored(Vec::new());
+        match self.request(BioOp::Flush, BioFlags::empty(), DevOffset(0), memory) {
+            Ok(request) => self.call(request).1,
+            Err((_, result)) => result.map(drop),
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.depth - self.in_flight
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+        if self.room() == 0 {
+            return Err(bio);
+        }
+        self.in_flight += 1;
+        let (op, flags, at) = (bio.op, bio.flags, bio.at);
+        let (attached, memory) = Attached::split(bio);
+        match self.request(op, flags, at, memory) {
+            Ok(request) => self.link.submit(request, attached, &self.mailbox),
+            Err((memory, result)) => self.mailbox.put(Done { bio: attached.join(memory), result }),
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Errno> {
+        self.link.drive(&self.mailbox);
+        Ok(())
+    }
+
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        let min = min.min(self.in_flight);
+        while self.mailbox.len() < min {
+            self.link.wait(&self.mailbox);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Drained {
+        let _ = self.wait(self.in_flight);
+        while self.pop().is_some() {}
+        Drained::Ended
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        let done = self.mailbox.pop()?;
+        self.in_flight -= 1;
+        Some(done)
+    }
+
+    fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
+        self.link.readiness(&self.mailbox)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+impl Attached {
+    /// Of a request whose caller waits for it.
+    pub(super) fn of_call() -> Self {
+        let end = BioEnd::Part { request: 0, part: 0 };
+        let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));
+        let bio =
+            Bio { op: BioOp::Flush, flags: BioFlags::empty(), dev: Dev::OWN, at, memory, end };
+        Self::split(bio).0
+    }
+}

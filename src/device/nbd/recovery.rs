@@ -1,0 +1,247 @@
+//! The recovery of a link: from a lost connection, and from a server that does not answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::connection::{Answered, Connection, Request};
+use super::link::{ETIMEDOUT, Joined, Link, State, Tag, complete};
+use super::retained::Retained;
+use super::session::{ATTEMPT, Fenced};
+use super::stream::Socket;
+use super::wire::{Command, ExportFlags, FUA};
+use crate::bio::{Buffer, Memory};
+use crate::error::{Errno, Error};
+
+/// Kept data are sent again in requests of this size, so many at a time.
+const AGAIN: usize = 256 << 10;
+const AGAIN_AT_ONCE: usize = 16;
+/// The first pause between two attempts to connect, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+/// How often the ages of all requests are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Link {
+    /// After half of the time-out perhaps another connection is answered. But a server that only stalls carries out the writes of an old connection
+    /// later, over newer data that it has answered meanwhile: a connection with such writes is not given up, neither for its own silence nor for that
+    /// of another one. Says whether to look again at once.
+    pub(super) fn bear_silence(&self, state: &mut State) -> bool {
+        let timeout = self.session.address.timeout;
+        let (silence, why) = (state.heard.elapsed(), "the server does not answer");
+        let changes = match &self.common {
+            Some(_) => state.connection.as_ref().is_some_and(Connection::has_changes),
+            // All others are lost with this one.
+            None => self.session.changes.load(Ordering::Acquire) > 0,
+        };
+        if silence < if changes { timeout } else { timeout / 2 } {
+            return false;
+        }
+        if changes {
+            self.session.shared.lock().end(ETIMEDOUT, why);
+        }
+        match &self.common {
+            Some(_) => self.reconnect(state),
+            None => self.recover(state, Some(&why)),
+        }
+        true
+    }
+
+    /// Ends the session if a request has waited too long while others were answered.
+    pub(super) fn look(&self, state: &mut State) {
+        if state.heard.duration_since(state.looked) < LOOK {
+            return;
+        }
+        state.looked = state.heard;
+        let Some(connection) = &state.connection else { return };
+        let oldest = connection.tags().map(|tag| tag.since).min();
+        if oldest.is_some_and(|since| since.elapsed() > self.session.address.timeout) {
+            self.session.shared.lock().end(ETIMEDOUT, "the server does not answer a request");
+            self.recover(state, None);
+        }
+    }
+
+    /// Gives up all connections, and connects again.
+    #[cold]
+    pub(super) fn recover(&self, state: &mut State, why: Option<&dyn fmt::Display>) {
+        self.lose(state.generation, why);
+        self.reconnect(state);
+    }
+
+    /// Connects again, and sends kept data and unanswered requests again. After the time-out the session ends.
+    #[cold]
+    fn reconnect(&self, state: &mut State) {
+        let Some(connection) = state.connection.take() else { return };
+        // The pump of one with TLS sends nothing of it any more.
+        connection.stream().shutdown();
+        let unanswered = connection.into_unanswered();
+        let oldest = unanswered.iter().map(|(_, tag)| tag.since).min();
+        let since = oldest.unwrap_or_else(Instant::now);
+        let deadline = since + self.session.address.timeout;
+        let connected = loop {
+            if let Some(errno) = self.session.shared.lock().ended {
+                break Err(errno);
+            }
+            // Each connection may be lost again by the same request.
+            if Instant::now() >= deadline {
+                break Err(ETIMEDOUT);
+            }
+            std::thread::sleep(state.pause);
+            state.pause = (state.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+            let until = deadline.min(Instant::now() + ATTEMPT);
+            let again = match &self.common {
+                Some(common) => common.join(since, until).map_err(|error| self.failed(&error)),
+                None => self.restore(until, deadline).map(Some),
+            };
+            match again {
+                Ok(Some(joined)) => break Ok(joined),
+                Err((errno, true)) => break Err(errno),
+                Ok(None) | Err((_, false)) => {}
+            }
+        };
+        match connected {
+            Ok((connection, generation)) => {
+                (state.generation, state.is_full) = (generation, false);
+                state.connection = Some(connection);
+                state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
+                state.each_watch(|epoll, socket, data, flags| {
+                    let _ = epoll::add(epoll, socket, data, flags);
+                });
+                for (request, tag) in unanswered {
+                    self.push(state, request, tag);
+                }
+                state.heard = Instant::now();
+            }
+            Err(errno) => {
+                self.session.shared.lock().ended.get_or_insert(errno);
+                for (request, tag) in unanswered {
+                    complete(request, tag, Err(errno), None);
+                }
+            }
+        }
+    }
+
+    /// A connection of this generation is lost, and with it all others.
+    fn lose(&self, generation: u64, why: Option<&dyn fmt::Display>) {
+        let mut shared = self.session.shared.lock();
+        if generation == shared.generation {
+            shared.generation += 1;
+            self.session.generation.store(shared.generation, Ordering::Release);
+            // A server that ends in its order waits until all of its clients are gone, also those of idle threads.
+            for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
+                socket.shutdown();
+            }
+        }
+        if let Some(why) = why.filter(|_| shared.ended.is_none()) {
+            shared.why = Some(why.to_string());
+        }
+    }
+
+    /// The errno of an attempt to connect that failed, and whether more attempts have no use: a server that starts may refuse anything.
+    fn failed(&self, error: &Error) -> (Errno, bool) {
+        let mut shared = self.session.shared.lock();
+        if shared.ended.is_none() {
+            shared.why = Some(error.to_string());
+        }
+        (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
+    }
+
+    /// One attempt of the common link to connect and to send kept data again. Its error says whether more attempts have no use.
+    fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
+        let connected = self.session.connect(until);
+        let mut connection = connected.map_err(|error| self.failed(&error))?;
+        let fence = self.session.fence.lock().clone();
+        if let Some(fence) = fence {
+            self.confirm(&mut connection, &fence, deadline)?;
+        }
+        let mut shared = self.session.shared.lock();
+        let max = self.session.export.max_request();
+        restore(&mut connection, &shared.retained, max, deadline)?;
+        shared.add(connection.stream());
+        Ok((connection, shared.generation))
+    }
+}
+
+impl Link {
+    /// Makes sure that the device is still ours, before anything is written to it again: while the connection was lost, another node may have
+    /// taken it.
+    fn confirm(
+        &self,
+        connection: &mut Connection<Arc<Socket>, Tag>,
+        fence: &Fenced,
+        deadline: Instant,
+    ) -> Result<(), (Errno, bool)> {
+        let Fenced { at, len, fence } = fence;
+        let block = Memory::Flat(Buffer::from(vec![0; *len]));
+        let nothing = Request::without_data(Command::Read);
+        let read = Request { at: *at, len: *len as u32, memory: block, ..nothing };
+        let Memory::Flat(mut block) = answer(connection, read, deadline)? else {
+            return Err((Errno::EIO, false));
+        };
+        fence.confirm(&mut block).map_err(|error| {
+            self.session.shared.lock().end(error.errno(), &error.to_string());
+            (error.errno(), true)
+        })?;
+        let has = |flag| self.session.export.flags.contains(flag);
+        let flags = if has(ExportFlags::SEND_FUA) { FUA } else { 0 };
+        let nothing = Request::without_data(Command::Write);
+        let memory = Memory::Flat(block);
+        let write = Request { at: *at, len: *len as u32, flags, memory, ..nothing };
+        answer(connection, write, deadline)?;
+        if flags == 0 && has(ExportFlags::SEND_FLUSH) {
+            answer(connection, Request::without_data(Command::Flush), deadline)?;
+        }
+        Ok(())
+    }
+}
+
+/// Carries out one request on a connection that has no other, and gives back its memory.
+fn answer(
+    connection: &mut Connection<Arc<Socket>, Tag>,
+    request: Request,
+    deadline: Instant,
+) -> Result<Memory, (Errno, bool)> {
+    connection.push(request, Tag::of(None));
+    loop {
+        let sent = connection.send().and_then(|()| connection.receive(true));
+        sent.map_err(|_| (Errno::EIO, false))?;
+        if let Some(Answered { request, result, .. }) = connection.pop() {
+            return result.map(|()| request.memory).map_err(|errno| (errno, false));
+        }
+        if Instant::now() >= deadline {
+            return Err((ETIMEDOUT, false));
+        }
+    }
+}
+
+/// Sends kept data to a server that may have lost them.
+fn restore(
+    connection: &mut Connection<Arc<Socket>, Tag>,
+    retained: &Retained,
+    max: usize,
+    deadline: Instant,
+) -> Result<(), (Errno, bool)> {
+    let mut parts = retained.parts(AGAIN.min(max)).peekable();
+    while parts.peek().is_some() || connection.in_flight() > 0 {
+        while connection.in_flight() < AGAIN_AT_ONCE
+            && let Some((at, data)) = parts.next()
+        {
+            let memory = Memory::Flat(Buffer::from(data.to_vec()));
+            let len = data.len() as u32;
+            let nothing = Request::without_data(Command::Write);
+            connection.push(Request { at, len, memory, ..nothing }, Tag::of(None));
+        }
+        let sent = connection.send().and_then(|()| connection.receive(true));
+        sent.map_err(|_| (Errno::EIO, false))?;
+        while let Some(Answered { result, .. }) = connection.pop() {
+            // Acknowledged data are lost.
+            result.map_err(|errno| (errno, true))?;
+        }
+        if Instant::now() >= deadline {
+            return Err((ETIMEDOUT, false));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Written data that no flush covers yet. A server that restarts may have lost them: its successor is sent them again.
+
+use std::collections::BTreeMap;
+
+use crate::bio::Memory;
+
+/// The newest data of each range that was written since the last flush. Ranges do not overlap.
+#[derive(Debug, Default)]
+pub(super) struct Retained {
+    pieces: BTreeMap<u64, Piece>,
+    bytes: usize,
+    /// The flushes that were sent.
+    flushes: u64,
+}
+
+#[derive(Debug)]
+struct Piece {
+    data: Vec<u8>,
+    /// The flushes that had been sent when the write was answered: the next one covers it.
+    after: u64,
+}
+
+impl Retained {
+    /// The memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps the data of a write that was answered.
+    pub(super) fn keep(&mut self, at: u64, memory: &Memory) {
+        let mut data = Vec::with_capacity(memory.len());
+        memory.buffers().iter().for_each(|buffer| data.extend_from_slice(buffer));
+        self.forget(at, data.len() as u64);
+        self.insert(at, data, self.flushes);
+    }
+
+    /// Forgets a range: its newer data are durable, or it was discarded.
+    pub(super) fn forget(&mut self, at: u64, len: u64) {
+        let end = at.saturating_add(len);
+        // The last piece that begins before the end may reach into the range, and so may those before it.
+        while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
+            let stop = start + piece.data.len() as u64;
+            if stop <= at {
+                return;
+            }
+            let after = piece.after;
+            let Some(Piece { mut data, .. }) = self.pieces.remove(&start) else { return };
+            self.bytes -= data.len();
+            if stop > end {
+                self.insert(end, data[(end - start) as usize..].to_vec(), after);
+            }
+            if start < at {
+                data.truncate((at - start) as usize);
+                // Its bytes are counted, and not its capacity.
+                data.shrink_to_fit();
+                self.insert(start, data, after);
+            }
+        }
+    }
+
+    fn insert(&mut self, at: u64, data: Vec<u8>, after: u64) {
+        self.bytes += data.len();
+        self.pieces.insert(at, Piece { data, after });
+    }
+
+    /// A flush is sent: its number.
+    pub(super) fn begin_flush(&mut self) -> u64 {
+        self.flushes += 1;
+        self.flushes
+    }
+
+    /// The flush of this number has succeeded.
+    pub(super) fn end_flush(&mut self, number: u64) {
+        self.pieces.retain(|_, piece| piece.after >= number);
+        self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
+    }
+
+    /// All pieces, in parts of at most `max` bytes.
+    pub(super) fn parts(&self, max: usize) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pieces.iter().flat_map(move |(at, piece)| {
+            piece.data.chunks(max).scan(*at, |at, part| {
+                let start = *at;
+                *at += part.len() as u64;
+                Some((start, part))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::Buffer;
+
+    /// Beside a model that has a byte and a number for each position.
+    #[test]
+    fn the_newest_data_of_each_range_are_kept() {
+        let mut seed = 0x2545_F491_4F6C_DD1D_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        for _ in 0..200 {
+            let mut kept = Retained::default();
+            let mut model: BTreeMap<u64, (u8, u64)> = BTreeMap::new();
+            let mut flushes = 0;
+            for step in 0..40u8 {
+                let (at, len) = (random(64), 1 + random(16));
+                match random(6) {
+                    0 => {
+                        kept.forget(at, len);
+                        model.retain(|byte, _| !(at..at + len).contains(byte));
+                    }
+                    1 => {
+                        flushes = kept.begin_flush();
+                    }
+                    2 => {
+                        kept.end_flush(flushes);
+                        model.retain(|_, (_, after)| *after >= flushes);
+                    }
+                    _ => {
+                        let data = vec![step; len as usize];
+                        kept.keep(at, &Memory::Flat(Buffer::from(data)));
+                        model.extend((at..at + len).map(|byte| (byte, (step, flushes))));
+                    }
+                }
+                let found: Vec<_> =
+                    kept.parts(5).flat_map(|(at, part)| (at..).zip(part.iter().copied())).collect();
+                let expected: Vec<_> = model.iter().map(|(at, (byte, _))| (*at, *byte)).collect();
+                assert_eq!(found, expected);
+                assert_eq!(kept.bytes(), model.len());
+            }
+        }
+    }
+
+    /// The memory of data that newer ones replace is given back.
+    #[test]
+    fn what_is_kept_takes_no_more_memory_than_is_counted() {
+        let mut kept = Retained::default();
+        for number in 0..200 {
+            kept.keep(number * 4096, &Memory::Flat(Buffer::from(vec![1; 1 << 20])));
+        }
+        let taken: usize = kept.pieces.values().map(|piece| piece.data.capacity()).sum();
+        assert!(taken <= kept.bytes() + (1 << 20), "{taken} bytes for {}", kept.bytes());
+    }
+}

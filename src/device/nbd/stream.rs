@@ -1,0 +1,201 @@
+//! A socket to a server.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, shutdown, socket_with,
+};
+
+use super::Server;
+
+/// How long one call waits before its caller looks at the time.
+const TICK: Duration = Duration::from_millis(500);
+/// A socket's buffer for data that the server has not taken yet: larger requests need fewer calls.
+const SEND_BUFFER: usize = 1 << 20;
+/// How long the last messages of a connection with TLS may take, when it is dropped.
+pub(super) const LINGER: Duration = Duration::from_millis(500);
+
+/// A connected stream of bytes.
+pub(super) trait Stream {
+    /// Sends without waiting: the number of bytes taken.
+    fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Receives; 0 is the end. With `wait` it waits a moment for the first byte.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing.
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
+}
+
+/// A socket: of a server, or our end of a pair whose other end a [pump](super::tls) has.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    pump: Option<Arc<Ending>>,
+}
+
+/// How a connection with TLS ends, as its two users tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// We have given it up: nothing more is to be sent.
+    pub(super) is_given_up: AtomicBool,
+    /// The pump's reason, if it is not the server's regular end.
+    pub(super) cause: OnceLock<(io::ErrorKind, String)>,
+}
+
+impl Socket {
+    /// Connects to a server.
+    pub(super) fn connect(server: &Server, until: Instant) -> io::Result<Self> {
+        let fd = match server {
+            Server::Tcp(host, port) => tcp(host, *port, until)?,
+            Server::Unix(path) => unix(path)?,
+        };
+        Self::of(fd, None)
+    }
+
+    /// A connected socket, and the ending of its pump if it has one.
+    pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
+        set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
+        set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
+        // Only a wish: the system may have a lower limit.
+        let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
+        Ok(Self { fd, pump })
+    }
+
+    /// Sends all, and waits as long as it takes.
+    pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            in_time(until)?;
+            let sent = sendmsg(
+                &self.fd,
+                &[IoSlice::new(bytes)],
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL,
+            );
+            match self.explained(sent.map_err(io::Error::from), false) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(error) => go_on(error.kind()).ok_or(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it for all who use it.
+    pub(super) fn shutdown(&self) {
+        if let Some(pump) = &self.pump {
+            pump.is_given_up.store(true, Ordering::Release);
+        }
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
+    /// The result of a call, with the pump's reason in the place of an end: an error, or where a call `receives`, nothing.
+    fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
+        let has_ended = match &result {
+            Ok(count) => receives && *count == 0,
+            Err(error) => go_on(error.kind()).is_none(),
+        };
+        match self.pump.as_ref().and_then(|pump| pump.cause.get()) {
+            Some((kind, cause)) if has_ended => Err(io::Error::new(*kind, cause.clone())),
+            _ => result,
+        }
+    }
+
+    /// Receives as many bytes as fit.
+    pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            // A server may send a byte now and then.
+            in_time(until)?;
+            match self.receive(&mut [IoSliceMut::new(bytes)], true) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => bytes = bytes.get_mut(count..).unwrap_or_default(),
+                Err(error) => go_on(error.kind()).ok_or(error)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let Some(pump) = &self.pump else { return };
+        if pump.is_given_up.load(Ordering::Relaxed) {
+            return;
+        }
+        // The program may end next, and the pump with it: it sends the rest first.
+        let _ = shutdown(&self.fd, Shutdown::Write);
+        let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
+    }
+}
+
+impl Stream for Socket {
+    fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = sendmsg(&self.fd, bufs, &mut SendAncillaryBuffer::default(), flags);
+        self.explained(sent.map_err(io::Error::from), false)
+    }
+
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize> {
+        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let received = recvmsg(&self.fd, bufs, &mut RecvAncillaryBuffer::default(), flags);
+        self.explained(received.map(|received| received.bytes).map_err(io::Error::from), true)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl<S: Stream> Stream for Arc<S> {
+    fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (**self).send(bufs)
+    }
+
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize> {
+        (**self).receive(bufs, wait)
+    }
+}
+
+fn in_time(until: Instant) -> io::Result<()> {
+    if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
+/// Something if a call is to be repeated.
+fn go_on(error: io::ErrorKind) -> Option<()> {
+    matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
+}
+
+fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for address in (host, port).to_socket_addrs()? {
+        let left = until.saturating_duration_since(Instant::now()).max(TICK);
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                // A request is sent at once, not when the next one fills its packet.
+                stream.set_nodelay(true)?;
+                return Ok(stream.into());
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn unix(path: &Path) -> io::Result<OwnedFd> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // A server that accepts no connections must not hold this one up.
+    set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
+    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}

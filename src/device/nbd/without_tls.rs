@@ -1,0 +1,23 @@
+//! In the place of TLS in a build without it. Addresses with it are refused before.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Instant;
+
+use super::address::WITHOUT_TLS;
+use super::stream::Socket;
+use super::{Server, Tls};
+use crate::error::{Error, Result};
+
+/// No value of it exists.
+pub(super) struct Client(Infallible);
+
+impl Client {
+    pub(super) fn new(_tls: &Tls, _server: &Server) -> Result<Self> {
+        Err(Error::unsupported(WITHOUT_TLS))
+    }
+
+    pub(super) fn start(self, _socket: Socket, _until: Instant) -> io::Result<Socket> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,50 @@
+//! Devices that take memory of whole pages only, though sysfs allows parts: zram, and each device that hands its memory on to one.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::block_file::PAGE;
+
+/// How many devices may lie one over the other where zram is looked for.
+const LAYERS: usize = 8;
+
+/// The alignment of memory that a disk or partition asks for beyond its limits in sysfs: pages, or bytes.
+pub(super) fn least_align(dir: &Path) -> u32 {
+    if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
+}
+
+/// Whether a disk or partition is zram, or lies over it. Its driver copies whole pages: given a part of a page, as sysfs allows, it writes past
+/// that into memory that is someone else's (seen with Linux 6.18).
+fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
+    let Ok(mut dir) = dir.canonicalize() else { return false };
+    if dir.join("partition").exists() {
+        // Its disk says which devices it lies over.
+        dir.pop();
+    }
+    if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {
+        return true;
+    }
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    let below = || std::fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
+    below().any(|slave| takes_whole_pages(&slave.path(), depth)) || is_loop_over(&dir, depth)
+}
+
+/// The same of a loop device: with direct I/O it hands on the memory that it gets.
+fn is_loop_over(dir: &Path, depth: usize) -> bool {
+    let Ok(path) = std::fs::read(dir.join("loop/backing_file")) else { return false };
+    let path = Path::new(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
+    // Of a file that is hidden here, nobody knows where it lies.
+    rustix::fs::stat(path).map_or(true, |stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => takes_whole_pages(&disk_of(stat.st_rdev), depth),
+        _ => takes_whole_pages(&disk_of(stat.st_dev), depth),
+    })
+}
+
+/// Where sysfs describes a block device.
+pub(super) fn disk_of(number: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    format!("/sys/dev/block/{major}:{minor}").into()
+}

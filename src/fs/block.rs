@@ -1,0 +1,224 @@
+//! A version of a metadata block, and which of its checksums were found right.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::sys::Buffer;
+use crate::units::InodeNo;
+
+/// A block of metadata, shared and immutable.
+#[derive(Clone)]
+pub(crate) struct Block(Arc<Content>);
+
+struct Content {
+    buffer: Buffer,
+    verified: Verified,
+}
+
+/// The checksums of a version that were found right: each is computed once.
+#[derive(Default)]
+struct Verified {
+    /// The kind for which the block was first verified; 0 before that. A reader that takes it for another kind verifies it each time.
+    identity: AtomicU64,
+    /// A bit for each of its parts.
+    parts: AtomicU64,
+}
+
+/// A part of a block with its own checksum.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    identity: u64,
+    index: u32,
+}
+
+impl Part {
+    /// All of a block that an inode has. Its generation matters too, but is another only when its blocks are.
+    pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
+        Self { identity: identity(kind, owner.0), index: 0 }
+    }
+
+    /// One of a row of structures that blocks have `per_block` of, by its number in the row.
+    pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
+        let index = number % per_block;
+        Self { identity: identity(kind, u64::from(number - index)), index }
+    }
+
+    /// 0 for what no bit is left for: it is verified each time.
+    fn bit(self) -> u64 {
+        1_u64.checked_shl(self.index).unwrap_or(0)
+    }
+}
+
+/// A kind of structure, from 1 on, and which of them: inode numbers have 56 bits at most.
+fn identity(kind: impl Into<u8>, which: u64) -> u64 {
+    u64::from(kind.into()) << 56 | which & ((1 << 56) - 1)
+}
+
+impl Verified {
+    fn has(&self, part: Part) -> bool {
+        self.identity.load(Ordering::Relaxed) == part.identity
+            && self.parts.load(Ordering::Relaxed) & part.bit() != 0
+    }
+
+    fn add(&self, part: Part) {
+        // The identity never changes once it is there, so nobody reads a bit as that of something else.
+        let identity = &self.identity;
+        let before =
+            identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
+        if before.is_ok() || before == Err(part.identity) {
+            self.parts.fetch_or(part.bit(), Ordering::Relaxed);
+        }
+    }
+
+    /// The parts that stay verified when this part changes.
+    fn without(&self, part: Part) -> Self {
+        if self.identity.load(Ordering::Relaxed) != part.identity {
+            return Self::default();
+        }
+        let parts = self.parts.load(Ordering::Relaxed) & !part.bit();
+        Self { identity: AtomicU64::new(part.identity), parts: AtomicU64::new(parts) }
+    }
+}
+
+impl Block {
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        Self::with(buffer, Verified::default())
+    }
+
+    fn with(buffer: Buffer, verified: Verified) -> Self {
+        Self(Arc::new(Content { buffer, verified }))
+    }
+
+    /// Verifies a part of this version, unless that was done before.
+    pub(crate) fn verify_once(
+        &self,
+        part: Part,
+        verify: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if !self.0.verified.has(part) {
+            verify()?;
+            self.0.verified.add(part);
+        }
+        Ok(())
+    }
+
+    /// Whether both are the same version.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Its bytes, for a change: a version of its own where someone else has this one.
+    pub(crate) fn for_change(&mut self) -> Result<&mut [u8]> {
+        self.changed(Verified::default())
+    }
+
+    /// Changes one part of it, and stores its checksum: nobody has to verify that.
+    pub(crate) fn change_sealed<R>(
+        &mut self,
+        part: Part,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let verified = self.0.verified.without(part);
+        let result = change(self.changed(verified)?)?;
+        self.0.verified.add(part);
+        Ok(result)
+    }
+
+    fn changed(&mut self, verified: Verified) -> Result<&mut [u8]> {
+        if Arc::get_mut(&mut self.0).is_none() {
+            let mut copy = Buffer::aligned(self.0.buffer.len())?;
+            copy.copy_from_slice(&self.0.buffer);
+            *self = Self::new(copy);
+        }
+        match Arc::get_mut(&mut self.0) {
+            Some(content) => {
+                content.verified = verified;
+                Ok(&mut content.buffer)
+            }
+            None => Err(Error::invalid("a block has two owners")),
+        }
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: u8 = 1;
+    const INODES: u8 = 2;
+    const DESCRIPTORS: u8 = 3;
+
+    fn block() -> Block {
+        Block::new(Buffer::aligned(4096).unwrap())
+    }
+
+    fn inode(number: u32) -> Part {
+        Part::numbered(INODES, number, 16)
+    }
+
+    /// Whether a part is verified if it is asked for.
+    fn verifies(block: &Block, part: Part) -> bool {
+        let mut verified = false;
+        block
+            .verify_once(part, || {
+                verified = true;
+                Ok(())
+            })
+            .unwrap();
+        verified
+    }
+
+    #[test]
+    fn each_part_of_a_version_is_verified_once() {
+        let block = block();
+        assert!(verifies(&block, inode(33)) && verifies(&block, inode(34)));
+        assert!(!verifies(&block, inode(33)) && !verifies(&block.clone(), inode(34)));
+    }
+
+    #[test]
+    fn what_is_not_right_is_not_taken_for_it_later() {
+        let block = block();
+        assert!(block.verify_once(inode(1), || Err(Error::invalid("wrong"))).is_err());
+        assert!(verifies(&block, inode(1)));
+    }
+
+    #[test]
+    fn a_block_taken_for_two_things_is_verified_for_each() {
+        let block = block();
+        assert!(verifies(&block, inode(1)));
+        for _ in 0..2 {
+            assert!(verifies(&block, Part::whole(ENTRIES, InodeNo(1))), "as entries");
+            assert!(verifies(&block, inode(17)), "as another block of the table");
+        }
+        assert!(!verifies(&block, inode(1)));
+    }
+
+    #[test]
+    fn a_part_without_a_bit_is_verified_each_time() {
+        let (block, part) = (block(), Part::numbered(DESCRIPTORS, 64, 128));
+        assert!(verifies(&block, part) && verifies(&block, part));
+    }
+
+    #[test]
+    fn a_change_forgets_all_and_a_sealed_one_of_a_part_nothing() {
+        let mut block = block();
+        assert!(verifies(&block, inode(1)));
+        let _reader = block.clone();
+        block.change_sealed(inode(2), |_| Ok(())).unwrap();
+        assert!(!verifies(&block, inode(1)) && !verifies(&block, inode(2)));
+        let failed = block.change_sealed(inode(2), |_| Err::<(), _>(Error::invalid("no")));
+        assert!(failed.is_err() && verifies(&block, inode(2)));
+        block.for_change().unwrap();
+        assert!(verifies(&block, inode(1)));
+    }
+}

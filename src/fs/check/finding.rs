@@ -1,0 +1,474 @@
+//! Findings of a check: the fault, its place and its severity.
+
+use std::fmt;
+
+use crate::error::{Error, Place};
+use crate::fs::FileType;
+use crate::units::InodeNo;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Nothing is wrong with files or metadata: something to know, or something that was not checked.
+    Note,
+    /// Metadata contradict each other; all that is needed to put them right is there.
+    Repairable,
+    /// Content or names of files are lost, or cannot be told from those of others.
+    DataLoss,
+    /// The volume as a whole cannot be used as it is.
+    Fatal,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Note => "note",
+            Self::Repairable => "repairable",
+            Self::DataLoss => "data loss",
+            Self::Fatal => "fatal",
+        })
+    }
+}
+
+/// Where something was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FindingSite {
+    /// The block group, where it is a group's.
+    pub group: Option<u32>,
+    /// Structure, field, and as much of inode and block as is known.
+    pub place: Place,
+}
+
+impl FindingSite {
+    /// A structure of a group.
+    #[must_use]
+    pub(in crate::fs) fn of_group(group: u32, place: Place) -> Self {
+        Self { group: Some(group), place }
+    }
+}
+
+impl From<Place> for FindingSite {
+    fn from(place: Place) -> Self {
+        Self { group: None, place }
+    }
+}
+
+impl fmt::Display for FindingSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(group) = self.group {
+            write!(f, "group {group}: ")?;
+        }
+        self.place.fmt(f)
+    }
+}
+
+/// A fault. Fields and values are those of the place beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The device gives an error where this stands.
+    Unreadable {
+        /// The error.
+        error: String,
+    },
+    /// A checksum does not match what it covers.
+    Checksum {
+        /// On disk.
+        stored: u32,
+        /// By content.
+        computed: u32,
+    },
+    /// A field that follows from others does not.
+    Value {
+        /// On disk.
+        stored: u64,
+        /// The right value.
+        expected: u64,
+    },
+    /// A field whose value makes no sense.
+    Invalid {
+        /// On disk.
+        stored: u64,
+        /// The rule that it breaks.
+        rule: &'static str,
+    },
+    /// A structure that cannot be read as what it should be; the reason is for people.
+    Damaged {
+        /// The fault, in words.
+        what: String,
+    },
+    /// Points to blocks that the volume does not have.
+    Outside {
+        /// First block.
+        block: u64,
+        /// Number of blocks.
+        count: u64,
+    },
+    /// Uses blocks that something else uses too.
+    ClaimedTwice {
+        /// First block.
+        block: u64,
+        /// Number of blocks.
+        count: u64,
+    },
+    /// Uses blocks of the file system's own structures.
+    ClaimsMetadata {
+        /// First block.
+        block: u64,
+        /// Number of blocks.
+        count: u64,
+        /// The structure that stands there.
+        structure: &'static str,
+    },
+    /// An entry names an inode that is not in use.
+    EntryToUnused {
+        /// The entry's name.
+        name: Vec<u8>,
+        /// The inode.
+        target: InodeNo,
+    },
+    /// An entry names an inode that no entry may name.
+    EntryToInvalid {
+        /// The entry's name.
+        name: Vec<u8>,
+        /// The inode.
+        target: InodeNo,
+    },
+    /// An entry records another file type than the inode has.
+    EntryType {
+        /// The entry's name.
+        name: Vec<u8>,
+        /// The type as the entry records it.
+        stored: u8,
+        /// The inode's.
+        actual: FileType,
+    },
+    /// A name that no file may have.
+    BadName {
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// A name that the directory has already.
+    DuplicateName {
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// Another name of a directory, which may have one only.
+    SecondName {
+        /// The name.
+        name: Vec<u8>,
+        /// The directory that it names.
+        target: InodeNo,
+    },
+    /// A name stands in a block of the hash tree that other hashes belong to: lookups miss it.
+    WrongLeaf {
+        /// The name.
+        name: Vec<u8>,
+        /// Its hash.
+        hash: u32,
+    },
+    /// The directory's first entries are not `.` and `..`.
+    MissingDots,
+    /// `..` leads to another directory than the one that has this one.
+    WrongParent {
+        /// Where `..` leads.
+        stored: InodeNo,
+        /// The directory that has this one.
+        actual: InodeNo,
+    },
+    /// An inode in use cannot be reached from the root.
+    Unconnected,
+    /// The number of names is not the number of links.
+    LinkCount {
+        /// `i_links_count`.
+        stored: u32,
+        /// Names found.
+        names: u32,
+    },
+    /// Marked as free, but in use.
+    MarkedFree {
+        /// First block or inode.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Marked as in use, but nothing uses it.
+    MarkedUsed {
+        /// First block or inode.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A structure records other facts than those that were found.
+    Records {
+        /// The difference, in words.
+        what: String,
+    },
+    /// A quota file records other usage than there is.
+    Usage {
+        /// User, group or project.
+        id: u32,
+        /// As recorded, and as found.
+        bytes: (u64, u64),
+        /// As recorded, and as found.
+        inodes: (u64, u64),
+    },
+    /// A backup superblock differs from the primary one in what never changes, or is damaged.
+    Backup,
+    /// Inodes without a name that the next mount removes or truncates.
+    Orphans {
+        /// How many.
+        count: u64,
+    },
+    /// The journal was recovered in memory, and the volume is checked as recovery leaves it.
+    Recovered {
+        /// Committed transactions.
+        transactions: u32,
+    },
+    /// Errors that were recorded in the superblock.
+    RecordedErrors {
+        /// How many.
+        count: u32,
+    },
+    /// This was not checked.
+    NotChecked {
+        /// The structure that was not checked, and the reason.
+        what: &'static str,
+    },
+}
+
+impl Kind {
+    /// How bad this is wherever it is found.
+    pub(in crate::fs) fn severity(&self) -> Severity {
+        match self {
+            Self::Backup
+            | Self::Orphans { .. }
+            | Self::Recovered { .. }
+            | Self::RecordedErrors { .. }
+            | Self::NotChecked { .. } => Severity::Note,
+            Self::Unreadable { .. }
+            | Self::Outside { .. }
+            | Self::ClaimedTwice { .. }
+            | Self::ClaimsMetadata { .. }
+            | Self::EntryToUnused { .. }
+            | Self::Damaged { .. } => Severity::DataLoss,
+            _ => Severity::Repairable,
+        }
+    }
+}
+
+impl Kind {
+    /// Its name, as programs know it: `checksum`, `claimed_twice`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "unreadable",
+            Self::Checksum { .. } => "checksum",
+            Self::Value { .. } => "value",
+            Self::Invalid { .. } => "invalid",
+            Self::Damaged { .. } => "damaged",
+            Self::Outside { .. } => "outside",
+            Self::ClaimedTwice { .. } => "claimed_twice",
+            Self::ClaimsMetadata { .. } => "claims_metadata",
+            Self::EntryToUnused { .. } => "entry_to_unused",
+            Self::EntryToInvalid { .. } => "entry_to_invalid",
+            Self::EntryType { .. } => "entry_type",
+            Self::BadName { .. } => "bad_name",
+            Self::DuplicateName { .. } => "duplicate_name",
+            Self::SecondName { .. } => "second_name",
+            Self::WrongLeaf { .. } => "wrong_leaf",
+            Self::MissingDots => "missing_dots",
+            Self::WrongParent { .. } => "wrong_parent",
+            Self::Unconnected => "unconnected",
+            Self::LinkCount { .. } => "link_count",
+            Self::MarkedFree { .. } => "marked_free",
+            Self::MarkedUsed { .. } => "marked_used",
+            Self::Records { .. } => "records",
+            Self::Usage { .. } => "usage",
+            Self::Backup => "backup",
+            Self::Orphans { .. } => "orphans",
+            Self::Recovered { .. } => "recovered",
+            Self::RecordedErrors { .. } => "recorded_errors",
+            Self::NotChecked { .. } => "not_checked",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |name: &[u8]| format!("{:?}", String::from_utf8_lossy(name));
+        match self {
+            Self::Unreadable { error } => write!(f, "cannot be read: {error}"),
+            Self::Checksum { stored, computed } => {
+                write!(f, "checksum is {stored:#x} on disk, {computed:#x} by content")
+            }
+            Self::Value { stored, expected } => write!(f, "{stored}, should be {expected}"),
+            Self::Invalid { stored, rule } => write!(f, "{stored}: {rule}"),
+            Self::Damaged { what } | Self::Records { what } => f.write_str(what),
+            Self::Outside { block, count } => {
+                write!(f, "{} outside the volume", Run("block", *block, *count))
+            }
+            Self::ClaimedTwice { block, count } => {
+                write!(f, "{} in use by something else too", Run("block", *block, *count))
+            }
+            Self::ClaimsMetadata { block, count, structure } => {
+                write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
+            }
+            Self::EntryToUnused { name, target } => {
+                write!(f, "{} names inode {target}, not in use", text(name))
+            }
+            Self::EntryToInvalid { name, target } => {
+                write!(f, "{} names inode {target}, which has no name", text(name))
+            }
+            Self::EntryType { name, stored, actual } => {
+                write!(f, "{} has type {stored}, but is a {actual:?}", text(name))
+            }
+            Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
+            Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
+            Self::SecondName { name, target } => {
+                write!(f, "{} is another name of directory inode {target}", text(name))
+            }
+            Self::WrongLeaf { name, hash } => {
+                write!(f, "{} with hash {hash:#010x} is in a wrong block", text(name))
+            }
+            Self::MissingDots => f.write_str("the first entries are not . and .."),
+            Self::WrongParent { stored, actual } => {
+                write!(f, ".. leads to inode {stored}, should be {actual}")
+            }
+            Self::Unconnected => f.write_str("in use, but not reachable from the root"),
+            Self::LinkCount { stored, names } => write!(f, "{stored} links, {names} names"),
+            Self::MarkedFree { first, count } => {
+                write!(f, "{} marked as free, but in use", Run("number", *first, *count))
+            }
+            Self::MarkedUsed { first, count } => {
+                write!(f, "{} marked as in use, but free", Run("number", *first, *count))
+            }
+            Self::Usage { id, bytes, inodes } => write!(
+                f,
+                "id {id} has {} bytes and {} inodes, should be {} and {}",
+                bytes.0, inodes.0, bytes.1, inodes.1
+            ),
+            Self::Backup => f.write_str("it differs from the first one, or is damaged"),
+            Self::Orphans { count } => {
+                write!(f, "{count} inodes that the next mount removes or truncates")
+            }
+            Self::Recovered { transactions } => {
+                write!(f, "recovered in memory, {transactions} transactions")
+            }
+            Self::RecordedErrors { count } => {
+                write!(f, "{count} errors recorded in the superblock")
+            }
+            Self::NotChecked { what } => write!(f, "not checked: {what}"),
+        }
+    }
+}
+
+/// One number, or a run of them.
+struct Run(&'static str, u64, u64);
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(what, first, count) = *self;
+        match count {
+            0 | 1 => write!(f, "{what} {first}"),
+            _ => write!(f, "{what}s {first} to {}", first.saturating_add(count - 1)),
+        }
+    }
+}
+
+/// One thing that was found. Its one-line `Display` says how bad, where, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub site: FindingSite,
+    /// The kind of fault.
+    pub what: Kind,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.severity, self.site, self.what)
+    }
+}
+
+/// The findings of a check so far.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct Findings {
+    pub(in crate::fs) list: Vec<Finding>,
+    /// By severity.
+    pub(in crate::fs) counts: [u64; 4],
+}
+
+impl Findings {
+    /// More are counted, but not kept.
+    const KEPT: usize = 100_000;
+
+    /// The report, with these counts of structures in use: inodes, directories among them, blocks.
+    pub(in crate::fs) fn report(self, inodes: u64, directories: u64, blocks: u64) -> super::Report {
+        super::Report { findings: self.list, counts: self.counts, inodes, directories, blocks }
+    }
+
+    pub(in crate::fs) fn add(&mut self, site: impl Into<FindingSite>, what: Kind) {
+        self.add_as(what.severity(), site, what);
+    }
+
+    /// The same with another severity than the kind has by itself.
+    pub(in crate::fs) fn add_as(
+        &mut self,
+        severity: Severity,
+        site: impl Into<FindingSite>,
+        what: Kind,
+    ) {
+        self.counts[severity as usize] += 1;
+        if self.list.len() < Self::KEPT {
+            self.list.push(Finding { severity, site: site.into(), what });
+        }
+    }
+
+    /// A fault in words where nothing is lost.
+    pub(in crate::fs) fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
+        self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
+    }
+
+    /// An error of the reading side: its text, at its place, or at this one if it names none.
+    pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
+        let mut site = site.into();
+        if let Some(place) = error.place() {
+            site.place = *place;
+        }
+        let what = match error.kind() {
+            crate::error::ErrorKind::Io(_) => Kind::Unreadable { error: error.to_string() },
+            _ => Kind::Damaged { what: error.what().to_owned() },
+        };
+        self.add(site, what);
+    }
+
+    /// Notes a value that differs from what it should be; whether it is right.
+    pub(in crate::fs) fn expect(
+        &mut self,
+        site: impl Into<FindingSite>,
+        stored: impl Into<u64>,
+        expected: impl Into<u64>,
+    ) -> bool {
+        let (stored, expected) = (stored.into(), expected.into());
+        if stored != expected {
+            self.add(site, Kind::Value { stored, expected });
+        }
+        stored == expected
+    }
+
+    /// Notes a checksum that does not match; whether it does.
+    pub(in crate::fs) fn checksum(
+        &mut self,
+        site: impl Into<FindingSite>,
+        stored: u32,
+        computed: u32,
+    ) -> bool {
+        if stored != computed {
+            self.add(site, Kind::Checksum { stored, computed });
+        }
+        stored == computed
+    }
+}

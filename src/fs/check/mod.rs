@@ -1,0 +1,69 @@
+//! The result of a check of a volume, the same for all formats: findings, and how far the check is.
+
+mod finding;
+
+pub(in crate::fs) use finding::Findings;
+pub use finding::{Finding, FindingSite, Kind, Severity};
+
+/// The current pass of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Superblock, headers of groups, journal, orphans; counted in groups.
+    Groups,
+    /// Inodes, maps and attributes; counted in groups.
+    Inodes,
+    /// Entries and their indexes; counted in directories.
+    Directories,
+    /// Ways to the root and link counts; counted in groups.
+    Names,
+    /// Free space, owners of blocks and counters; counted in groups.
+    Space,
+}
+
+/// How far a check is: `done` of `of` in this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The pass.
+    pub pass: Pass,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is.
+    pub of: u64,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The first 100,000 findings, in the order in which they were met.
+    pub findings: Vec<Finding>,
+    /// All findings, by severity from [`Severity::Note`] on.
+    pub counts: [u64; 4],
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Blocks in use, in whole clusters.
+    pub blocks: u64,
+}
+
+impl Report {
+    /// Nothing is wrong; there may be notes.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.worst().is_none_or(|worst| worst == Severity::Note)
+    }
+
+    /// The worst severity of all.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        let all = [Severity::Note, Severity::Repairable, Severity::DataLoss, Severity::Fatal];
+        all.into_iter().rev().find(|severity| self.count(*severity) > 0)
+    }
+
+    /// How many findings there are of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> u64 {
+        self.counts[severity as usize]
+    }
+}

@@ -1,0 +1,139 @@
+//! The writes, in an order that a power cut may interrupt.
+
+use std::io::IoSlice;
+
+use zerocopy::IntoBytes;
+
+use super::Volume;
+use super::edits::{Edits, Rank};
+use super::moves::Moves;
+use super::shape::Shape;
+use crate::error::{Context, Result};
+use crate::fs::ext4::Incompat;
+use crate::fs::ext4::disk::superblock::{RawSuperblock, STATE_VALID};
+use crate::fs::ext4::jbd2::{self, LogWriter};
+use crate::fs::ext4::superblock::change_superblock;
+use crate::fs::ext4::superblock::seal_superblock;
+use crate::sys::Buffer;
+use crate::units::{DevOffset, FsBlock};
+
+/// How much is copied at once, in bytes: a multiple of every block size.
+const COPIED: usize = 1 << 20;
+
+/// When the superblock gets the new size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// With the other blocks: without the new size they are not valid.
+    WithEdits,
+    /// After them: they are valid for the old size too. A kernel that replays the journal has taken the size from the superblock before.
+    AfterEdits,
+    /// It stays. The journal moves, so that it cannot hold the edits.
+    Same,
+}
+
+impl Volume {
+    /// Writes all edits, then makes the volume that of `shape`.
+    pub(super) fn commit(
+        &self,
+        edits: &Edits<'_>,
+        shape: &Shape,
+        descriptors: &[u8],
+        size: Size,
+    ) -> Result<()> {
+        let blocks = &self.found.blocks;
+        self.copy_moved(edits).context(|| "move of blocks")?;
+        blocks.write_home(&edits.of(|rank| rank == Rank::Fresh))?;
+        blocks.flush()?;
+        self.check_held()?;
+        let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
+        self.write_in_place(log, edits, shape, size).context(|| "resize")?;
+
+        // From here on it is the new volume. The remaining structures can be made again from the rest.
+        let unchecked = |raw: &mut RawSuperblock| {
+            *raw = shape.raw.clone();
+            raw.s_state.set(raw.s_state.get() & !STATE_VALID);
+        };
+        self.found.write_superblock(unchecked)?;
+        blocks.write_home(&edits.of(|rank| rank == Rank::Reserved))?;
+        self.write_backups(shape, descriptors).context(|| "backups")?;
+        blocks.flush()?;
+        self.found.write_superblock(|raw| *raw = shape.raw.clone())
+    }
+
+    /// Copies the blocks that move.
+    fn copy_moved(&self, edits: &Edits<'_>) -> Result<()> {
+        let (device, size) = (self.device(), self.found.superblock.block_size);
+        let mut buffer = Buffer::aligned(COPIED)?;
+        for (old, new, count) in edits.moves.into_iter().flat_map(Moves::all) {
+            let (from, to) = (size.offset_of(FsBlock(old)), size.offset_of(FsBlock(new)));
+            let len = count << size.shift();
+            for at in (0..len).step_by(COPIED) {
+                let piece = &mut buffer[..(len - at).min(COPIED as u64) as usize];
+                device.read_exact_at(piece, DevOffset(from.0 + at))?;
+                device.write_all_at(&[IoSlice::new(piece)], DevOffset(to.0 + at), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks that the old volume uses.
+    fn write_in_place(
+        &self,
+        log: Option<LogWriter>,
+        edits: &Edits<'_>,
+        shape: &Shape,
+        size: Size,
+    ) -> Result<()> {
+        let blocks = &self.found.blocks;
+        let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
+        let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
+        // One more for the superblock.
+        if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
+            let recovers = Incompat::RECOVER.bits();
+            self.found.write_superblock(|raw| {
+                raw.s_feature_incompat.set(raw.s_feature_incompat.get() | recovers);
+            })?;
+            if size == Size::WithEdits {
+                let (block, at) = self.found.superblock.position();
+                let mut content = blocks.read_device(block)?;
+                change_superblock(&mut content.for_change()?[at..], |raw| {
+                    *raw = shape.raw.clone();
+                    raw.s_feature_incompat.set(raw.s_feature_incompat.get() | recovers);
+                    Ok(())
+                })?;
+                versions.push((block, content));
+                versions.sort_unstable_by_key(|(block, _)| *block);
+            }
+            log.open(blocks)?;
+            log.commit(blocks, versions, &[], self.clock.now())?;
+            return log.close(blocks);
+        }
+        self.found.write_superblock(|raw| raw.s_state.set(raw.s_state.get() & !STATE_VALID))?;
+        for rank in [Rank::Bitmaps, Rank::Inodes, Rank::Entries, Rank::Gone] {
+            blocks.write_home(&edits.of(|other| other == rank))?;
+            blocks.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Makes all copies of the superblock and of the descriptors those of the new volume.
+    fn write_backups(&self, shape: &Shape, descriptors: &[u8]) -> Result<()> {
+        let (sb, blocks) = (&shape.sb, &self.found.blocks);
+        let layout = shape.layout();
+        let size = sb.block_size.bytes();
+        let mut copy = shape.raw.clone();
+        copy.s_state.set(copy.s_state.get() & !STATE_VALID);
+        for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
+            copy.s_block_group_nr.set(group as u16);
+            seal_superblock(&mut copy);
+            let mut content = Buffer::aligned(size)?;
+            content[..size_of::<RawSuperblock>()].copy_from_slice(copy.as_bytes());
+            blocks.write_device(sb.group_start(group), &[IoSlice::new(&content)], false)?;
+        }
+        for (range, at) in layout.descriptor_copies() {
+            let bytes = &descriptors[range.start as usize * size..range.end as usize * size];
+            blocks.write_device(FsBlock(at), &[IoSlice::new(bytes)], false)?;
+        }
+        Ok(())
+    }
+}

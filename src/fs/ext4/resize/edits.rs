@@ -1,0 +1,76 @@
+//! The blocks that change, in memory.
+
+use std::collections::BTreeMap;
+
+use super::moves::Moves;
+use crate::error::Result;
+use crate::fs::block::Block;
+use crate::fs::ext4::Ext4;
+use crate::sys::Buffer;
+use crate::units::FsBlock;
+
+/// The order in which blocks are written without a transaction. After each of them a check finds every file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// The old volume does not use the block.
+    Fresh,
+    /// Bitmaps and descriptors: more is in use than is known.
+    Bitmaps,
+    /// Inodes, which lead to copies that are there.
+    Inodes,
+    /// Entries, which name inodes that are there.
+    Entries,
+    /// Inodes under numbers that no entry has any more.
+    Gone,
+    /// The reserved descriptor blocks and the inode that owns them: valid for the new size only.
+    Reserved,
+}
+
+/// New contents of blocks, by where they stand then.
+#[derive(Default)]
+pub(super) struct Edits<'a> {
+    blocks: BTreeMap<FsBlock, (Rank, Block)>,
+    /// The blocks that move; their contents are those of before.
+    pub(super) moves: Option<&'a Moves>,
+}
+
+impl<'a> Edits<'a> {
+    pub(super) fn with(moves: &'a Moves) -> Self {
+        Self { blocks: BTreeMap::new(), moves: Some(moves) }
+    }
+
+    /// Changes a block; its content is read from the device the first time, from the old place of one that moves.
+    pub(super) fn edit<R>(
+        &mut self,
+        fs: &Ext4,
+        block: FsBlock,
+        rank: Rank,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let entry = match self.blocks.entry(block) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let source = self.moves.and_then(|moves| moves.source(block.0));
+                let rank = if source.is_some() { Rank::Fresh } else { rank };
+                entry.insert((rank, fs.blocks.read_device(source.map_or(block, FsBlock))?))
+            }
+        };
+        entry.0 = entry.0.min(rank);
+        Ok(change(entry.1.for_change()?))
+    }
+
+    /// Gives a block this content.
+    pub(super) fn put(&mut self, block: FsBlock, rank: Rank, content: Buffer) {
+        self.blocks.insert(block, (rank, Block::new(content)));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The new contents of these ranks, in the order of their blocks.
+    pub(super) fn of(&self, wanted: impl Fn(Rank) -> bool) -> Vec<(FsBlock, Block)> {
+        let wanted = self.blocks.iter().filter(|(_, (rank, _))| wanted(*rank));
+        wanted.map(|(block, (_, content))| (*block, content.clone())).collect()
+    }
+}

@@ -1,0 +1,228 @@
+//! Growing and shrinking a volume that nobody has mounted, as resize2fs does.
+//!
+//! All is decided in memory before the first write: the numbers of the new volume ([`shape`]), then every block that changes
+//! ([`edits`]), then they are written in an order that a power cut may interrupt anywhere ([`commit`]):
+//!
+//! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
+//! 2. Blocks that both volumes use, as one transaction of the journal where there is one and it has room. Without it they are written in
+//!    the order of their [ranks](edits::Rank), and the superblock says meanwhile that the volume needs a check.
+//! 3. The superblock, whose one sector says which of the two volumes this is, and the backups.
+
+mod bitmaps;
+mod commit;
+mod edits;
+mod grow;
+mod inodes;
+mod moves;
+mod names;
+mod numbers;
+mod plan;
+mod resize_inode;
+mod scan;
+mod shape;
+mod shrink;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use self::shape::Shape;
+use super::disk::superblock::{RawSuperblock, STATE_VALID};
+use super::mmp_hold::MmpHold;
+use super::passed_over::PassedOver;
+use super::superblock::Superblock;
+use super::{Compat, Ext4, Incompat, RoCompat, mmp};
+use crate::device::Device;
+use crate::error::{Error, Place, Result};
+use crate::events::Events;
+use crate::fs::Clock;
+use crate::setters::setters;
+
+const PLACE: Place = Place::new("superblock");
+/// Sizes that follow from a device's are whole pages, as with mke2fs: a page cache reaches no further.
+const PAGE: u64 = 4096;
+
+/// The size that a volume is to get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NewSize {
+    /// The whole device.
+    #[default]
+    Device,
+    /// So many bytes; the rest of a block is left out.
+    Bytes(u64),
+    /// The smallest size that holds everything.
+    Minimum,
+}
+
+/// How a volume is resized.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ResizeOptions {
+    /// The size that it is to get.
+    pub size: NewSize,
+    /// From this byte on the device reads as zeros: an image that was just extended. Nothing need be zeroed there.
+    pub zeros_from: Option<u64>,
+}
+
+impl ResizeOptions {
+    /// To the size of the device.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(ResizeOptions { size: NewSize, zeros_from: u64 });
+
+/// The sizes of a volume before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resized {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks that it had.
+    pub before: u64,
+    /// Blocks that it has now.
+    pub blocks: u64,
+}
+
+/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a mount.
+///
+/// A last group that is hardly larger than its metadata is left out: the new size may be smaller than was asked for.
+///
+/// # Errors
+/// `InvalidInput` for sizes that cannot be, `Unsupported` by name, `NoSpace` with the smallest size that is possible, `Corrupt`
+/// for a volume that e2fsck should see first; otherwise as [`Ext4::open_for_writing`]. Up to the first write the device is as it was, or
+/// as a recovery leaves it.
+pub(crate) fn resize(
+    device: &Arc<dyn Device>,
+    options: &ResizeOptions,
+    clock: Clock,
+) -> Result<Resized> {
+    let volume = Volume::open(device, clock)?;
+    let sb = &volume.found.superblock;
+    let (shift, before) = (sb.block_size.shift(), sb.blocks_count);
+    let blocks = match options.size {
+        NewSize::Device => (device.size() / PAGE * PAGE) >> shift,
+        NewSize::Bytes(bytes) => bytes >> shift,
+        NewSize::Minimum => return shrink::to_minimum(volume),
+    };
+    if blocks > device.size() >> shift {
+        let has = device.size();
+        return Err(Error::invalid(format!(
+            "{} bytes on a device that has {has}",
+            blocks << shift
+        )));
+    }
+    let shape = Shape::new(&volume.raw, sb, blocks, clock)?;
+    let blocks = shape.sb.blocks_count;
+    match blocks.cmp(&before) {
+        Ordering::Equal => {}
+        Ordering::Greater => {
+            volume.check_sound()?;
+            grow::grow(&volume, shape, options.zeros_from)?;
+        }
+        Ordering::Less => drop(shrink::shrink(volume, shape)?),
+    }
+    Ok(Resized { block_size: 1 << shift, before, blocks })
+}
+
+/// The smallest size that [`resize`] can give the volume on a device at once, in blocks. Nothing is written.
+///
+/// # Errors
+/// As [`Ext4::open`], and as [`resize`] for structures that cannot move.
+pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
+    let events = Arc::new(Events::of(device));
+    let found = Ext4::open(Arc::clone(device), &events)?;
+    check_features(&found.superblock)?;
+    let volume = Volume { raw: read(device)?, found, held: None, clock: Clock::System };
+    let sb = &volume.found.superblock;
+    let before = sb.blocks_count;
+    let blocks = volume.least(&volume.scan()?)?;
+    Ok(Resized { block_size: 1 << sb.block_size.shift(), before, blocks })
+}
+
+/// A volume that is being resized: as it was found, nothing waiting in its journal.
+struct Volume {
+    found: Arc<Ext4>,
+    raw: RawSuperblock,
+    /// Keeps other nodes off.
+    held: Option<MmpHold>,
+    clock: Clock,
+}
+
+impl Volume {
+    fn open(device: &Arc<dyn Device>, clock: Clock) -> Result<Self> {
+        let events = Arc::new(Events::of(device));
+        if !device.is_writable() {
+            return Err(Error::read_only("the device was opened read-only"));
+        }
+        let sb = Ext4::read_superblock(&**device)?;
+        check_features(&sb)?;
+        let raw = read(device)?;
+        let orphans =
+            raw.s_last_orphan.get() != 0 || sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        if sb.incompat.contains(Incompat::RECOVER) || orphans {
+            Ext4::open_for_writing(Arc::clone(device), &events, clock)?.close()?;
+        }
+        mmp::check(&**device, &sb, mmp::Purpose::Write)?;
+        // A holder that was waited for may have changed it.
+        let sb = Ext4::read_superblock(&**device)?;
+        if sb.errors.detected {
+            return Err(PLACE.field("s_state").corrupt("errors are recorded: use e2fsck -f first"));
+        }
+        if read(device)?.s_state.get() & STATE_VALID == 0 {
+            let what = "it was not unmounted, or a resize did not end: use e2fsck -f first";
+            return Err(PLACE.field("s_state").corrupt(what));
+        }
+        let held = MmpHold::take(device, &sb, &events, clock)?;
+        let found = Ext4::open_held(Arc::clone(device), sb, &events, PassedOver::default(), None)?;
+        found.check_writable()?;
+        Ok(Self { found, raw: read(device)?, held, clock })
+    }
+
+    /// The same volume as it is now.
+    fn reopen(self) -> Result<Self> {
+        let device = Arc::clone(self.device());
+        let events = Arc::new(Events::of(&device));
+        let sb = Ext4::read_superblock(&*device)?;
+        let found = Ext4::open_held(Arc::clone(&device), sb, &events, PassedOver::default(), None)?;
+        Ok(Self { found, raw: read(&device)?, ..self })
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        self.found.blocks.device()
+    }
+
+    /// Whether the volume is still this node's.
+    fn check_held(&self) -> Result<()> {
+        self.held.as_ref().map_or(Ok(()), MmpHold::check)
+    }
+}
+
+fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
+    let (at, len) = Superblock::RANGE;
+    let mut bytes = vec![0; len];
+    device.read_exact_at(&mut bytes, at)?;
+    RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+}
+
+/// Refuses layouts whose metadata would stand elsewhere than is known here.
+fn check_features(sb: &Superblock) -> Result<()> {
+    if sb.compat.contains(Compat::RESIZE_INODE) {
+        if sb.incompat.contains(Incompat::META_BG) {
+            return Err(Error::unsupported("resize_inode beside meta_bg: use resize2fs"));
+        }
+        if sb.cluster_blocks > 1 && sb.block_size.bytes() == 1024 {
+            let what = "resize_inode on a volume with bigalloc and blocks of 1 KiB: use resize2fs";
+            return Err(Error::unsupported(what));
+        }
+    }
+    if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
+        // With its backup a group's descriptors would move by one block.
+        return Err(Error::unsupported("sparse_super2 beside meta_bg: use resize2fs"));
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! The names of inodes that get other numbers.
+
+use zerocopy::FromBytes;
+
+use super::Volume;
+use super::edits::{Edits, Rank};
+use super::plan::Plan;
+use super::scan::Item;
+use super::shape::Shape;
+use crate::error::{Error, Place, Result};
+use crate::fs::ext4::Superblock;
+use crate::fs::ext4::dir_block::{HEADER, record_length, seal_dir_block};
+use crate::fs::ext4::disk::dir::RawDirEntry;
+use crate::fs::ext4::htree::seal_dx_block;
+use crate::fs::ext4::inode::Inode;
+use crate::units::{FileBlock, FsBlock};
+
+const PLACE: Place = Place::new("directory block");
+
+impl Volume {
+    /// Has every entry name inodes by their new numbers.
+    pub(super) fn edit_names(
+        &self,
+        plan: &Plan,
+        shape: &Shape,
+        items: &[Item],
+        edits: &mut Edits<'_>,
+    ) -> Result<()> {
+        if plan.numbers.is_empty() {
+            return Ok(());
+        }
+        for item in items.iter().filter(|item| item.directory) {
+            let inode = self.found.inode_or_orphan(item.number)?;
+            if item.inline {
+                check_inline(plan, &inode)?;
+                continue;
+            }
+            for extent in &item.map.extents {
+                for offset in 0..u64::from(extent.len) {
+                    let old = FsBlock(extent.start.0 + offset);
+                    let logical = FileBlock(extent.first.0 + offset);
+                    self.edit_block(plan, &shape.sb, &inode, (logical, old), edits)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn edit_block(
+        &self,
+        plan: &Plan,
+        sb: &Superblock,
+        inode: &Inode,
+        (logical, old): (FileBlock, FsBlock),
+        edits: &mut Edits<'_>,
+    ) -> Result<()> {
+        let fs = &self.found;
+        let place = PLACE.inode(inode.number).block(old);
+        let number = plan.numbers.of(inode.number);
+        let mut content = fs.blocks.read(old, place)?;
+        let dx = inode.is_dx_block(logical, &content);
+        let bytes = content.for_change()?;
+        let end = if dx { bytes.len() } else { sb.entries_end() };
+        let named =
+            rename(plan, sb, &mut bytes[..end]).ok_or_else(|| place.corrupt("its entries"))?;
+        if !named && number == inode.number {
+            return Ok(());
+        }
+        let seed = sb.inode_seed(number, inode.generation);
+        if dx {
+            seal_dx_block(seed, logical, bytes);
+        } else {
+            seal_dir_block(seed, bytes);
+        }
+        let new = FsBlock(plan.moves.place(old.0));
+        edits.edit(fs, new, Rank::Entries, |to| to.copy_from_slice(bytes))
+    }
+}
+
+/// Refuses an inline directory that would change.
+fn check_inline(plan: &Plan, dir: &Inode) -> Result<()> {
+    let number = dir.number;
+    let mut changes = plan.numbers.of(number) != number;
+    for entry in dir.read_dir()? {
+        let named = entry?.inode;
+        changes |= plan.numbers.of(named) != named;
+    }
+    if !changes {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "directory {number} is stored in its inode (inline_data) and names inodes beyond the new end: use resize2fs"
+    )))
+}
+
+/// Gives entries the new numbers; says whether one changed. `None` for entries that are wrong.
+fn rename(plan: &Plan, sb: &Superblock, bytes: &mut [u8]) -> Option<bool> {
+    let (mut at, mut changed) = (0, false);
+    while at < bytes.len() {
+        let (entry, _) = RawDirEntry::mut_from_prefix(&mut bytes[at..]).ok()?;
+        let len = record_length(entry.rec_len.get(), sb.block_size);
+        if let Some(new) = plan.numbers.of_raw(entry.inode.get()) {
+            entry.inode.set(new);
+            changed = true;
+        }
+        if len < HEADER {
+            return None;
+        }
+        at += len;
+    }
+    Some(changed)
+}

@@ -1,0 +1,33 @@
+//! Access control lists: XFS has a form of its own on disk.
+
+use zerocopy::FromBytes;
+
+use crate::error::{Place, Result};
+use crate::fs::xfs::disk::attr::RawAclEntry;
+
+/// The version of the form that the system calls have.
+const VERSION: u32 = 2;
+/// Tags of entries that name a user or a group.
+const NAMED: [u32; 2] = [0x02, 0x08];
+
+/// The value as `system.posix_acl_access` has it.
+pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
+    let place = place.field("acl_cnt");
+    let Some((count, rest)) = bytes.split_first_chunk() else {
+        return Err(place.corrupt("an access control list of less than 4 bytes"));
+    };
+    let count = u32::from_be_bytes(*count) as usize;
+    let Ok((entries, _)) = <[RawAclEntry]>::ref_from_prefix_with_elems(rest, count) else {
+        return Err(place.corrupt(format!("{count} entries in {} bytes", rest.len())));
+    };
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for entry in entries {
+        let tag = entry.ae_tag.get();
+        // Others have none, whatever stands there.
+        let id = if NAMED.contains(&tag) { entry.ae_id.get() } else { u32::MAX };
+        value.extend((tag as u16).to_le_bytes());
+        value.extend(entry.ae_perm.get().to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    Ok(value)
+}

@@ -1,0 +1,95 @@
+//! Values of attributes and targets of links that lie in blocks of their own.
+
+use super::super::disk::attr::{REMOTE, REMOTE_HEADER, SYMLINK};
+use super::super::header::{Header, array};
+use super::Checker;
+use super::found::Found;
+use super::map::Map;
+use crate::error::Place;
+use crate::fs::check::Kind;
+use crate::units::FsBlock;
+
+/// The longest value.
+const LONGEST_VALUE: u32 = 64 << 10;
+
+impl Checker<'_> {
+    /// A value of an attribute; `None` where a part of it is missing, which is noted.
+    pub(super) fn remote_value(
+        &mut self,
+        found: &Found,
+        map: &Map,
+        (first, len): (u32, u32),
+    ) -> Option<Vec<u8>> {
+        let place = found.part("attribute value");
+        if len > LONGEST_VALUE || first == 0 {
+            let what = format!("{len} bytes from block {first} of the fork on");
+            self.findings.add(place, Kind::Damaged { what });
+            return None;
+        }
+        let (len, mut content) = (len as usize, Vec::new());
+        let mut number = u64::from(first);
+        while content.len() < len {
+            let Some(block) = map.lookup(number) else {
+                let what = format!("block {number} of the fork is a hole");
+                self.findings.add(place, Kind::Damaged { what });
+                return None;
+            };
+            self.part(found, &[block], (REMOTE, len), &mut content, place)?;
+            number += 1;
+        }
+        Some(content)
+    }
+
+    /// The target of a link; `None` where its blocks do not hold it.
+    pub(super) fn remote_target(
+        &mut self,
+        found: &Found,
+        map: &Map,
+        len: usize,
+    ) -> Option<Vec<u8>> {
+        let (mut content, mut next) = (Vec::new(), 0);
+        for piece in &map.pieces {
+            if content.len() == len || piece.first != next {
+                break;
+            }
+            next += u64::from(piece.len);
+            // Each extent has one header; no target needs more blocks.
+            let blocks: Vec<_> =
+                (0..u64::from(piece.len.min(4))).map(|at| FsBlock(piece.start.0 + at)).collect();
+            let place = found.part("symbolic link");
+            self.part(found, &blocks, (SYMLINK, len), &mut content, place)?;
+        }
+        (content.len() == len).then_some(content)
+    }
+
+    /// Adds the content of blocks with one header.
+    fn part(
+        &mut self,
+        found: &Found,
+        blocks: &[FsBlock],
+        (magic, len): (u32, usize),
+        content: &mut Vec<u8>,
+        place: Place,
+    ) -> Option<()> {
+        let place = place.block(*blocks.first()?);
+        let block = self.read(place, blocks)?;
+        let done = content.len();
+        if !self.fs.superblock.is_v5() {
+            content.extend_from_slice(&block[..block.len().min(len - done)]);
+            return Some(());
+        }
+        let field = |at: usize| u32::from_be_bytes(array(&block, at));
+        if field(0) != magic {
+            let what = format!("magic {:#010x}", field(0));
+            self.findings.add(place.field("magic"), Kind::Damaged { what });
+            return None;
+        }
+        let owner = (found.number, place);
+        self.fs.check_seal(&mut self.findings, &block, Header::REMOTE, blocks, owner);
+        let part = (block.len() - REMOTE_HEADER).min(len - done);
+        self.findings.expect(place.field("offset"), field(4), done as u64);
+        self.findings.expect(place.field("bytes"), field(8), part as u64);
+        content.extend_from_slice(&block[REMOTE_HEADER..REMOTE_HEADER + part]);
+        Some(())
+    }
+}

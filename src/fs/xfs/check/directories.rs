@@ -1,0 +1,226 @@
+//! Directories: where each name leads, and whether the index finds it.
+
+use std::collections::HashSet;
+
+use super::super::disk::dir::{ALIGN, FREE_OFFSET, LEAF_OFFSET};
+use super::super::disk::inode::format;
+use super::Checker;
+use super::found::Found;
+use super::map::{Map, Which};
+use crate::error::Place;
+use crate::fs::FileType;
+use crate::fs::check::{Findings, Kind, Pass};
+use crate::fs::xfs::Xfs;
+use crate::units::InodeNo;
+
+/// Codes of types in entries.
+const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
+
+/// A directory at work.
+pub(super) struct Dir<'d> {
+    pub(super) found: &'d Found,
+    pub(super) map: &'d Map,
+    /// Its place among the directories.
+    at: usize,
+    /// Names, to find those that occur twice.
+    names: HashSet<Vec<u8>>,
+    /// Hash and address of each name, as the index should have them.
+    pub(super) hashes: Vec<(u32, u32)>,
+    /// The longest unused run of each block of entries.
+    pub(super) bests: Vec<u16>,
+    dots: [bool; 2],
+    /// A block of entries could not be read: the index may have more names.
+    pub(super) whole: bool,
+}
+
+/// An entry, as it stands in a block or in the inode.
+pub(super) struct Entry<'e> {
+    pub(super) name: &'e [u8],
+    pub(super) target: InodeNo,
+    /// The code of its type, where the volume has these.
+    pub(super) file_type: Option<u8>,
+    /// Its place, in units of 8 bytes from the start of the directory.
+    pub(super) address: u32,
+}
+
+impl Checker<'_> {
+    /// Reads all directories: to check them, or once more for names that are collected.
+    pub(super) fn check_directories(&mut self) {
+        let count = self.directories.len();
+        for at in 0..count {
+            if at.is_multiple_of(64) {
+                self.tell(Pass::Directories, at as u64, count as u64);
+            }
+            let number = self.directories[at].number;
+            if let Some(found) = self.again(number) {
+                self.check_directory(at, &found);
+            }
+        }
+    }
+
+    fn check_directory(&mut self, at: usize, found: &Found) {
+        let mut quiet = Findings::default();
+        let map = self.fs.check_map(&mut quiet, found, Which::Data);
+        let mut dir = Dir {
+            found,
+            map: &map,
+            at,
+            names: HashSet::new(),
+            hashes: Vec::new(),
+            bests: Vec::new(),
+            dots: [false; 2],
+            whole: map.whole,
+        };
+        match found.raw.di_format {
+            format::LOCAL => return self.check_short_directory(&mut dir),
+            format::EXTENTS | format::BTREE => {}
+            _ => return,
+        }
+        let geometry = self.fs.superblock.geometry;
+        let (size, shift) = (geometry.dir_block() as u64, geometry.block.shift());
+        let (leaf, free) = (LEAF_OFFSET >> shift, FREE_OFFSET >> shift);
+        self.check_holes(&dir);
+        let has_index = map.pieces.iter().any(|piece| piece.first + u64::from(piece.len) > leaf);
+        let last = map.pieces.iter().rev().find(|piece| piece.first < leaf);
+        let end = last.map_or(0, |piece| (piece.first + u64::from(piece.len)).min(leaf));
+        let blocks = end.div_ceil(1 << geometry.dir_block_log);
+        if map.whole {
+            let place = found.place("di_size");
+            self.findings.expect(place, found.size(), blocks * size);
+        }
+        self.check_entry_blocks(&mut dir, blocks, !has_index);
+        if dir.dots != [true; 2] && dir.whole {
+            self.findings.add(found.part("directory"), Kind::MissingDots);
+        }
+        if has_index {
+            let (root, free) = (leaf, free);
+            self.check_index(&mut dir, root, free);
+        }
+    }
+
+    /// A block of a directory has all of its file-system blocks.
+    fn check_holes(&mut self, dir: &Dir<'_>) {
+        let unit = 1_u64 << self.fs.superblock.geometry.dir_block_log;
+        if unit == 1 {
+            return;
+        }
+        let (mut start, mut end) = (None, 0);
+        let odd = |block: u64| !block.is_multiple_of(unit);
+        let mut broken = false;
+        for piece in &dir.map.pieces {
+            if start.is_none() || piece.first != end {
+                broken |= start.is_some() && odd(end) || odd(piece.first);
+                start = Some(piece.first);
+            }
+            end = piece.first + u64::from(piece.len);
+        }
+        if broken || start.is_some() && odd(end) {
+            let what = format!("a block of {unit} blocks has a hole");
+            self.findings.add(dir.found.part("directory"), Kind::Damaged { what });
+        }
+    }
+
+    /// An entry of a directory.
+    pub(super) fn check_entry(&mut self, dir: &mut Dir<'_>, entry: &Entry<'_>, place: Place) {
+        let (name, number) = (entry.name, dir.found.number);
+        let hash = self.fs.hash_name(name);
+        dir.hashes.push((hash, entry.address));
+        // The first two entries have these places.
+        let first = (self.fs.dir_header() / ALIGN) as u32;
+        let second = first + (self.fs.entry_len(1) / ALIGN) as u32;
+        let dots = match name {
+            b"." => Some(0),
+            b".." => Some(1),
+            _ => None,
+        };
+        if self.parents.are_collected() {
+            if dots.is_none() {
+                self.name_of(entry.target, dir.found, name);
+            }
+            return;
+        }
+        if let Some(which) = dots {
+            if entry.address != [first, second][which]
+                || std::mem::replace(&mut dir.dots[which], true)
+            {
+                let name = name.to_vec();
+                return self.findings.add(place, Kind::DuplicateName { name });
+            }
+            if which == 1 {
+                self.directories[dir.at].dot_dot = entry.target;
+            } else if entry.target != number {
+                self.wrong(place, format!(". leads to inode {}, should be {number}", entry.target));
+            }
+            self.check_type(entry, Some(FileType::Directory), place);
+            return;
+        }
+        if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+            let name = name.to_vec();
+            self.findings.add(place, Kind::BadName { name });
+        }
+        let key = match self.fs.superblock.ascii_ci {
+            true => Xfs::folded(name),
+            false => name.to_vec(),
+        };
+        if !dir.names.insert(key) {
+            let name = name.to_vec();
+            self.findings.add(place, Kind::DuplicateName { name });
+        }
+        let (name, target) = (name.to_vec(), entry.target);
+        let sb = &self.fs.superblock;
+        let is_root = target == sb.root || sb.metadata_root == Some(target);
+        if sb.internal.contains(&target) || is_root {
+            return self.findings.add(place, Kind::EntryToInvalid { name, target });
+        }
+        let Some(state) = self.inodes.get_mut(target).filter(|state| state.used) else {
+            return self.findings.add(place, Kind::EntryToUnused { name, target });
+        };
+        state.names = state.names.saturating_add(1);
+        let (file_type, is_metadata) = (state.file_type, state.metadata);
+        self.name_of(target, dir.found, &name);
+        if is_metadata != dir.found.is_metadata() {
+            let name = String::from_utf8_lossy(&name);
+            let what = match is_metadata {
+                true => format!("{name:?} names inode {target}, of a metadata directory"),
+                false => format!("{name:?} names inode {target}, of no metadata directory"),
+            };
+            self.wrong(place, what);
+        }
+        if dir.found.is_metadata() {
+            self.tree.add(number, &name, target);
+        }
+        self.check_type(entry, file_type, place);
+        if file_type == Some(FileType::Directory) {
+            self.directories[dir.at].children += 1;
+            self.set_parent(target, number, (name, place));
+        }
+    }
+
+    fn check_type(&mut self, entry: &Entry<'_>, actual: Option<FileType>, place: Place) {
+        let (Some(stored), Some(actual)) = (entry.file_type, actual) else { return };
+        let is_known = TYPES.contains(&stored);
+        if !is_known || FileType::from_entry(stored) != Some(actual) {
+            let name = entry.name.to_vec();
+            self.findings.add(place, Kind::EntryType { name, stored, actual });
+        }
+    }
+
+    fn set_parent(&mut self, target: InodeNo, parent: InodeNo, (name, place): (Vec<u8>, Place)) {
+        // Directories were met in the order of their numbers.
+        let at = self.directories.partition_point(|directory| directory.number < target);
+        let directory = self.directories.get_mut(at);
+        let Some(directory) = directory.filter(|directory| directory.number == target) else {
+            return;
+        };
+        if directory.parent.0 == 0 {
+            directory.parent = parent;
+        } else {
+            self.findings.add(place, Kind::SecondName { name, target });
+        }
+    }
+
+    /// Sets where `..` of a directory in the inode leads.
+    pub(super) fn set_dot_dot(&mut self, dir: &Dir<'_>, target: InodeNo) {
+        self.directories[dir.at].dot_dot = target;
+    }
+}

@@ -1,0 +1,290 @@
+//! The fields of an inode, without its forks' content.
+
+use super::super::disk::inode::{flags, flags2, format};
+use super::super::disk::tree::NONE;
+use super::super::features::{Incompat, RoCompat};
+use super::Checker;
+use super::found::{EXTENT, Found};
+use crate::fs::FileType;
+use crate::fs::check::Kind;
+
+const NANOSECONDS: u32 = 1_000_000_000;
+/// The longest extent, in blocks.
+const LONGEST_EXTENT: u32 = (1 << 21) - 1;
+/// No file has more names.
+const MOST_LINKS: u32 = i32::MAX as u32;
+/// No symbolic link has a longer target.
+const LONGEST_TARGET: u64 = 1024;
+
+impl Checker<'_> {
+    /// Notes wrong fields of an inode in use; whether its forks can be looked at.
+    pub(super) fn check_core(&mut self, found: &Found) -> bool {
+        let Some(file_type) = found.file_type() else {
+            let (stored, rule) = (found.mode().into(), "it names no file type");
+            self.findings.add(found.place("di_mode"), Kind::Invalid { stored, rule });
+            return false;
+        };
+        if found.links() > MOST_LINKS {
+            let (stored, rule) = (found.links().into(), "too many links");
+            self.findings.add(found.place("di_nlink"), Kind::Invalid { stored, rule });
+        }
+        self.check_size(found, file_type);
+        self.check_flags(found, file_type);
+        self.check_hints(found, file_type);
+        self.check_times(found);
+        // Version 1 counted links there, and metadata files have their kind.
+        if found.is_metadata() {
+            self.check_metadata_core(found, file_type);
+        } else if found.raw.di_version > 1 {
+            self.findings.expect(found.place("di_onlink"), found.raw.di_onlink.get(), 0_u32);
+        }
+        self.check_formats(found, file_type)
+    }
+
+    /// Fields of any inode, free ones too.
+    pub(super) fn check_any(&mut self, found: &Found) {
+        if found.size() > i64::MAX as u64 {
+            let (stored, rule) = (found.size(), "a negative size");
+            self.findings.add(found.place("di_size"), Kind::Invalid { stored, rule });
+        }
+        let next = found.raw.di_next_unlinked.get();
+        let geometry = &self.fs.superblock.geometry;
+        let group = (found.block.0 / u64::from(geometry.group_blocks)) as u32;
+        let inside = u64::from(next) >> geometry.inodes_per_block_log < geometry.group_len(group);
+        if next != NONE && !inside {
+            let (stored, rule) = (next.into(), "outside the group");
+            self.findings.add(found.place("di_next_unlinked"), Kind::Invalid { stored, rule });
+        }
+        self.check_counts(found);
+        self.check_lengths(found);
+    }
+
+    /// A free inode keeps some fields of its last use.
+    pub(super) fn check_free(&mut self, found: &Found) {
+        let raw = &found.raw;
+        let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
+        let is_device = raw.di_format == format::DEVICE;
+        if offset >= room || is_device && !matches!(offset, 0 | 8) {
+            let (stored, rule) = (raw.di_forkoff.into(), "it leaves no room for a fork");
+            self.findings.add(found.place("di_forkoff"), Kind::Invalid { stored, rule });
+        }
+        self.findings.expect(found.place("di_flags"), raw.di_flags.get(), 0_u32);
+        if found.flags2() & !flags2::ALL != 0 {
+            let (stored, rule) = (found.flags2(), "flags that no inode has");
+            self.findings.add(found.place("di_flags2"), Kind::Invalid { stored, rule });
+        }
+        self.findings.expect(found.place("di_nblocks"), raw.di_nblocks.get(), 0_u64);
+        if found.attributes().is_none() {
+            self.check_no_fork(found);
+        }
+        let (data, attributes) = found.extents();
+        if data.saturating_add(attributes) > raw.di_nblocks.get() {
+            let (stored, rule) = (data.saturating_add(attributes), "more extents than blocks");
+            self.findings.add(found.place("di_nextents"), Kind::Invalid { stored, rule });
+        }
+    }
+
+    fn check_size(&mut self, found: &Found, file_type: FileType) {
+        let size = found.size();
+        let place = found.place("di_size");
+        let mut invalid = |rule| {
+            self.findings.add(place, Kind::Invalid { stored: size, rule });
+        };
+        match file_type {
+            FileType::Directory | FileType::Symlink if size == 0 && found.links() > 0 => {
+                invalid("a directory or link has content");
+            }
+            FileType::Symlink if size > LONGEST_TARGET => {
+                invalid("a target of more than 1024 bytes");
+            }
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket
+                if size != 0 =>
+            {
+                invalid("a special file has no content");
+            }
+            _ => {}
+        }
+    }
+
+    fn check_flags(&mut self, found: &Found, file_type: FileType) {
+        let (bits, more) = (found.raw.di_flags.get(), found.flags2());
+        let sb = &self.fs.superblock;
+        let of_files = flags::REALTIME | flags::EXTENT_SIZE;
+        let of_directories = flags::REALTIME_INHERIT
+            | flags::PROJECT_INHERIT
+            | flags::NO_SYMLINKS
+            | flags::EXTENT_SIZE_INHERIT;
+        let mut wrong = flags::UNUSED;
+        if file_type != FileType::Regular {
+            wrong |= of_files;
+        }
+        if file_type != FileType::Directory {
+            wrong |= of_directories;
+        }
+        if sb.realtime_blocks == 0 {
+            wrong |= flags::REALTIME;
+        }
+        if !sb.internal.contains(&found.number) {
+            wrong |= flags::NEW_BITMAP;
+        }
+        if bits & wrong != 0 {
+            let (stored, rule) = (bits.into(), "flags that such an inode does not have");
+            self.findings.add(found.place("di_flags"), Kind::Invalid { stored, rule });
+        }
+        let mut allowed = flags2::DAX;
+        if sb.ro_compat.contains(RoCompat::REFLINK) {
+            if file_type == FileType::Regular && bits & flags::REALTIME == 0 {
+                allowed |= flags2::REFLINK;
+            }
+            if matches!(file_type, FileType::Regular | FileType::Directory) {
+                allowed |= flags2::COPY_SIZE;
+            }
+        }
+        let of_features = [
+            (Incompat::BIGTIME, flags2::BIGTIME),
+            (Incompat::NREXT64, flags2::NREXT64),
+            (Incompat::METADIR, flags2::METADATA),
+        ];
+        for (feature, flag) in of_features {
+            if sb.incompat.contains(feature) {
+                allowed |= flag;
+            }
+        }
+        if !matches!(file_type, FileType::Regular | FileType::Directory) {
+            allowed &= !flags2::DAX;
+        }
+        if more & !allowed != 0 {
+            let (stored, rule) = (more, "flags that such an inode does not have");
+            self.findings.add(found.place("di_flags2"), Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Sizes of extents that are asked for.
+    fn check_hints(&mut self, found: &Found, file_type: FileType) {
+        let bits = found.raw.di_flags.get();
+        let hint = found.raw.di_extsize.get();
+        let has_hint = match file_type {
+            FileType::Regular => bits & flags::EXTENT_SIZE != 0,
+            FileType::Directory => bits & flags::EXTENT_SIZE_INHERIT != 0,
+            _ => false,
+        };
+        if has_hint != (hint != 0) {
+            let (stored, rule) = (hint.into(), "it contradicts the flags");
+            self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
+        }
+        let Some(v3) = &found.v3 else { return };
+        let hint = v3.di_cowextsize.get();
+        let has_hint = v3.di_flags2.get() & flags2::COPY_SIZE != 0;
+        if has_hint != (hint != 0) {
+            let (stored, rule) = (hint.into(), "it contradicts the flags");
+            self.findings.add(found.place("di_cowextsize"), Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Sizes that no extent can have.
+    fn check_lengths(&mut self, found: &Found) {
+        let most = LONGEST_EXTENT.min(self.fs.superblock.geometry.group_blocks / 2);
+        let copies = found.v3.as_ref().map_or(0, |v3| v3.di_cowextsize.get());
+        let hints = [("di_extsize", found.raw.di_extsize.get()), ("di_cowextsize", copies)];
+        for (name, hint) in hints.into_iter().filter(|(_, hint)| *hint > most) {
+            let (stored, rule) = (hint.into(), "longer than any extent");
+            self.findings.add(found.place(name), Kind::Invalid { stored, rule });
+        }
+    }
+
+    fn check_times(&mut self, found: &Found) {
+        if found.flags2() & flags2::BIGTIME != 0 {
+            return;
+        }
+        let raw = &found.raw;
+        let created = found.v3.as_ref().map_or(0, |v3| v3.di_crtime.get());
+        let times = [
+            ("di_atime", raw.di_atime.get()),
+            ("di_mtime", raw.di_mtime.get()),
+            ("di_ctime", raw.di_ctime.get()),
+            ("di_crtime", created),
+        ];
+        for (name, time) in times {
+            if time as u32 >= NANOSECONDS {
+                let (stored, rule) = (u64::from(time as u32), "nanoseconds of a second or more");
+                self.findings.add(found.place(name), Kind::Invalid { stored, rule });
+            }
+        }
+    }
+
+    /// The counters of extents: bytes that others have are zeros.
+    fn check_counts(&mut self, found: &Found) {
+        let raw = &found.raw;
+        if found.flags2() & flags2::NREXT64 != 0 {
+            self.findings.expect(found.place("di_nrext64_pad"), raw.di_anextents.get(), 0_u32);
+        } else if found.v3.is_some() {
+            self.findings.expect(found.place("di_v3_pad"), raw.di_big_nextents.get(), 0_u32);
+        }
+    }
+
+    /// The kinds of the forks; whether they can be looked at.
+    fn check_formats(&mut self, found: &Found, file_type: FileType) -> bool {
+        let (raw, findings) = (&found.raw, &mut self.findings);
+        let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
+        let is_device = raw.di_format == format::DEVICE;
+        if offset >= room || is_device && !matches!(offset, 0 | 8) {
+            let (stored, rule) = (raw.di_forkoff.into(), "it leaves no room for a fork");
+            findings.add(found.place("di_forkoff"), Kind::Invalid { stored, rule });
+            return false;
+        }
+        let (data, attributes) = found.extents();
+        let fits = match (raw.di_format, file_type) {
+            (
+                format::DEVICE,
+                FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket,
+            ) => data == 0,
+            (format::LOCAL, FileType::Directory | FileType::Symlink) => {
+                data == 0 && found.size() <= found.data().len() as u64
+            }
+            (format::EXTENTS, FileType::Regular | FileType::Directory | FileType::Symlink) => {
+                data <= (found.data().len() / EXTENT) as u64
+            }
+            (format::BTREE, FileType::Regular | FileType::Directory) => {
+                data > (found.data().len() / EXTENT) as u64
+            }
+            _ => false,
+        };
+        let mut good = fits;
+        if !fits {
+            let what =
+                format!("format {} with {data} extents and {} bytes", raw.di_format, found.size());
+            findings.add(found.place("di_format"), Kind::Damaged { what });
+        }
+        match found.attributes() {
+            None => {
+                findings.expect(found.place("di_anextents"), attributes, 0_u32);
+                self.check_no_fork(found);
+            }
+            Some(fork) => {
+                let most = (fork.len() / EXTENT) as u64;
+                let fits = match raw.di_aformat {
+                    format::LOCAL => attributes == 0,
+                    format::EXTENTS => attributes <= most,
+                    format::BTREE => attributes > most,
+                    _ => false,
+                };
+                if !fits {
+                    let what = format!("format {} with {attributes} extents", raw.di_aformat);
+                    findings.add(found.place("di_aformat"), Kind::Damaged { what });
+                    good = false;
+                }
+            }
+        }
+        good
+    }
+
+    /// Checks the format of attributes of an inode without attributes.
+    fn check_no_fork(&mut self, found: &Found) {
+        let stored = found.raw.di_aformat;
+        // New inodes of a new chunk have 0.
+        if !matches!(stored, 0 | format::EXTENTS) {
+            let (stored, rule) = (stored.into(), "a format without a fork");
+            self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });
+        }
+    }
+}

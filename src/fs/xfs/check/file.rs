@@ -1,0 +1,142 @@
+//! Inodes of all chunks: fields, maps, attributes and the blocks that they use.
+
+use super::super::disk::inode::{flags2, format};
+use super::super::disk::tree::{NONE, owner_bits};
+use super::Checker;
+use super::found::Found;
+use super::map::{Map, Which};
+use super::table::{CHUNK, Directory, State};
+use crate::fs::FileType;
+use crate::fs::check::{Kind, Pass};
+use crate::units::{FsBlock, InodeNo};
+
+/// No target is longer.
+const LONGEST_TARGET: usize = 1024;
+
+impl Checker<'_> {
+    pub(super) fn check_inodes(&mut self) {
+        let geometry = self.fs.superblock.geometry;
+        for at in 0..self.inodes.chunks.len() {
+            let group = self.inodes.chunks[at].group;
+            self.tell(Pass::Inodes, group.into(), geometry.groups.into());
+            for index in 0..CHUNK {
+                let chunk = &self.inodes.chunks[at];
+                if !chunk.exists(index) {
+                    continue;
+                }
+                let (number, free) = (InodeNo(chunk.first + index), chunk.is_free(index));
+                let place = chunk.place(&geometry, index);
+                let state = self.check_inode(number, place, free);
+                self.inodes.chunks[at].states[index as usize] = state;
+            }
+        }
+    }
+
+    fn check_inode(&mut self, number: InodeNo, at: (FsBlock, usize), free: bool) -> State {
+        let Some(found) = self.fs.find_inode(&mut self.findings, number, at) else {
+            return State::default();
+        };
+        self.check_any(&found);
+        let place = found.place("di_mode");
+        match (found.mode() == 0, free) {
+            (true, true) => {
+                self.check_free(&found);
+                let has_next = found.raw.di_next_unlinked.get() != NONE;
+                return State { has_next, ..State::default() };
+            }
+            (true, false) => {
+                self.findings.add(place, Kind::MarkedUsed { first: number.0, count: 1 });
+                return State::default();
+            }
+            (false, true) => {
+                self.findings.add(place, Kind::MarkedFree { first: number.0, count: 1 });
+            }
+            (false, false) => {}
+        }
+        self.pointers = 0;
+        let mut state = State {
+            file_type: found.file_type(),
+            used: true,
+            shares: found.flags2() & flags2::REFLINK != 0,
+            links: found.links(),
+            metadata: found.is_metadata(),
+            has_next: found.raw.di_next_unlinked.get() != NONE,
+            ..State::default()
+        };
+        if self.check_core(&found) {
+            self.check_forks(&found);
+        }
+        state.parents = 0_u64.wrapping_sub(self.pointers);
+        if state.file_type == Some(FileType::Directory) {
+            let (dot_dot, parent) = (InodeNo(0), InodeNo(0));
+            self.directories.push(Directory { number, dot_dot, parent, children: 0 });
+        }
+        state
+    }
+
+    fn check_forks(&mut self, found: &Found) {
+        let data = self.fs.check_map(&mut self.findings, found, Which::Data);
+        let attributes = match found.attributes() {
+            Some(_) => self.fs.check_map(&mut self.findings, found, Which::Attributes),
+            None => Map { whole: true, ..Map::default() },
+        };
+        // Those blocks are of another device.
+        if !data.elsewhere {
+            self.claim_map(found, &data, 0);
+        }
+        self.claim_map(found, &attributes, owner_bits::ATTRIBUTES);
+        let blocks: u64 =
+            [&data, &attributes].into_iter().map(|map| map.blocks() + map.tree.len() as u64).sum();
+        if data.whole && attributes.whole {
+            self.findings.expect(found.place("di_nblocks"), found.raw.di_nblocks.get(), blocks);
+        }
+        self.accounts.add(&self.fs.superblock, found);
+        if found.file_type() == Some(FileType::Symlink) {
+            self.check_symlink(found, &data);
+        }
+        if found.file_type() != Some(FileType::Regular)
+            && data.pieces.iter().any(|piece| piece.unwritten)
+        {
+            self.wrong(found.place("extent"), "an unwritten extent of a directory or link");
+        }
+        if found.attributes().is_some() {
+            self.check_attributes(found, &attributes);
+        }
+    }
+
+    fn claim_map(&mut self, found: &Found, map: &Map, bits: u64) {
+        let per_group = u64::from(self.fs.superblock.geometry.group_blocks);
+        let within = |block: FsBlock| ((block.0 / per_group) as u32, (block.0 % per_group) as u32);
+        for piece in &map.pieces {
+            let (group, start) = within(piece.start);
+            let unwritten = if piece.unwritten { owner_bits::UNWRITTEN } else { 0 };
+            let offset = piece.first & owner_bits::OFFSET | bits | unwritten;
+            self.claim(group, (start, piece.len), found.number.0, offset);
+        }
+        for block in &map.tree {
+            let (group, start) = within(*block);
+            let offset = bits | owner_bits::MAP_BLOCK;
+            self.claim(group, (start, 1), found.number.0, offset);
+        }
+    }
+
+    fn check_symlink(&mut self, found: &Found, data: &Map) {
+        let place = found.part("symbolic link");
+        let len = found.size() as usize;
+        if len == 0 || len > LONGEST_TARGET {
+            return;
+        }
+        let target = match found.raw.di_format {
+            format::LOCAL => found.data().get(..len).map(<[u8]>::to_vec),
+            _ => self.remote_target(found, data, len),
+        };
+        match target {
+            Some(target) if target.contains(&0) => self.wrong(place, "its target has a NUL"),
+            Some(_) => {}
+            None => {
+                let what = format!("its blocks do not hold its {len} bytes");
+                self.findings.add(place, Kind::Damaged { what });
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Whether an XFS volume is what it should be: a check that reads all metadata and changes nothing.
+//!
+//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their
+//! indexes; parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters, quota. The log comes
+//! first: the volume is checked as recovery leaves it.
+//!
+//! The read side stops at the first thing that is wrong; a check goes on, so it walks the structures by itself. It shares with the read
+//! side the layouts, the checksums, the names' hashes and the recovery.
+//!
+//! **Memory**: 24 bytes for each extent of a file and for each free one, and as many again with a tree of owners; 24 bytes an inode of all
+//! chunks; 48 bytes a directory; the names in metadata directories; the map of one file; the names of one directory; the records of one tree; the first 100,000 findings.
+
+mod attr_leaf;
+mod attr_value;
+mod attributes;
+mod chunks;
+mod counters;
+mod dir_data;
+mod dir_free;
+mod dir_index;
+mod dir_short;
+mod directories;
+mod fields;
+mod file;
+mod found;
+mod group;
+mod hash_tree;
+mod list;
+mod map;
+mod metadata;
+mod names;
+mod owners;
+mod parents;
+mod quota;
+mod records;
+mod refcounts;
+mod rmap;
+mod seal;
+mod space;
+mod superblock;
+mod table;
+mod tree;
+mod unlinked;
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use self::group::Group;
+use self::metadata::MetadataTree;
+use self::parents::Parents;
+use self::quota::Accounts;
+use self::table::{Directory, Inodes};
+use super::Xfs;
+use super::disk::superblock::RawSuperblock;
+use super::features::RoCompat;
+use crate::error::{Error, Place, Result};
+use crate::fs::block::Block;
+use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
+use crate::units::{DevOffset, FsBlock};
+
+impl Xfs {
+    /// Checks the whole volume as the log's recovery leaves it; nothing is written. `progress` is told how far it is.
+    ///
+    /// # Errors
+    /// No error for faults of the volume: the report has them. `Unsupported` for B+trees of realtime space; `Io` only if not even the
+    /// superblock can be read again.
+    pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+        let sb = &self.superblock;
+        let has_trees = sb.ro_compat.intersects(RoCompat::RMAPBT | RoCompat::REFLINK);
+        if sb.metadata_root.is_some() && sb.realtime_blocks > 0 && has_trees {
+            return Err(Error::unsupported(
+                "a check of an XFS volume with trees of realtime space",
+            ));
+        }
+        Checker::new(self, progress)?.run()
+    }
+}
+
+/// A check at work.
+struct Checker<'a> {
+    fs: &'a Arc<Xfs>,
+    findings: Findings,
+    progress: &'a mut dyn FnMut(Progress),
+    superblock: RawSuperblock,
+    groups: Vec<Group>,
+    inodes: Inodes,
+    directories: Vec<Directory>,
+    accounts: Accounts,
+    parents: Parents,
+    /// Fingerprints of the parent pointers of the inode at work.
+    pointers: u64,
+    tree: MetadataTree,
+}
+
+impl<'a> Checker<'a> {
+    fn new(fs: &'a Arc<Xfs>, progress: &'a mut dyn FnMut(Progress)) -> Result<Self> {
+        let unit = fs.metadata.device().limits().logical_block as usize;
+        let mut bytes = vec![0; unit.max(fs.superblock.geometry.sector)];
+        fs.metadata.read_at(DevOffset(0), &mut bytes)?;
+        let superblock = RawSuperblock::read_from_prefix(&bytes);
+        let Ok((superblock, _)) = superblock else {
+            return Err(Place::new("superblock").corrupt("it is cut short"));
+        };
+        Ok(Self {
+            fs,
+            findings: Findings::default(),
+            progress,
+            superblock,
+            groups: Vec::new(),
+            inodes: Inodes::default(),
+            directories: Vec::new(),
+            accounts: Accounts::default(),
+            parents: Parents::default(),
+            pointers: 0,
+            tree: MetadataTree::default(),
+        })
+    }
+
+    fn run(mut self) -> Result<Report> {
+        self.check_log();
+        self.check_superblocks();
+        self.check_groups();
+        self.check_inodes();
+        self.check_unlinked();
+        self.check_directories();
+        self.check_parent_pointers();
+        self.check_metadata_tree();
+        self.check_names();
+        self.check_space();
+        self.check_counters();
+        self.check_quota();
+        let (inodes, directories) = (self.inodes.used(), self.directories.len() as u64);
+        let blocks = self.groups.iter().map(|group| group.used).sum();
+        Ok(self.findings.report(inodes, directories, blocks))
+    }
+
+    fn check_log(&mut self) {
+        let (log, place) = (self.fs.log(), Place::new("log"));
+        if log.recovered {
+            let transactions = u32::try_from(log.transactions).unwrap_or(u32::MAX);
+            self.findings.add(place, Kind::Recovered { transactions });
+        }
+        let sb = &self.fs.superblock;
+        if sb.realtime_blocks > 0 {
+            let what = "space of the realtime device";
+            self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
+        }
+        for (what, count) in &log.unfinished {
+            let what = format!("{count} times {what}: the next mount finishes that");
+            self.findings.add_as(Severity::Note, place, Kind::Damaged { what });
+        }
+    }
+
+    /// Whether the log leaves operations to be finished by a mount: until then, free space and its trees may be older than files.
+    fn is_unfinished(&self) -> bool {
+        let log = self.fs.log();
+        log.finished > 0 || !log.unfinished.is_empty()
+    }
+
+    /// A finding about the use of blocks, or about parent pointers: only noted where an operation that is to be finished can explain it.
+    fn add_of_space(&mut self, site: impl Into<FindingSite>, what: Kind) {
+        if self.is_unfinished() {
+            self.findings.add_as(Severity::Note, site, what);
+        } else {
+            self.findings.add(site, what);
+        }
+    }
+
+    /// The blocks of a structure. An error is a finding.
+    fn read(&mut self, site: impl Into<FindingSite>, blocks: &[FsBlock]) -> Option<Block> {
+        let read = self.fs.metadata.blocks(blocks);
+        read.inspect_err(|error| self.findings.error(site, error)).ok()
+    }
+
+    /// A fault in words, which does not lose anything.
+    fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
+        self.findings.wrong(site, what);
+    }
+
+    fn tell(&mut self, pass: Pass, done: u64, of: u64) {
+        (self.progress)(Progress { pass, done, of });
+    }
+}

@@ -1,0 +1,176 @@
+//! The owners of the blocks of each group: no block has two owners, unless files share it, and none has no owner.
+
+use super::super::disk::tree::{owner, owner_bits};
+use super::super::features::RoCompat;
+use super::Checker;
+use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind, Pass};
+use crate::units::InodeNo;
+
+/// The owner of free space: no inode has the number 0.
+pub(super) const FREE: u64 = 0;
+
+/// A run of blocks of one owner: the order is that of the tree of owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owned {
+    pub(super) start: u32,
+    pub(super) len: u32,
+    /// As the tree of owners has it, or [`FREE`].
+    pub(super) owner: u64,
+    /// The same: the block of the file, with bits.
+    pub(super) offset: u64,
+}
+
+impl Owned {
+    pub(super) fn end(&self) -> u64 {
+        u64::from(self.start) + u64::from(self.len)
+    }
+
+    /// A file's data: only these are shared.
+    pub(super) fn is_data(&self) -> bool {
+        let bits = owner_bits::ATTRIBUTES | owner_bits::MAP_BLOCK;
+        self.has_offset() && self.offset & bits == 0
+    }
+
+    /// Blocks of a file, at an offset of it.
+    pub(super) fn has_offset(&self) -> bool {
+        self.owner != FREE && self.owner >> 63 == 0 && self.offset & owner_bits::MAP_BLOCK == 0
+    }
+
+    /// Its owner, in words.
+    fn name(&self) -> String {
+        match self.owner {
+            FREE => "free space".into(),
+            owner::HEADERS => "headers of the group".into(),
+            owner::LOG => "the log".into(),
+            owner::GROUP => "the trees of free space".into(),
+            owner::INODE_TREES => "the trees of inodes".into(),
+            owner::INODES => "inodes".into(),
+            owner::REFCOUNTS => "the tree of reference counts".into(),
+            owner::COPIES => "copies on write".into(),
+            inode if self.offset & owner_bits::MAP_BLOCK != 0 => {
+                format!("the map of inode {inode}")
+            }
+            inode if self.offset & owner_bits::ATTRIBUTES != 0 => {
+                format!("attributes of inode {inode}")
+            }
+            inode => format!("inode {inode}"),
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Takes down that blocks of a group, which it has, are in use.
+    pub(super) fn claim(&mut self, group: u32, (start, len): (u32, u32), owner: u64, offset: u64) {
+        let owned = &mut self.groups[group as usize].owned;
+        // Consecutive ones of a structure are one run: most inodes and trees lie together.
+        if let Some(last) = owned.last_mut()
+            && last.owner == owner
+            && last.end() == u64::from(start)
+            && !last.has_offset()
+            && last.offset == offset
+            && owner != FREE
+            && let Some(sum) = last.len.checked_add(len)
+        {
+            last.len = sum;
+            return;
+        }
+        owned.push(Owned { start, len, owner, offset });
+    }
+
+    pub(super) fn check_space(&mut self) {
+        let groups = self.fs.superblock.geometry.groups;
+        for group in 0..groups {
+            self.tell(Pass::Space, group.into(), groups.into());
+            let mut owned = std::mem::take(&mut self.groups[group as usize].owned);
+            owned.sort_unstable();
+            self.check_overlaps(group, &owned);
+            self.check_recorded_owners(group, &owned);
+            self.check_recorded_counts(group, &owned);
+        }
+    }
+
+    /// Blocks with two owners, and blocks with none.
+    fn check_overlaps(&mut self, group: u32, owned: &[Owned]) {
+        let length = self.fs.superblock.geometry.group_len(group);
+        let can_share = self.fs.superblock.ro_compat.contains(RoCompat::REFLINK);
+        let site = FindingSite::of_group(group, Place::new("blocks"));
+        // Where the runs so far end, and the run that does.
+        let (mut end, mut last): (u64, Option<Owned>) = (0, None);
+        // The same of those that are not a file's data: with these nothing is shared.
+        let mut sole: Option<Owned> = None;
+        for run in owned {
+            let (start, run_end) = (u64::from(run.start), run.end().min(length));
+            let gap = start.saturating_sub(end);
+            if gap > 0 && self.groups[group as usize].free_is_known {
+                let what = Kind::MarkedUsed { first: end, count: gap };
+                self.add_of_space(site, what);
+            }
+            let before =
+                sole.filter(|sole| sole.end() > start).or(last.filter(|last| last.end() > start));
+            if let Some(before) = before {
+                let shared = can_share && before.is_data() && run.is_data();
+                if !shared {
+                    let count = run_end.min(before.end()).saturating_sub(start).max(1);
+                    let pair = (before, *run);
+                    self.overlap(site, (start, count), pair);
+                } else {
+                    self.check_may_share(&[before, *run]);
+                }
+            }
+            if !run.is_data() && sole.is_none_or(|sole| sole.end() < run.end()) {
+                sole = Some(*run);
+            }
+            if last.is_none_or(|last| last.end() < run.end()) {
+                last = Some(*run);
+            }
+            if run.owner != FREE {
+                self.groups[group as usize].used += run_end.saturating_sub(start.max(end));
+            }
+            end = end.max(run_end);
+        }
+        if end < length && self.groups[group as usize].free_is_known {
+            let what = Kind::MarkedUsed { first: end, count: length - end };
+            self.add_of_space(site, what);
+        }
+    }
+
+    fn overlap(
+        &mut self,
+        site: FindingSite,
+        (first, count): (u64, u64),
+        (one, other): (Owned, Owned),
+    ) {
+        let is_free = one.owner == FREE || other.owner == FREE;
+        let inode =
+            [other, one].into_iter().find(|owned| owned.owner != FREE && owned.owner >> 63 == 0);
+        let mut site = site;
+        if let Some(owned) = inode {
+            site.place = site.place.inode(InodeNo(owned.owner));
+        }
+        if is_free {
+            self.add_of_space(site, Kind::MarkedFree { first, count });
+        } else {
+            let what = format!(
+                "block {first} of the group, {count} blocks: {} and {} use it",
+                one.name(),
+                other.name()
+            );
+            self.findings.add(site, Kind::Damaged { what });
+        }
+    }
+
+    /// Files whose blocks are shared say so.
+    fn check_may_share(&mut self, runs: &[Owned]) {
+        for run in runs {
+            let number = InodeNo(run.owner);
+            if let Some(state) = self.inodes.get_mut(number)
+                && !state.shares
+            {
+                state.shares = true;
+                let place = Place::new("inode").inode(number).field("di_flags2");
+                self.wrong(place, "it shares blocks, and has no mark of that");
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Parent pointers: for each name of an inode it has one attribute with the directory, the directory's generation, and the name.
+//!
+//! The first comparison takes little memory: each inode has a sum of fingerprints, to which names add and from which attributes
+//! subtract. Only inodes with another sum than 0 are read again, in full.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::super::disk::attr::{RawParent, flags};
+use super::super::features::Incompat;
+use super::Checker;
+use super::found::Found;
+use super::map::Which;
+use crate::error::Place;
+use crate::fs::check::{Findings, Kind};
+use crate::fs::xfs::Xfs;
+use crate::units::InodeNo;
+use zerocopy::FromBytes;
+
+/// Inodes whose differences are told in detail.
+const DETAILED: usize = 1000;
+/// No name is longer.
+const LONGEST_NAME: usize = 255;
+
+/// A name of an inode: in a directory, or as its attribute has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Link {
+    directory: InodeNo,
+    name: Vec<u8>,
+    generation: u32,
+}
+
+impl Link {
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn told(&self) -> String {
+        let (name, number) = (String::from_utf8_lossy(&self.name), self.directory);
+        format!("the name {name:?} in directory {number}, of generation {}", self.generation)
+    }
+}
+
+/// The names of an inode by directories and by its attributes.
+#[derive(Default)]
+struct Both {
+    names: Vec<Link>,
+    attributes: Vec<Link>,
+}
+
+/// Inodes that are read again, where there are any.
+#[derive(Default)]
+pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
+
+impl Parents {
+    /// Whether structures are read again, for names alone.
+    pub(super) fn are_collected(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Xfs {
+    fn has_parents(&self) -> bool {
+        self.superblock.incompat.contains(Incompat::PARENT)
+    }
+
+    /// The hash of a parent pointer: that of its name in a directory, and the directory's number.
+    fn hash_parent(&self, name: &[u8], directory: u64) -> u32 {
+        self.hash_name(name) ^ (directory >> 32) as u32 ^ directory as u32
+    }
+}
+
+impl Checker<'_> {
+    /// Takes down a name in a directory.
+    pub(super) fn name_of(&mut self, target: InodeNo, directory: &Found, name: &[u8]) {
+        if !self.fs.has_parents() {
+            return;
+        }
+        let generation = directory.raw.di_gen.get();
+        let link = Link { directory: directory.number, name: name.to_vec(), generation };
+        if let Some(again) = &mut self.parents.0 {
+            if let Some(both) = again.get_mut(&target) {
+                both.names.push(link);
+            }
+        } else if let Some(state) = self.inodes.get_mut(target) {
+            state.parents = state.parents.wrapping_add(link.fingerprint());
+        }
+    }
+
+    /// Checks an attribute that is a parent pointer, and takes it down. `hash` is that of its entry in a leaf; `value` is `None` where it
+    /// lies in blocks of its own.
+    pub(super) fn check_parent(
+        &mut self,
+        found: &Found,
+        place: Place,
+        (name, value): (&[u8], Option<&[u8]>),
+        hash: Option<u32>,
+    ) {
+        if !self.fs.has_parents() {
+            let what = "a parent pointer, which this volume does not have";
+            return self.wrong(place.field("flags"), what);
+        }
+        if name.is_empty() || name.len() > LONGEST_NAME || name.contains(&b'/') || name.contains(&0)
+        {
+            let name = name.to_vec();
+            self.findings.add(place, Kind::BadName { name });
+        }
+        let Some(raw) = value.and_then(|value| RawParent::ref_from_bytes(value).ok()) else {
+            let what = "a parent pointer without a directory's number and generation".into();
+            return self.findings.add(place.field("valuelen"), Kind::Damaged { what });
+        };
+        let (number, generation) = (raw.p_ino.get(), raw.p_gen.get());
+        if let Some(stored) = hash {
+            let expected = self.fs.hash_parent(name, number);
+            self.findings.expect(place.field("hashval"), stored, expected);
+        }
+        let link = Link { directory: InodeNo(number), name: name.to_vec(), generation };
+        if let Some(again) = &mut self.parents.0 {
+            if let Some(both) = again.get_mut(&found.number) {
+                both.attributes.push(link);
+            }
+        } else {
+            self.pointers = self.pointers.wrapping_add(link.fingerprint());
+        }
+    }
+
+    /// Compares the parent pointers of all inodes with their names, once directories were read.
+    pub(super) fn check_parent_pointers(&mut self) {
+        if !self.fs.has_parents() {
+            return;
+        }
+        let differ = self.inodes.numbered().filter(|(_, state)| state.used && state.parents != 0);
+        let mut differ: Vec<InodeNo> = differ.map(|(number, _)| number).collect();
+        let more = differ.split_off(differ.len().min(DETAILED));
+        for (number, both) in self.names_again(&differ) {
+            self.compare_parents(number, both);
+        }
+        for number in more {
+            let what = "its parent pointers are not its names".into();
+            self.add_of_space(pointers_of(number), Kind::Records { what });
+        }
+    }
+
+    /// Reads attributes of these inodes, and all directories, for the names of these.
+    fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
+        if numbers.is_empty() {
+            return BTreeMap::new();
+        }
+        let findings = std::mem::take(&mut self.findings);
+        let wanted = numbers.iter().map(|number| (*number, Both::default()));
+        self.parents = Parents(Some(wanted.collect()));
+        for number in numbers {
+            let Some(found) = self.again(*number) else { continue };
+            if found.attributes().is_some() {
+                let mut quiet = Findings::default();
+                let map = self.fs.check_map(&mut quiet, &found, Which::Attributes);
+                self.check_attributes(&found, &map);
+            }
+        }
+        self.check_directories();
+        self.findings = findings;
+        std::mem::take(&mut self.parents).0.unwrap_or_default()
+    }
+
+    fn compare_parents(&mut self, number: InodeNo, both: Both) {
+        let Both { mut names, mut attributes } = both;
+        names.sort_unstable();
+        attributes.sort_unstable();
+        let told = |link: &Link| link.told();
+        let (recorded, found) = (&attributes[..], &names[..]);
+        self.compare_records(pointers_of(number), (recorded, found), told, Self::add_of_space);
+        let doubled = attributes.windows(2).find(|pair| pair[0] == pair[1]);
+        if let Some([link, _]) = doubled {
+            let what = format!("it has {} more than once", link.told());
+            self.add_of_space(pointers_of(number), Kind::Records { what });
+        }
+    }
+
+    /// Whether an attribute is a parent pointer.
+    pub(super) fn is_parent(bits: u8) -> bool {
+        bits & flags::PARENT != 0
+    }
+}
+
+fn pointers_of(number: InodeNo) -> Place {
+    Place::new("parent pointers").inode(number)
+}

@@ -1,0 +1,173 @@
+//! Usage of users, groups and projects, against the inodes that were found.
+
+use std::collections::BTreeMap;
+
+use zerocopy::FromBytes;
+
+use super::super::Superblock;
+use super::super::disk::quota::{BIGTIME, CRC, MAGIC, RawQuota, flags};
+use super::super::disk::superblock::version;
+use super::super::overlay::Replayed;
+use super::Checker;
+use super::found::Found;
+use super::map::Which;
+use crate::error::Place;
+use crate::fs::check::{Findings, Kind};
+use crate::units::{FsBlock, InodeNo};
+
+/// Usage by id: blocks and inodes.
+type Usage = BTreeMap<u32, (u64, u64)>;
+
+/// Usage as it was found: of users, groups, projects.
+#[derive(Default)]
+pub(super) struct Accounts([Usage; 3]);
+
+impl Accounts {
+    pub(super) fn add(&mut self, superblock: &Superblock, found: &Found) {
+        if found.is_metadata() || superblock.internal.contains(&found.number) {
+            return;
+        }
+        let raw = &found.raw;
+        let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
+        let project = if superblock.projid32 { project } else { project & 0xFFFF };
+        for (usage, id) in self.0.iter_mut().zip([raw.di_uid.get(), raw.di_gid.get(), project]) {
+            let (blocks, inodes) = usage.entry(id).or_default();
+            *blocks = blocks.saturating_add(raw.di_nblocks.get());
+            *inodes += 1;
+        }
+    }
+}
+
+/// A file of quota: the code of its entries' type, whether usage was counted.
+struct File {
+    number: u64,
+    code: u8,
+    counted: bool,
+    name: &'static str,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_quota(&mut self) {
+        let raw = &self.superblock;
+        let bits = raw.sb_qflags.get();
+        let has = |bit: u16| bits & bit != 0;
+        let [user, group, project] = match self.fs.superblock.metadata_root {
+            None => [raw.sb_uquotino.get(), raw.sb_gquotino.get(), raw.sb_pquotino.get()],
+            Some(_) => self.tree.quota.map(|number| number.map_or(0, |number| number.0)),
+        };
+        let is_v5 = self.fs.superblock.is_v5();
+        let has_quota = raw.sb_versionnum.get() & version::QUOTA != 0;
+        // Version 4 has one file for groups or projects.
+        let of_project = if is_v5 { project } else { group };
+        let files = [
+            File {
+                number: user,
+                code: 1,
+                counted: has(flags::USERS_CHECKED),
+                name: "quota of users",
+            },
+            File {
+                number: group,
+                code: 4,
+                counted: has(flags::GROUPS_CHECKED),
+                name: "quota of groups",
+            },
+            File {
+                number: of_project,
+                code: 2,
+                counted: has(flags::PROJECTS_CHECKED),
+                name: "quota of projects",
+            },
+        ];
+        let has_tree = self.fs.superblock.metadata_root.is_some();
+        if has_quota && !has_tree && files.iter().all(|file| matches!(file.number, 0 | u64::MAX)) {
+            let place = Place::new("superblock").field("sb_versionnum");
+            self.findings.wrong(place, "it has quota, and no file of it");
+        }
+        let accounts = std::mem::take(&mut self.accounts);
+        for (file, usage) in files.into_iter().zip(accounts.0) {
+            let exists = !matches!(file.number, 0 | u64::MAX);
+            if exists && has_quota && (is_v5 || file.counted || file.code == 1) {
+                self.check_quota_file(&file, usage);
+            }
+        }
+    }
+
+    fn check_quota_file(&mut self, file: &File, mut usage: Usage) {
+        let number = InodeNo(file.number);
+        let place = Place::new(file.name).inode(number);
+        let Some(found) = self.again(number) else {
+            let what = "it has no inode".into();
+            return self.findings.add(place, Kind::Damaged { what });
+        };
+        // Its entries lie past its end.
+        self.findings.expect(found.place("di_size"), found.size(), 0_u64);
+        let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
+        let per_block = self.fs.superblock.geometry.block.bytes() / size_of::<RawQuota>();
+        // The log's changes of usage are not applied, and a mount after a crash counts them.
+        let compares = file.counted && !self.fs.log().recovered && map.whole;
+        if file.counted && !compares {
+            let what = "usage, after a crash";
+            self.findings.add(place, Kind::NotChecked { what });
+        }
+        for piece in &map.pieces {
+            for at in 0..u64::from(piece.len) {
+                let first = (piece.first + at).saturating_mul(per_block as u64);
+                let block = FsBlock(piece.start.0 + at);
+                self.check_quota_block(file, (block, first), place, &mut usage, compares);
+            }
+        }
+        if !compares {
+            return;
+        }
+        for (id, (blocks, inodes)) in usage {
+            if (blocks, inodes) != (0, 0) {
+                self.note_usage(place, id, (0, blocks), (0, inodes));
+            }
+        }
+    }
+
+    fn check_quota_block(
+        &mut self,
+        file: &File,
+        (block, first): (FsBlock, u64),
+        place: Place,
+        usage: &mut Usage,
+        compares: bool,
+    ) {
+        let place = place.block(block);
+        let Some(content) = self.read(place, &[block]) else { return };
+        let is_v5 = self.fs.superblock.is_v5();
+        for (index, bytes) in content.chunks_exact(size_of::<RawQuota>()).enumerate() {
+            let Ok(raw) = RawQuota::ref_from_bytes(bytes) else { continue };
+            let id = first + index as u64;
+            if raw.d_magic.get() != MAGIC || raw.d_version != 1 {
+                let what = format!("no entry of id {id}");
+                self.findings.add(place.field("d_magic"), Kind::Damaged { what });
+                continue;
+            }
+            self.findings.expect(place.field("d_type"), raw.d_type & !BIGTIME, file.code);
+            self.findings.expect(place.field("d_id"), raw.d_id.get(), id);
+            if is_v5 {
+                if self.fs.metadata.replayed(&[block]) == Replayed::No {
+                    self.fs.check_sum(&mut self.findings, bytes, CRC, place.field("dd_crc"));
+                }
+                self.fs.check_uuid(&mut self.findings, raw.dd_uuid, place);
+                self.fs.check_age(&mut self.findings, raw.dd_lsn.get(), place);
+            }
+            let Ok(id) = u32::try_from(id) else { continue };
+            let (blocks, inodes) = usage.remove(&id).unwrap_or_default();
+            let stored = (raw.d_bcount.get(), raw.d_icount.get());
+            if compares && stored != (blocks, inodes) {
+                self.note_usage(place, id, (stored.0, blocks), (stored.1, inodes));
+            }
+        }
+    }
+
+    fn note_usage(&mut self, place: Place, id: u32, blocks: (u64, u64), inodes: (u64, u64)) {
+        let shift = self.fs.superblock.geometry.block.shift();
+        let bytes = |blocks: u64| blocks.saturating_mul(1 << shift);
+        let bytes = (bytes(blocks.0), bytes(blocks.1));
+        self.findings.add(place, Kind::Usage { id, bytes, inodes });
+    }
+}

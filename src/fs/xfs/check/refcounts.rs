@@ -1,0 +1,96 @@
+//! The tree of reference counts: it has the runs of blocks that several extents of files share, and those for copies on write.
+
+use zerocopy::FromBytes;
+
+use super::super::disk::tree::{COPY, RawShared, owner};
+use super::Checker;
+use super::owners::Owned;
+use super::tree::Walked;
+use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind};
+
+/// A run of blocks, and how many extents have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shared {
+    start: u32,
+    end: u32,
+    count: u32,
+}
+
+/// The runs that two extents or more have.
+fn shared(owned: &[Owned]) -> Vec<Shared> {
+    let mut events = Vec::new();
+    for run in owned.iter().filter(|run| run.is_data()) {
+        events.push((run.start, 1_i64));
+        events.push((run.end().min(u32::MAX.into()) as u32, -1));
+    }
+    events.sort_unstable();
+    let (mut runs, mut count, mut from) = (Vec::new(), 0_i64, 0);
+    let mut at = 0;
+    while at < events.len() {
+        let place = events[at].0;
+        if count >= 2 && from < place {
+            add(&mut runs, Shared { start: from, end: place, count: count as u32 });
+        }
+        while at < events.len() && events[at].0 == place {
+            count += events[at].1;
+            at += 1;
+        }
+        from = place;
+    }
+    runs
+}
+
+/// Adds a run after the others, joined with the last one where both are alike.
+fn add(runs: &mut Vec<Shared>, run: Shared) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,
+        _ => runs.push(run),
+    }
+}
+
+impl Checker<'_> {
+    /// The records of the tree; blocks for copies on write are taken down as in use.
+    pub(super) fn recorded_counts(&mut self, group: u32, found: &Walked) -> Vec<Shared> {
+        let length = self.fs.superblock.geometry.group_len(group);
+        let site =
+            FindingSite::of_group(group, Place::new("tree of reference counts").field("record"));
+        let raws = <[RawShared]>::ref_from_bytes(&found.records).unwrap_or_default();
+        let (mut runs, mut end, mut was_copy) = (Vec::new(), 0, false);
+        for raw in raws {
+            let (word, len, count) =
+                (raw.rc_startblock.get(), raw.rc_blockcount.get(), raw.rc_refcount.get());
+            let (start, is_copy) = (word & !COPY, word & COPY != 0);
+            let run_end = u64::from(start) + u64::from(len);
+            if start == 0 || len == 0 || run_end > length {
+                let what = Kind::Outside { block: start.into(), count: len.into() };
+                self.findings.add(site, what);
+                continue;
+            }
+            if is_copy == was_copy && u64::from(start) < end {
+                self.wrong(site, format!("the run at block {start} overlaps the one before"));
+            }
+            (end, was_copy) = (run_end, is_copy);
+            if is_copy {
+                self.findings.expect(site, count, 1_u32);
+                self.claim(group, (start, len), owner::COPIES, 0);
+            } else if count < 2 {
+                self.wrong(site, format!("the run at block {start} has count {count}"));
+            } else {
+                add(&mut runs, Shared { start, end: run_end as u32, count });
+            }
+        }
+        runs
+    }
+
+    /// Compares the tree with the shared runs that were found.
+    pub(super) fn check_recorded_counts(&mut self, group: u32, owned: &[Owned]) {
+        let Some(recorded) = self.groups[group as usize].shared.take() else { return };
+        let found = shared(owned);
+        let site = FindingSite::of_group(group, Place::new("tree of reference counts"));
+        let told = |run: &Shared| {
+            format!("blocks {} to {} with count {}", run.start, run.end - 1, run.count)
+        };
+        self.compare_records(site, (&recorded, &found), told, Self::add_of_space);
+    }
+}

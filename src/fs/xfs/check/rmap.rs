@@ -1,0 +1,107 @@
+//! The tree of owners: it has each run of blocks with its owner, and the place in its file.
+
+use zerocopy::FromBytes;
+
+use super::super::disk::tree::{RawOwner, owner_bits};
+use super::Checker;
+use super::owners::{FREE, Owned};
+use super::tree::{Key, Walked, be32, be64};
+use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind};
+
+/// The order of records: an extent that is unwritten has the place of a written one.
+pub(super) fn key(start: u64, owner: u64, offset: u64) -> Key {
+    [start, owner, offset & !owner_bits::UNWRITTEN]
+}
+
+/// The key of the last block of a record.
+pub(super) fn high_key(raw: &[u8]) -> Key {
+    let (start, owner, offset) = (be32(raw, 0), be64(raw, 8), be64(raw, 16));
+    let more = be32(raw, 4).saturating_sub(1);
+    let has_offset = owner >> 63 == 0 && offset & owner_bits::MAP_BLOCK == 0;
+    let offset = if has_offset { offset.wrapping_add(more) } else { offset };
+    key(start + more, owner, offset)
+}
+
+/// Runs in their order, those that continue each other made one.
+fn joined(runs: &[Owned]) -> Vec<Owned> {
+    let mut sorted: Vec<_> = runs.iter().filter(|run| run.owner != FREE).copied().collect();
+    let bits = |run: &Owned| run.offset & !owner_bits::OFFSET;
+    sorted.sort_unstable_by_key(|run| (run.owner, bits(run), run.start, run.offset));
+    let mut joined: Vec<Owned> = Vec::with_capacity(sorted.len());
+    // Of one owner, several runs can share blocks: the one that a run continues need not be the last one.
+    let mut open: Vec<usize> = Vec::new();
+    for run in sorted {
+        open.retain(|at| {
+            let before = &joined[*at];
+            before.owner == run.owner
+                && bits(before) == bits(&run)
+                && before.end() >= run.start.into()
+        });
+        let continued = open.iter().copied().find(|at| {
+            let before = &joined[*at];
+            let expected =
+                if run.has_offset() { before.offset + u64::from(before.len) } else { run.offset };
+            before.end() == u64::from(run.start) && expected == run.offset
+        });
+        match continued {
+            Some(at) => joined[at].len += run.len,
+            None => {
+                open.push(joined.len());
+                joined.push(run);
+            }
+        }
+    }
+    joined.sort_unstable();
+    joined
+}
+
+impl Checker<'_> {
+    /// The records of the tree, those within the group.
+    pub(super) fn recorded_owners(&mut self, group: u32, found: &Walked) -> Vec<Owned> {
+        let length = self.fs.superblock.geometry.group_len(group);
+        let site = FindingSite::of_group(group, Place::new("tree of owners").field("record"));
+        let raws = <[RawOwner]>::ref_from_bytes(&found.records).unwrap_or_default();
+        let mut records = Vec::with_capacity(raws.len());
+        for raw in raws {
+            let run = Owned {
+                start: raw.rm_startblock.get(),
+                len: raw.rm_blockcount.get(),
+                owner: raw.rm_owner.get(),
+                offset: raw.rm_offset.get(),
+            };
+            let bits = !owner_bits::OFFSET & !owner_bits::ATTRIBUTES & !owner_bits::UNWRITTEN;
+            let odd = if run.owner >> 63 == 1 {
+                run.offset != 0
+            } else {
+                run.offset & owner_bits::UNUSED != 0
+            } || run.offset & owner_bits::MAP_BLOCK != 0
+                && run.offset & bits & !owner_bits::MAP_BLOCK != 0;
+            if run.len == 0 || run.end() > length {
+                let what = Kind::Outside { block: run.start.into(), count: run.len.into() };
+                self.findings.add(site, what);
+            } else if run.owner == FREE || odd {
+                let what = format!(
+                    "block {} has owner {:#x} at offset {:#x}",
+                    run.start, run.owner, run.offset
+                );
+                self.wrong(site, what);
+            } else {
+                records.push(run);
+            }
+        }
+        records
+    }
+
+    /// Compares the tree with the owners that were found.
+    pub(super) fn check_recorded_owners(&mut self, group: u32, owned: &[Owned]) {
+        let Some(recorded) = self.groups[group as usize].recorded.take() else { return };
+        let (found, recorded) = (joined(owned), joined(&recorded));
+        let site = FindingSite::of_group(group, Place::new("tree of owners"));
+        let told = |run: &Owned| {
+            let (start, owner, offset) = (run.start, run.owner as i64, run.offset);
+            format!("{} blocks from block {start} on, of owner {owner} at {offset:#x}", run.len)
+        };
+        self.compare_records(site, (&recorded, &found), told, Self::add_of_space);
+    }
+}

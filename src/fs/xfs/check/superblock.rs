@@ -1,0 +1,240 @@
+//! The superblock beyond what opening the volume needs, and its copies in all groups.
+
+use zerocopy::FromBytes;
+
+use super::super::disk::superblock::{CRC_OFFSET, MAGIC, RawSuperblock, features2, version};
+use super::super::header::crc_of;
+use super::Checker;
+use crate::error::{Place, Result};
+use crate::fs::check::{FindingSite, Kind};
+use crate::units::DevOffset;
+
+const PLACE: Place = Place::new("superblock");
+/// Bits of `sb_versionnum` and `sb_features2` that a mount can add to the first superblock alone: attributes, their second version, link
+/// counts of 32 bits, quota.
+const ADDED_VERSION: u16 = 0x0010 | 0x0020 | 0x0040 | 0x1000 | version::MORE_BITS;
+const ADDED_FEATURES2: u32 = features2::ATTR2;
+
+/// The fewest extents of a realtime group.
+const FEWEST_EXTENTS: u64 = 2;
+
+impl Checker<'_> {
+    pub(super) fn check_superblocks(&mut self) {
+        self.check_first();
+        for group in 1..self.fs.superblock.geometry.groups {
+            let site = FindingSite::of_group(group, Place::new("copy of the superblock"));
+            match self.sector(group, 0) {
+                Ok((bytes, _)) => self.check_copy(site, &bytes),
+                Err(error) => self.findings.error(site, &error),
+            }
+        }
+    }
+
+    /// A sector of a group's beginning, and whether a part of it was in the log.
+    pub(super) fn sector(&self, group: u32, sector: u64) -> Result<(Vec<u8>, bool)> {
+        let geometry = &self.fs.superblock.geometry;
+        let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
+        let unit = u64::from(self.fs.metadata.device().limits().logical_block);
+        let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
+        let mut bytes = vec![0; (to - from) as usize];
+        let replayed = self.fs.metadata.read_at(DevOffset(from), &mut bytes)?;
+        let mut bytes = bytes.split_off((at - from) as usize);
+        bytes.truncate(geometry.sector);
+        Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
+    }
+
+    fn check_first(&mut self) {
+        let (raw, geometry) = (self.superblock.clone(), self.fs.superblock.geometry);
+        let findings = &mut self.findings;
+        let per_block = (geometry.block.bytes() / geometry.inode) as u16;
+        findings.expect(PLACE.field("sb_inopblock"), raw.sb_inopblock.get(), per_block);
+        if raw.sb_imax_pct > 100 {
+            let (stored, rule) = (raw.sb_imax_pct.into(), "more than 100 percent");
+            findings.add(PLACE.field("sb_imax_pct"), Kind::Invalid { stored, rule });
+        }
+        findings.expect(PLACE.field("sb_shared_vn"), raw.sb_shared_vn, 0_u32);
+        findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
+        if raw.sb_logsectlog != 0 || raw.sb_logsectsize.get() != 0 {
+            let stored = raw.sb_logsectsize.get();
+            let expected = 1_u64.checked_shl(raw.sb_logsectlog.into()).unwrap_or(0);
+            findings.expect(PLACE.field("sb_logsectsize"), stored, expected);
+        }
+        // Some machines read the field at another offset: both have the same.
+        let bits = raw.sb_features2.get();
+        findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
+        if raw.sb_rextslog != 0 || raw.sb_rextents.get() != 0 {
+            let expected = raw.sb_rextents.get().checked_ilog2().unwrap_or(0);
+            findings.expect(PLACE.field("sb_rextslog"), raw.sb_rextslog, expected);
+        }
+        if raw.sb_rextsize.get() == 0 {
+            let (stored, rule) = (0, "an extent has blocks");
+            findings.add(PLACE.field("sb_rextsize"), Kind::Invalid { stored, rule });
+        }
+        if self.fs.superblock.is_v5() {
+            let lsn = raw.sb_lsn.get();
+            self.fs.check_age(&mut self.findings, lsn, PLACE);
+        }
+        self.check_stripes(PLACE.into(), &raw);
+        self.check_tree_fields(PLACE.into(), &raw);
+    }
+
+    /// A copy is not kept up to date: only what never changes is compared.
+    fn check_copy(&mut self, site: FindingSite, bytes: &[u8]) {
+        let field = |name| FindingSite { place: site.place.field(name), ..site };
+        let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };
+        if raw.sb_magicnum.get() != MAGIC {
+            return self.wrong(field("sb_magicnum"), "it is not XFSB");
+        }
+        let is_v5 = self.fs.superblock.is_v5();
+        if is_v5 {
+            let stored = u32::from_le_bytes(raw.sb_crc);
+            self.findings.checksum(field("sb_crc"), stored, crc_of(bytes, CRC_OFFSET));
+            self.fs.check_age(&mut self.findings, raw.sb_lsn.get(), site);
+        }
+        let first = self.superblock.clone();
+        let own = |raw: &RawSuperblock| Static::of(raw, is_v5);
+        for ((name, stored), (_, expected)) in own(raw).0.into_iter().zip(own(&first).0) {
+            self.findings.expect(field(name), stored, expected);
+        }
+        if raw.sb_uuid != first.sb_uuid {
+            self.wrong(field("sb_uuid"), "it differs from the first superblock's");
+        }
+        if is_v5 && raw.sb_meta_uuid != first.sb_meta_uuid {
+            self.wrong(field("sb_meta_uuid"), "it differs from the first superblock's");
+        }
+        self.check_stripes(site, raw);
+        self.check_left_out(site, raw);
+        self.check_tree_fields(site, raw);
+        let end = if is_v5 { size_of::<RawSuperblock>() } else { CRC_OFFSET };
+        // Newer fields are not known here; nothing but zeros is after all of them.
+        let end = end.max(KNOWN_END);
+        if bytes.get(end..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
+            self.wrong(site, "the rest of its sector is not zeros");
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// The stripes of the device. A mount with options `sunit` and `swidth` changes them in the first superblock alone, so copies are not
+    /// compared with it.
+    fn check_stripes(&mut self, site: FindingSite, raw: &RawSuperblock) {
+        let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
+        let mut invalid = |name, stored: u32, rule| {
+            let site = FindingSite { place: site.place.field(name), ..site };
+            self.findings.add(site, Kind::Invalid { stored: stored.into(), rule });
+        };
+        if unit != 0 && !raw.sb_agblocks.get().is_multiple_of(unit) {
+            invalid("sb_unit", unit, "groups are no multiple of it");
+        }
+        if (unit == 0) != (width == 0) || unit != 0 && !width.is_multiple_of(unit) {
+            invalid("sb_width", width, "no multiple of sb_unit");
+        }
+        if raw.sb_versionnum.get() & version::STRIPES == 0 && unit != 0 {
+            invalid("sb_unit", unit, "sb_versionnum says that there are no stripes");
+        }
+    }
+
+    /// Fields that are others with metadata directories.
+    fn check_tree_fields(&mut self, site: FindingSite, raw: &RawSuperblock) {
+        if self.fs.superblock.metadata_root.is_none() {
+            return;
+        }
+        let field = |name| FindingSite { place: site.place.field(name), ..site };
+        let found_by_name = [
+            ("sb_rbmino", raw.sb_rbmino.get()),
+            ("sb_rsumino", raw.sb_rsumino.get()),
+            ("sb_uquotino", raw.sb_uquotino.get()),
+            ("sb_gquotino", raw.sb_gquotino.get()),
+            ("sb_pquotino", raw.sb_pquotino.get()),
+        ];
+        for (name, stored) in found_by_name {
+            self.findings.expect(field(name), stored, 0_u64);
+        }
+        let extents = u64::from(raw.sb_rgextents.get());
+        if extents < FEWEST_EXTENTS {
+            let rule = "a realtime group has two extents or more";
+            self.findings.add(field("sb_rgextents"), Kind::Invalid { stored: extents, rule });
+        } else {
+            let groups = raw.sb_rextents.get().div_ceil(extents);
+            self.findings.expect(field("sb_rgcount"), raw.sb_rgcount.get(), groups);
+            let blocks = extents.saturating_mul(raw.sb_rextsize.get().into()).max(1);
+            let log = u64::BITS - (blocks - 1).leading_zeros();
+            self.findings.expect(field("sb_rgblklog"), raw.sb_rgblklog, log);
+        }
+        if raw.sb_pad != [0; 7] {
+            self.wrong(field("sb_pad"), "it is not zeros");
+        }
+    }
+
+    /// Fields that mkfs.xfs leaves empty in copies: those that it made say that it is not done.
+    fn check_left_out(&mut self, site: FindingSite, raw: &RawSuperblock) {
+        let field = |name| FindingSite { place: site.place.field(name), ..site };
+        if self.superblock.sb_rblocks.get() == 0 {
+            self.findings.expect(field("sb_frextents"), raw.sb_frextents.get(), 0_u64);
+        }
+        if self.fs.superblock.is_v5() {
+            let compat = raw.sb_features_compat.get();
+            let expected = self.superblock.sb_features_compat.get();
+            self.findings.expect(field("sb_features_compat"), compat, expected);
+        }
+        let fields = [
+            ("sb_flags", u64::from(raw.sb_flags)),
+            ("sb_shared_vn", raw.sb_shared_vn.into()),
+            ("sb_qflags", raw.sb_qflags.get().into()),
+            ("sb_uquotino", raw.sb_uquotino.get()),
+            ("sb_gquotino", raw.sb_gquotino.get()),
+            ("sb_pquotino", if self.fs.superblock.is_v5() { raw.sb_pquotino.get() } else { 0 }),
+        ];
+        // With metadata directories, mkfs.xfs switches quota on.
+        let has_tree = self.fs.superblock.metadata_root.is_some();
+        for (name, stored) in fields.into_iter().filter(|_| raw.sb_inprogress == 1) {
+            if stored != u64::MAX && !(has_tree && name == "sb_qflags") {
+                self.findings.expect(field(name), stored, 0_u64);
+            }
+        }
+    }
+}
+
+/// The first byte after all fields, of volumes with features that are younger than those here too.
+const KNOWN_END: usize = 304;
+
+/// Fields that never change while the volume has its size.
+struct Static([(&'static str, u64); 30]);
+
+impl Static {
+    fn of(raw: &RawSuperblock, is_v5: bool) -> Self {
+        let v5 = |value: u32| if is_v5 { u64::from(value) } else { 0 };
+        Self([
+            ("sb_blocksize", raw.sb_blocksize.get().into()),
+            ("sb_dblocks", raw.sb_dblocks.get()),
+            ("sb_rblocks", raw.sb_rblocks.get()),
+            ("sb_rextents", raw.sb_rextents.get()),
+            ("sb_logstart", raw.sb_logstart.get()),
+            ("sb_rextsize", raw.sb_rextsize.get().into()),
+            ("sb_agblocks", raw.sb_agblocks.get().into()),
+            ("sb_agcount", raw.sb_agcount.get().into()),
+            ("sb_rbmblocks", raw.sb_rbmblocks.get().into()),
+            ("sb_logblocks", raw.sb_logblocks.get().into()),
+            ("sb_versionnum", (raw.sb_versionnum.get() & !ADDED_VERSION).into()),
+            ("sb_sectsize", raw.sb_sectsize.get().into()),
+            ("sb_inodesize", raw.sb_inodesize.get().into()),
+            ("sb_inopblock", raw.sb_inopblock.get().into()),
+            ("sb_blocklog", raw.sb_blocklog.into()),
+            ("sb_sectlog", raw.sb_sectlog.into()),
+            ("sb_inodelog", raw.sb_inodelog.into()),
+            ("sb_inopblog", raw.sb_inopblog.into()),
+            ("sb_agblklog", raw.sb_agblklog.into()),
+            ("sb_rextslog", raw.sb_rextslog.into()),
+            ("sb_imax_pct", raw.sb_imax_pct.into()),
+            ("sb_logsectlog", raw.sb_logsectlog.into()),
+            ("sb_logsectsize", raw.sb_logsectsize.get().into()),
+            ("sb_inoalignmt", raw.sb_inoalignmt.get().into()),
+            ("sb_dirblklog", raw.sb_dirblklog.into()),
+            ("sb_logsunit", raw.sb_logsunit.get().into()),
+            ("sb_features2", (raw.sb_features2.get() & !ADDED_FEATURES2).into()),
+            ("sb_features_ro_compat", v5(raw.sb_features_ro_compat.get())),
+            ("sb_features_incompat", v5(raw.sb_features_incompat.get())),
+            ("sb_spino_align", v5(raw.sb_spino_align.get())),
+        ])
+    }
+}

@@ -1,0 +1,117 @@
+//! Inodes and directories, as far as they were read.
+
+use super::super::geometry::Geometry;
+use crate::fs::FileType;
+use crate::units::{FsBlock, InodeNo};
+
+/// Inodes of a chunk.
+pub(super) const CHUNK: u64 = 64;
+
+/// The facts about an inode that later passes need.
+#[derive(Clone, Copy, Default)]
+pub(super) struct State {
+    /// The type of its file; `None` where it is free or cannot be read.
+    pub(super) file_type: Option<FileType>,
+    /// Its mode says that it is in use.
+    pub(super) used: bool,
+    /// Its blocks may be shared.
+    pub(super) shares: bool,
+    /// It names a next inode of a list of unlinked ones.
+    pub(super) has_next: bool,
+    /// A list of unlinked inodes has it.
+    pub(super) unlinked: bool,
+    /// It belongs to the file system itself.
+    pub(super) metadata: bool,
+    /// Fingerprints of its names, less those of its parent pointers: 0 where both are the same.
+    pub(super) parents: u64,
+    /// Its links by its own count, and the names that were found.
+    pub(super) links: u32,
+    pub(super) names: u32,
+}
+
+/// A chunk of inodes.
+pub(super) struct Chunk {
+    /// Its first inode.
+    pub(super) first: u64,
+    /// The group, and the number of the first inode in it.
+    pub(super) group: u32,
+    /// Bits of inodes that do not exist, and of free ones.
+    pub(super) holes: u64,
+    pub(super) free: u64,
+    pub(super) states: Box<[State; CHUNK as usize]>,
+}
+
+impl Chunk {
+    pub(super) fn exists(&self, index: u64) -> bool {
+        self.holes >> index & 1 == 0
+    }
+
+    pub(super) fn is_free(&self, index: u64) -> bool {
+        self.free >> index & 1 == 1
+    }
+
+    /// The place of one of its inodes.
+    pub(super) fn place(&self, geometry: &Geometry, index: u64) -> (FsBlock, usize) {
+        let within = (self.first + index)
+            & ((1 << geometry.group_blocks_log << geometry.inodes_per_block_log) - 1);
+        let log = geometry.inodes_per_block_log;
+        let block = geometry.group_block(self.group).0 + (within >> log);
+        (FsBlock(block), (within & ((1 << log) - 1)) as usize)
+    }
+}
+
+/// All chunks of all groups, in the order of their inodes.
+#[derive(Default)]
+pub(super) struct Inodes {
+    pub(super) chunks: Vec<Chunk>,
+}
+
+impl Inodes {
+    pub(super) fn sort(&mut self) {
+        self.chunks.sort_by_key(|chunk| chunk.first);
+    }
+
+    /// The state of an inode that a chunk has.
+    pub(super) fn get_mut(&mut self, number: InodeNo) -> Option<&mut State> {
+        let at = self.chunks.partition_point(|chunk| chunk.first <= number.0).checked_sub(1)?;
+        let chunk = self.chunks.get_mut(at)?;
+        let index = number.0 - chunk.first;
+        (index < CHUNK && chunk.exists(index)).then(|| &mut chunk.states[index as usize])
+    }
+
+    pub(super) fn get(&self, number: InodeNo) -> Option<&State> {
+        let at = self.chunks.partition_point(|chunk| chunk.first <= number.0).checked_sub(1)?;
+        let chunk = self.chunks.get(at)?;
+        let index = number.0 - chunk.first;
+        (index < CHUNK && chunk.exists(index)).then(|| &chunk.states[index as usize])
+    }
+
+    /// All that exist, with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (InodeNo, &State)> {
+        self.chunks.iter().flat_map(|chunk| {
+            let states = (0..CHUNK).zip(chunk.states.iter());
+            let exist = states.filter(|(index, _)| chunk.exists(*index));
+            exist.map(|(index, state)| (InodeNo(chunk.first + index), state))
+        })
+    }
+
+    /// How many are in use.
+    pub(super) fn used(&self) -> u64 {
+        let states = self.chunks.iter().flat_map(|chunk| chunk.states.iter());
+        states.filter(|state| state.used).count() as u64
+    }
+}
+
+/// A directory.
+pub(super) struct Directory {
+    pub(super) number: InodeNo,
+    /// Where its `..` leads; 0 if that was not found.
+    pub(super) dot_dot: InodeNo,
+    /// The directory that names it; 0 for none.
+    pub(super) parent: InodeNo,
+    /// Directories in it.
+    pub(super) children: u32,
+}
+
+// The memory of a check is known.
+const _: () = assert!(size_of::<State>() == 24);

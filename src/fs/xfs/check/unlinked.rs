@@ -1,0 +1,79 @@
+//! Lists of inodes without names, which the next mount removes.
+
+use super::super::disk::tree::NONE;
+use super::Checker;
+use crate::error::Place;
+use crate::fs::check::{FindingSite, Kind};
+use crate::units::InodeNo;
+
+/// Lists of a group: an inode is in that of its number modulo this.
+const LISTS: u32 = 64;
+
+impl Checker<'_> {
+    pub(super) fn check_unlinked(&mut self) {
+        let mut orphans = 0;
+        for group in 0..self.fs.superblock.geometry.groups {
+            let heads = std::mem::take(&mut self.groups[group as usize].unlinked);
+            for (list, head) in heads.into_iter().enumerate() {
+                orphans += self.follow(group, list as u32, head);
+            }
+        }
+        self.check_strays();
+        if orphans > 0 {
+            let place = Place::new("header of inodes").field("agi_unlinked");
+            self.findings.add(place, Kind::Orphans { count: orphans });
+        }
+    }
+
+    /// No inode outside the lists names a next one.
+    fn check_strays(&mut self) {
+        for chunk in &self.inodes.chunks {
+            for (number, state) in (chunk.first..).zip(chunk.states.iter()) {
+                if state.has_next && !state.unlinked {
+                    let place = Place::new("inode").inode(InodeNo(number));
+                    let what = "no list of unlinked inodes has it, and it names a next one";
+                    self.findings.wrong(place.field("di_next_unlinked"), what);
+                }
+            }
+        }
+    }
+
+    /// Follows a list; how many inodes it has.
+    fn follow(&mut self, group: u32, list: u32, head: u32) -> u64 {
+        let geometry = self.fs.superblock.geometry;
+        let place = Place::new("header of inodes").field("agi_unlinked");
+        let (mut next, mut count) = (head, 0);
+        while next != NONE {
+            let log = geometry.inodes_per_block_log;
+            let number =
+                InodeNo(u64::from(group) << geometry.group_blocks_log << log | u64::from(next));
+            let site = FindingSite::of_group(group, place.inode(number));
+            let inside = u64::from(next) >> log < geometry.group_len(group);
+            if !inside || next % LISTS != list {
+                let what = format!("list {list} leads to inode {next} of the group");
+                self.findings.add(site, Kind::Damaged { what });
+                break;
+            }
+            let state = self.inodes.get_mut(number).filter(|state| state.used);
+            let Some(state) = state else {
+                let what = format!("list {list} has an inode that is not in use");
+                self.findings.add(site, Kind::Damaged { what });
+                break;
+            };
+            // Each inode is met once: the lists have an end.
+            if std::mem::replace(&mut state.unlinked, true) {
+                let what = format!("list {list} meets an inode again");
+                self.findings.add(site, Kind::Damaged { what });
+                break;
+            }
+            if state.links != 0 {
+                let links = state.links;
+                self.wrong(site, format!("an inode with {links} links is in list {list}"));
+            }
+            count += 1;
+            let Some(found) = self.again(number) else { break };
+            next = found.raw.di_next_unlinked.get();
+        }
+        count
+    }
+}

@@ -1,0 +1,89 @@
+//! Directories, after "Directories" in the book.
+
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::layout;
+
+/// Magic of a block with entries alone, and of the only block of a directory; without and with checksums.
+pub(crate) const DATA: u32 = u32::from_be_bytes(*b"XD2D");
+pub(crate) const BLOCK: u32 = u32::from_be_bytes(*b"XD2B");
+pub(crate) const DATA_V5: u32 = u32::from_be_bytes(*b"XDD3");
+pub(crate) const BLOCK_V5: u32 = u32::from_be_bytes(*b"XDB3");
+/// Size of the header of a block with entries.
+pub(crate) const DATA_HEADER: usize = 16;
+pub(crate) const DATA_HEADER_V5: usize = 64;
+/// Magic of the only leaf of the hash index, of one of several, and of a node above them.
+pub(crate) const LEAF_ONE: u16 = 0xD2F1;
+pub(crate) const LEAF: u16 = 0xD2FF;
+pub(crate) const NODE: u16 = 0xFEBE;
+pub(crate) const LEAF_ONE_V5: u16 = 0x3DF1;
+pub(crate) const LEAF_V5: u16 = 0x3DFF;
+pub(crate) const NODE_V5: u16 = 0x3EBE;
+/// Size of the header of a leaf, and of a node.
+pub(crate) const LEAF_HEADER: usize = 16;
+pub(crate) const LEAF_HEADER_V5: usize = 64;
+/// First byte of the hash index in the directory's file; free space is past it.
+pub(crate) const LEAF_OFFSET: u64 = 1 << 35;
+/// First byte of the blocks that say how much room blocks of entries have.
+pub(crate) const FREE_OFFSET: u64 = 1 << 36;
+/// Magic of these blocks, without and with checksums, and the size of their headers.
+pub(crate) const FREE: u32 = u32::from_be_bytes(*b"XD2F");
+pub(crate) const FREE_V5: u32 = u32::from_be_bytes(*b"XDF3");
+pub(crate) const FREE_HEADER: usize = 16;
+pub(crate) const FREE_HEADER_V5: usize = 64;
+/// The room of a block of entries that does not exist.
+pub(crate) const NO_BLOCK: u16 = 0xFFFF;
+/// First two bytes of unused space between entries.
+pub(crate) const FREE_TAG: u16 = 0xFFFF;
+/// Entries lie at multiples of so many bytes, and are named by their number of these.
+pub(crate) const ALIGN: usize = 8;
+/// `address` of an entry of the index that was removed.
+pub(crate) const STALE: u32 = 0;
+
+/// An entry of the hash index: the hash of a name, and where its entry lies.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawHashEntry {
+    pub(crate) hashval: U32,
+    /// In a leaf, in units of [`ALIGN`] from the start of the directory; in a node, a block.
+    pub(crate) address: U32,
+}
+
+layout!(RawHashEntry: 8 { address @ 4 });
+
+/// One of the largest runs of unused bytes of a block: three of these end its header.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawUnused {
+    pub(crate) offset: U16,
+    pub(crate) length: U16,
+}
+
+layout!(RawUnused: 4 { length @ 2 });
+
+/// Byte offset of the first of these, without and with checksums.
+pub(crate) const UNUSED_AT: usize = 4;
+pub(crate) const UNUSED_AT_V5: usize = 48;
+
+/// The end of a directory's only block; entries of the index lie before it.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawBlockTail {
+    pub(crate) count: U32,
+    pub(crate) stale: U32,
+}
+
+layout!(RawBlockTail: 8 { stale @ 4 });
+
+/// The links of a block of a hash index: of directories and of attributes.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawLinks {
+    pub(crate) forw: U32,
+    pub(crate) back: U32,
+    pub(crate) magic: U16,
+    pub(crate) pad: U16,
+}
+
+layout!(RawLinks: 12 { magic @ 8 });

@@ -1,0 +1,65 @@
+//! Features that a volume's superblock switches on.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// `sb_features_ro_compat`: a program that does not know one may read the volume.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct RoCompat: u32 {
+        /// B+trees of chunks with free inodes.
+        const FINOBT = 0x1;
+        /// B+trees of the owners of blocks.
+        const RMAPBT = 0x2;
+        /// Files can share blocks.
+        const REFLINK = 0x4;
+        /// The headers of allocation groups count the blocks of inode trees.
+        const INOBTCOUNT = 0x8;
+    }
+
+    /// `sb_features_incompat`: a program that does not know one may not read the volume.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Incompat: u32 {
+        /// Entries of directories have file types.
+        const FTYPE = 0x1;
+        /// Chunks of inodes can have holes.
+        const SPARSE_INODES = 0x2;
+        /// The UUID of the metadata is not that of the volume.
+        const META_UUID = 0x4;
+        /// Times up to the year 2486.
+        const BIGTIME = 0x8;
+        /// `xfs_repair` has to be run.
+        const NEEDS_REPAIR = 0x10;
+        /// Files can have 2^47 extents.
+        const NREXT64 = 0x20;
+        /// Ranges of two files can be exchanged.
+        const EXCHANGE_RANGE = 0x40;
+        /// Files know the directories that name them.
+        const PARENT = 0x80;
+        /// Internal files have a directory tree of their own.
+        const METADIR = 0x100;
+        /// Realtime zones that are written in order.
+        const ZONED = 0x200;
+        /// Zones that have gaps.
+        const ZONE_GAPS = 0x400;
+    }
+}
+
+impl RoCompat {
+    /// The bits of features that are not known.
+    pub(super) fn unknown(self) -> u32 {
+        (self - Self::all()).bits()
+    }
+}
+
+impl Incompat {
+    /// The names that `mkfs.xfs` and the kernel give to features that are refused.
+    pub(super) fn names(self) -> String {
+        let names = self.iter_names().map(|(name, _)| name.to_lowercase().replace('_', "-"));
+        let mut names: Vec<_> = names.collect();
+        let unknown = self - Self::all();
+        if !unknown.is_empty() {
+            names.push(format!("unknown feature {:#x}", unknown.bits()));
+        }
+        names.join(", ")
+    }
+}

@@ -1,0 +1,209 @@
+//! The forks of an inode: data and attributes, each by a list of extents or a B+tree.
+
+use smallvec::SmallVec;
+use zerocopy::FromBytes;
+use zerocopy::big_endian::U64;
+
+use super::Xfs;
+use super::disk::btree::{HEADER, HEADER_V5, MAP, MAP_V5, NONE, RawExtent, RawHeader, RawRoot};
+use super::header::Header;
+use crate::error::{Place, Result};
+use crate::fs::block::{Block, Part};
+use crate::iomap::{Extent, ExtentState};
+use crate::units::{FileBlock, FsBlock, InodeNo};
+
+/// No map has more levels: the kernel's limit for the smallest blocks is below it.
+const MAX_LEVELS: u16 = 16;
+/// The kind of a tree's block, for its checksum.
+const KIND: u8 = 2;
+
+/// A fork, as the inode has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fork {
+    pub(super) format: Format,
+    /// Extents, the root of a tree, or the content itself. Most inodes have one extent or two.
+    pub(super) bytes: SmallVec<[u8; 32]>,
+    /// How many extents the inode counts.
+    pub(super) extents: u64,
+    /// How many bytes the inode has for it.
+    pub(super) room: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// The number of a device.
+    Device,
+    /// The content.
+    Local,
+    /// A list of extents.
+    Extents,
+    /// The root of a tree of extents.
+    Tree,
+}
+
+/// The part of a map that one leaf has.
+struct Leaf {
+    block: Block,
+    records: usize,
+    /// The first block after those that it maps.
+    end: u64,
+}
+
+impl Fork {
+    /// The fork in its area of the inode. Of a list, the bytes after its end are not kept.
+    pub(super) fn new(format: Format, area: &[u8], extents: u64) -> Self {
+        let list = usize::try_from(extents).ok().and_then(|count| count.checked_mul(16));
+        let used = match format {
+            Format::Extents => list.and_then(|len| area.get(..len)),
+            Format::Device | Format::Local | Format::Tree => None,
+        };
+        let bytes = SmallVec::from_slice(used.unwrap_or(area));
+        Self { format, bytes, extents, room: area.len() }
+    }
+
+    /// Whether it maps blocks.
+    pub(super) fn has_blocks(&self) -> bool {
+        matches!(self.format, Format::Extents | Format::Tree)
+    }
+
+    /// Adds the extents of one leaf of the map to `into`, from that which holds `block` on at least; gives the first block after the leaf.
+    pub(super) fn leaf(
+        &self,
+        fs: &Xfs,
+        owner: InodeNo,
+        block: FileBlock,
+        into: &mut Vec<Extent>,
+    ) -> Result<FileBlock> {
+        let place = Place::new("extent list").inode(owner);
+        let end = match self.format {
+            Format::Device | Format::Local => fs.superblock.max_file_block(),
+            Format::Extents => {
+                let len = usize::try_from(self.extents).ok().and_then(|n| n.checked_mul(16));
+                let Some(bytes) = len.and_then(|len| self.bytes.get(..len)) else {
+                    let what = format!("{} extents in {} bytes", self.extents, self.room);
+                    return Err(place.field("di_nextents").corrupt(what));
+                };
+                fs.decode_extents(bytes, 0..fs.superblock.max_file_block(), place, into)?;
+                fs.superblock.max_file_block()
+            }
+            Format::Tree => {
+                let header = fs.map_header();
+                let leaf = self.find_leaf(fs, owner, block.0)?;
+                let bytes = &leaf.block[header..header + leaf.records * 16];
+                let place = Place::new("leaf of extents").inode(owner);
+                fs.decode_extents(bytes, 0..leaf.end, place, into)?;
+                leaf.end
+            }
+        };
+        Ok(FileBlock(end))
+    }
+
+    /// Walks from the root of the tree to the leaf that holds a block.
+    fn find_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> Result<Leaf> {
+        let place = Place::new("root of extents").inode(owner);
+        let Ok((root, rest)) = RawRoot::ref_from_prefix(&self.bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let mut level = root.bb_level.get();
+        if level == 0 || level > MAX_LEVELS {
+            return Err(place.field("bb_level").corrupt(format!("level {level}")));
+        }
+        let mut end = fs.superblock.max_file_block();
+        let records = usize::from(root.bb_numrecs.get());
+        let mut child = Self::child(rest, records, block, &mut end, place)?;
+        loop {
+            level -= 1;
+            let (content, records) = fs.map_block(child, owner, level)?;
+            if level == 0 {
+                return Ok(Leaf { block: content, records, end });
+            }
+            let place = Place::new("node of extents").inode(owner);
+            child = Self::child(&content[fs.map_header()..], records, block, &mut end, place)?;
+        }
+    }
+
+    /// The pointer of a node to the child that holds a block. `end` is where the node ends, then where the child ends.
+    fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
+        let room = bytes.len() / 16;
+        if records == 0 || records > room {
+            return Err(place.field("bb_numrecs").corrupt(format!("{records} of {room}")));
+        }
+        let numbers = |from: usize| <[U64]>::ref_from_prefix_with_elems(&bytes[from..], records);
+        let (Ok((keys, _)), Ok((pointers, _))) = (numbers(0), numbers(room * 8)) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        // Before the first key there is a hole, of which the first child says so.
+        let at = keys.partition_point(|key| key.get() <= block).saturating_sub(1);
+        if let Some(next) = keys.get(at + 1) {
+            *end = (*end).min(next.get());
+        }
+        Ok(pointers[at].get())
+    }
+}
+
+impl Xfs {
+    fn map_header(&self) -> usize {
+        if self.superblock.is_v5() { HEADER_V5 } else { HEADER }
+    }
+
+    /// A block of a file's map, checked, and how many records it has.
+    fn map_block(&self, number: u64, owner: InodeNo, level: u16) -> Result<(Block, usize)> {
+        let place = Place::new("node of extents").inode(owner);
+        let block = self.superblock.geometry.fs_block(number, 1, place.field("bb_ptr"))?;
+        let place = place.block(block);
+        let content = self.metadata.block(block)?;
+        let Ok((raw, _)) = RawHeader::ref_from_prefix(&content) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let magic = if self.superblock.is_v5() { MAP_V5 } else { MAP };
+        if u32::from_be_bytes(raw.bb_magic) != magic {
+            return Err(place.field("bb_magic").corrupt("it is of no map"));
+        }
+        content.verify_once(Part::whole(KIND, owner), || {
+            self.check_header(&content, Header::MAP, &[block], owner, place)
+        })?;
+        if raw.bb_level.get() != level {
+            let what = format!("level {} below level {}", raw.bb_level, level + 1);
+            return Err(place.field("bb_level").corrupt(what));
+        }
+        let records = usize::from(raw.bb_numrecs.get());
+        let room = (content.len() - self.map_header()) / 16;
+        if records > room {
+            return Err(place.field("bb_numrecs").corrupt(format!("{records} of {room}")));
+        }
+        let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
+        if siblings.contains(&number) && number != NONE {
+            return Err(place.field("bb_rightsib").corrupt("it is its own sibling"));
+        }
+        Ok((content, records))
+    }
+
+    /// Decodes extents, which are in order and within these blocks of the file.
+    fn decode_extents(
+        &self,
+        bytes: &[u8],
+        within: std::ops::Range<u64>,
+        place: Place,
+        into: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let Ok(raws) = <[RawExtent]>::ref_from_bytes(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let mut next = within.start;
+        for raw in raws {
+            let (first, count) = (raw.file_block(), u64::from(raw.count()));
+            if count == 0 || first < next || first + count > within.end {
+                let what =
+                    format!("{count} blocks from block {first} of the file on, out of order");
+                return Err(place.field("br_startoff").corrupt(what));
+            }
+            next = first + count;
+            let place = place.field("br_startblock");
+            let start: FsBlock = self.superblock.geometry.extent(raw.fs_block(), count, place)?;
+            let state =
+                if raw.is_unwritten() { ExtentState::Unwritten } else { ExtentState::Written };
+            into.push(Extent { first: FileBlock(first), start, len: raw.count(), state });
+        }
+        Ok(())
+    }
+}

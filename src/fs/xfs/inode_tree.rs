@@ -1,0 +1,54 @@
+//! The tree of each group's inodes: which of them are in use.
+
+use super::Xfs;
+use super::disk::tree::RawChunk;
+use super::features::Incompat;
+use super::group;
+use super::group_tree::GroupTree;
+use crate::error::{Error, Result};
+use crate::sync::Cache;
+use crate::units::InodeNo;
+
+/// `bb_magic`, without and with checksums.
+const MAGIC: [u8; 4] = *b"IABT";
+const MAGIC_V5: [u8; 4] = *b"IAB3";
+/// Inodes of a chunk.
+const CHUNK: u32 = 64;
+/// Inodes that a bit of `ir_holemask` stands for.
+const INODES_PER_HOLE: u32 = 4;
+/// Groups whose roots are kept.
+const ROOTS: usize = 1024;
+
+/// The trees by their groups.
+pub(super) type Roots = Cache<u32, GroupTree>;
+
+pub(super) fn no_roots() -> Roots {
+    Cache::new(ROOTS)
+}
+
+impl Xfs {
+    /// Whether an inode is in use by the tree of its group. The inode itself does not tell: content of a file can look like one.
+    pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
+        let Some(roots) = &self.inode_roots else { return Ok(true) };
+        let geometry = &self.superblock.geometry;
+        let bits = u32::from(geometry.group_blocks_log) + u32::from(geometry.inodes_per_block_log);
+        // Numbers outside of all groups were refused, and those within one have 32 bits.
+        let group = (number.0 >> bits) as u32;
+        let within = (number.0 & ((1 << bits) - 1)) as u32;
+        let tree = roots.get_or_insert_with(&group, || {
+            let raw = group::inodes(&self.metadata, &self.superblock, group)?;
+            let (root, levels) = (raw.agi_root.get(), raw.agi_level.get());
+            let magic = if self.superblock.is_v5() { MAGIC_V5 } else { MAGIC };
+            Ok::<_, Error>(GroupTree { group, root, levels, magic, name: "tree of inodes" })
+        })?;
+        let found = tree.find(self, within, |chunk: &RawChunk| chunk.ir_startino.get())?;
+        let Some(raw) = found else { return Ok(false) };
+        let index = within - raw.ir_startino.get();
+        if index >= CHUNK {
+            return Ok(false);
+        }
+        let is_sparse = self.superblock.incompat.contains(Incompat::SPARSE_INODES);
+        let is_hole = is_sparse && raw.ir_holemask.get() >> (index / INODES_PER_HOLE) & 1 == 1;
+        Ok(!is_hole && raw.ir_free.get() >> index & 1 == 0)
+    }
+}

@@ -1,0 +1,161 @@
+//! Intents without an end: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
+//!
+//! These are changes of the maps of files. The others change trees that say who has which block; they are counted.
+
+use std::collections::BTreeMap;
+
+use zerocopy::FromBytes;
+
+use crate::error::{Place, Result};
+use crate::fs::xfs::Superblock;
+use crate::fs::xfs::disk::log::{
+    RawExchange, RawMapping, RawMappingIntent, exchange, item, mapping,
+};
+use crate::fs::xfs::map_changes::{Exchange, MapChange, MapChanges, Side};
+use crate::iomap::ExtentState;
+use crate::units::{FileBlock, InodeNo};
+
+/// An intent's code, that of its end, and what it does.
+const INTENTS: [(u16, u16, &str); 6] = [
+    (item::EFI, item::EFD, "extents to free"),
+    (item::RUI, item::RUD, "reverse mappings to update"),
+    (item::CUI, item::CUD, "reference counts to update"),
+    (item::BUI, item::BUD, "mappings of files to update"),
+    (item::ATTRI, item::ATTRD, "attributes to change"),
+    (item::XMI, item::XMD, "mappings to exchange"),
+];
+
+/// Intents without an end so far, by code and number.
+#[derive(Default)]
+pub(super) struct Intents {
+    open: BTreeMap<(u16, u64), Intent>,
+    /// How many there were.
+    count: u64,
+}
+
+struct Intent {
+    what: &'static str,
+    /// They are finished in the order in which they were logged.
+    order: u64,
+    region: Vec<u8>,
+}
+
+/// The end of all intents.
+pub(super) struct Ended {
+    pub(super) changes: MapChanges,
+    /// How many mappings were finished.
+    pub(super) finished: u64,
+    /// How many of each kind were not.
+    pub(super) unfinished: Vec<(&'static str, u64)>,
+}
+
+impl Intents {
+    /// Takes an intent, or the end of one. False for items of other types. The number is at byte 8 of both.
+    pub(super) fn take(&mut self, code: u16, number: u64, region: &[u8]) -> bool {
+        for (intent, done, what) in INTENTS {
+            if code == intent {
+                self.count += 1;
+                let entry = Intent { what, order: self.count, region: region.to_vec() };
+                self.open.insert((intent, number), entry);
+                return true;
+            }
+            if code == done {
+                self.open.remove(&(intent, number));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Finishes them after the last transaction.
+    pub(super) fn end(self, superblock: &Superblock) -> Result<Ended> {
+        let mut open: Vec<_> = self.open.into_iter().collect();
+        open.sort_unstable_by_key(|(_, intent)| intent.order);
+        let (mut changes, mut finished) = (MapChanges::default(), 0);
+        let mut unfinished = BTreeMap::new();
+        for ((code, _), intent) in open {
+            let is_finished = match code {
+                item::BUI => add_mappings(&intent.region, superblock, &mut changes)?,
+                item::XMI => add_exchange(&intent.region, superblock, &mut changes)?,
+                _ => false,
+            };
+            if is_finished {
+                finished += 1;
+            } else {
+                *unfinished.entry(intent.what).or_default() += 1;
+            }
+        }
+        Ok(Ended { changes, finished, unfinished: unfinished.into_iter().collect() })
+    }
+}
+
+/// Adds the changes that an intent has. False where they are not of the data on the volume's own device.
+fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
+    let place = Place::new("intent of a mapping");
+    let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    let count = raw.bui_nextents.get() as usize;
+    let Ok((mappings, _)) = <[RawMapping]>::ref_from_prefix_with_elems(rest, count) else {
+        return Err(place.field("bui_nextents").corrupt(format!("{count} mappings")));
+    };
+    if mappings.iter().any(|raw| raw.me_flags.get() & (mapping::ATTR | mapping::REALTIME) != 0) {
+        return Ok(false);
+    }
+    for raw in mappings {
+        let (flags, len) = (raw.me_flags.get(), raw.me_len.get());
+        let place = place.inode(InodeNo(raw.me_owner.get()));
+        let first = raw.me_startoff.get();
+        let end = first.checked_add(len.into());
+        if len == 0 || end.is_none_or(|end| end > superblock.max_file_block()) {
+            let what = format!("{len} blocks from block {first} of the file on");
+            return Err(place.field("me_startoff").corrupt(what));
+        }
+        let start = superblock.geometry.extent(
+            raw.me_startblock.get(),
+            len.into(),
+            place.field("me_startblock"),
+        )?;
+        let state = match flags & mapping::UNWRITTEN {
+            0 => ExtentState::Written,
+            _ => ExtentState::Unwritten,
+        };
+        let to = match flags & mapping::TYPE {
+            mapping::MAP => Some((start, state)),
+            mapping::UNMAP => None,
+            other => {
+                return Err(place.field("me_flags").corrupt(format!("a change of type {other}")));
+            }
+        };
+        let change = MapChange { first: FileBlock(first), len, to };
+        into.add(InodeNo(raw.me_owner.get()), change);
+    }
+    Ok(true)
+}
+
+/// Adds an exchange. False where it is not of data.
+fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
+    let place = Place::new("intent of an exchange");
+    let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {
+        return Err(place.corrupt("it is cut short"));
+    };
+    let (flags, len) = (raw.xmi_flags.get(), raw.xmi_blockcount.get());
+    if flags & exchange::ATTR != 0 {
+        return Ok(false);
+    }
+    let side = |at: usize| {
+        let (inode, first) = (InodeNo(raw.xmi_inodes[at].get()), raw.xmi_startoffs[at].get());
+        let end = first.checked_add(len);
+        if end.is_none_or(|end| end > superblock.max_file_block()) {
+            let what = format!("{len} blocks from block {first} of the file on");
+            return Err(place.inode(inode).field("xmi_startoff").corrupt(what));
+        }
+        let generation = raw.xmi_generations[at].get();
+        Ok(Side { inode, generation, first: FileBlock(first) })
+    };
+    let sides = [side(0)?, side(1)?];
+    let only_written = flags & exchange::WRITTEN != 0;
+    // Linux does not read the sizes in the intent: it takes those that the inodes have at its recovery. An intent without blocks follows the exchange.
+    let sizes = flags & exchange::SIZES != 0 && len > 0;
+    Ok(into.exchange(Exchange { sides, len, only_written, sizes }))
+}

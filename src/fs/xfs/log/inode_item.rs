@@ -1,0 +1,268 @@
+//! Items of inodes: the fields in the processor's byte order, and the forks that changed.
+
+use zerocopy::FromBytes;
+
+use super::replay::Replay;
+use super::transactions::Item;
+use crate::error::{Place, Result};
+use crate::fs::xfs::disk::btree::{HEADER, HEADER_V5, RawHeader};
+use crate::fs::xfs::disk::inode::{CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, flags2, format};
+use crate::fs::xfs::disk::log::{RawInodeItem, inode as fields};
+use crate::fs::xfs::header::{array, crc_of};
+use crate::units::InodeNo;
+
+/// The fields of an inode that have more than one byte: offset and length. Flags, counters of extents and times depend on the inode.
+const FIELDS: [(usize, usize); 16] = [
+    (0, 2),  // di_magic
+    (2, 2),  // di_mode
+    (8, 4),  // di_uid
+    (12, 4), // di_gid
+    (16, 4), // di_nlink
+    (20, 2), // di_projid_lo
+    (22, 2), // di_projid_hi
+    (56, 8), // di_size
+    (64, 8), // di_nblocks
+    (72, 4), // di_extsize
+    (76, 4), // di_nextents, or those of the attributes
+    (84, 4), // di_dmevmask
+    (88, 2), // di_dmstate
+    (90, 2), // di_flags
+    (92, 4), // di_gen
+    (6, 2),  // di_onlink, or the type of a metadata file
+];
+/// The same of version 3.
+const FIELDS_V3: [(usize, usize); 4] = [
+    (104, 8), // di_changecount
+    (120, 8), // di_flags2
+    (128, 4), // di_cowextsize
+    (152, 8), // di_ino
+];
+/// Access, modification, change; creation.
+const TIMES: [usize; 3] = [32, 40, 48];
+const CREATION: usize = 144;
+const BIG_NEXTENTS: usize = 24;
+const MODE: usize = 2;
+const DATA_FORMAT: usize = 5;
+const ATTR_FORMAT: usize = 83;
+const FLUSH_ITERATION: usize = 30;
+const ANEXTENTS: usize = 80;
+const FORK_OFFSET: usize = 82;
+const LSN: usize = 112;
+const FLAGS2: usize = 120;
+const UUID: usize = 160;
+/// Bytes of the fields of versions 1 and 2 in the log.
+const LOGGED_V2: usize = 96;
+/// Bytes of an item's first region on machines of 32 bits.
+const NARROW: usize = 52;
+
+impl Replay<'_> {
+    /// Applies an item of an inode, unless the inode is newer.
+    pub(super) fn inode(&mut self, item: &Item, lsn: u64) -> Result<()> {
+        let first = wide(item.region(0, self.place)?);
+        let Ok((raw, _)) = RawInodeItem::ref_from_prefix(&first) else {
+            return Err(self.place.corrupt("an inode's item is cut short"));
+        };
+        let place = Place::new("inode's item").inode(InodeNo(raw.ilf_ino.get()));
+        let (sector, count) = (raw.ilf_blkno.get(), u64::from(raw.ilf_len.get()));
+        if self.cancelled.has(sector, count) {
+            return Ok(());
+        }
+        let (at, mut bytes) = self.read(sector, count)?;
+        let (from, size) = (raw.ilf_boffset.get() as usize, self.superblock.geometry.inode);
+        let len = bytes.len();
+        if !from.is_multiple_of(size) {
+            return Err(place.field("ilf_boffset").corrupt(format!("byte {from} begins no inode")));
+        }
+        let Some(inode) = bytes.get_mut(from..).and_then(|rest| rest.get_mut(..size)) else {
+            let what = format!("byte {from} of a buffer of {len} bytes");
+            return Err(place.field("ilf_boffset").corrupt(what));
+        };
+        if u16::from_be_bytes(array(inode, 0)) != MAGIC {
+            return Err(place.field("di_magic").corrupt("no inode is at its place"));
+        }
+        let core = item.region(1, self.place)?;
+        if u16::from_le_bytes(array(core, 0)) != MAGIC {
+            return Err(place
+                .field("di_magic")
+                .corrupt("its fields in the log are not an inode's"));
+        }
+        let is_v3 = core.get(4) == Some(&3);
+        if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }
+        {
+            return Err(place.field("di_version").corrupt("it is cut short"));
+        }
+        if !is_newer(inode, core, is_v3, lsn) {
+            decode(core, inode, is_v3, lsn);
+            self.forks(item, raw, inode, place)?;
+            if is_v3 {
+                seal(inode);
+            }
+        }
+        let inode = inode.to_vec();
+        self.put_part(at, &bytes, from..from + size);
+        self.owners(raw, &inode, place)
+    }
+
+    /// Maps that this inode has got from another. The blocks can be older than an inode that is newer than the log.
+    fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
+        let changed = raw.ilf_fields.get();
+        let is_used = array(inode, MODE) != [0; 2];
+        if changed & (fields::DATA_OWNER | fields::ATTR_OWNER) == 0 || !is_used {
+            return Ok(());
+        }
+        if !self.superblock.is_v5() {
+            return Err(place.field("ilf_fields").corrupt("an owner, on a volume of version 4"));
+        }
+        let literal = &inode[FORKS_V3..];
+        let offset = usize::from(inode[FORK_OFFSET]) * 8;
+        let (data, attributes) =
+            literal.split_at(if offset == 0 { literal.len() } else { offset.min(literal.len()) });
+        let owner = InodeNo(raw.ilf_ino.get());
+        for (bit, at, fork) in
+            [(fields::DATA_OWNER, DATA_FORMAT, data), (fields::ATTR_OWNER, ATTR_FORMAT, attributes)]
+        {
+            if changed & bit != 0 && inode[at] == format::BTREE {
+                self.change_owner(fork, owner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the forks that were logged.
+    fn forks(&self, item: &Item, raw: &RawInodeItem, inode: &mut [u8], place: Place) -> Result<()> {
+        let changed = raw.ilf_fields.get();
+        let start = if self.superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
+        let literal = &mut inode[..];
+        let offset = usize::from(literal[FORK_OFFSET]) * 8;
+        let literal = &mut literal[start..];
+        if offset >= literal.len() {
+            return Err(place.field("di_forkoff").corrupt(format!("byte {offset}")));
+        }
+        let (data, attributes) =
+            literal.split_at_mut(if offset == 0 { literal.len() } else { offset });
+        let header = if self.superblock.is_v5() { HEADER_V5 } else { HEADER };
+        let mut number = 2;
+        if changed & fields::DEVICE != 0 {
+            let device = u32::from_le_bytes(array(&raw.ilf_u, 0));
+            data[..4].copy_from_slice(&device.to_be_bytes());
+        }
+        let kinds = [
+            (fields::DATA_LOCAL | fields::DATA_EXTENTS, fields::DATA_ROOT, data),
+            (fields::ATTR_LOCAL | fields::ATTR_EXTENTS, fields::ATTR_ROOT, attributes),
+        ];
+        for (as_it_is, root, fork) in kinds {
+            if changed & (as_it_is | root) == 0 {
+                continue;
+            }
+            let content = item.region(number, place)?;
+            number += 1;
+            if changed & root != 0 {
+                copy_root(content, header, fork, place)?;
+            } else {
+                let room = fork.len();
+                let Some(fork) = fork.get_mut(..content.len()) else {
+                    let what = format!("a fork of {} bytes, not {room}", content.len());
+                    return Err(place.field("ilf_dsize").corrupt(what));
+                };
+                fork.copy_from_slice(content);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Stores an inode's checksum.
+pub(super) fn seal(inode: &mut [u8]) {
+    let sum = crc_of(inode, CRC_OFFSET);
+    inode[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Whether an inode's checksum is right.
+pub(super) fn is_sealed(inode: &[u8]) -> bool {
+    u32::from_le_bytes(array(inode, CRC_OFFSET)) == crc_of(inode, CRC_OFFSET)
+}
+
+/// An item's first region as machines of 64 bits write it.
+fn wide(region: &[u8]) -> Vec<u8> {
+    let mut bytes = region.to_vec();
+    if region.len() == NARROW {
+        bytes.splice(12..12, [0; 4]);
+    }
+    bytes
+}
+
+/// Whether the inode on disk has this change already.
+fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
+    if is_v3 {
+        // Several transactions can begin in one record: of an equal position, the change may be missing.
+        let newest = u64::from_be_bytes(array(inode, LSN));
+        return newest != 0 && newest != u64::MAX && newest > lsn;
+    }
+    let on_disk = u16::from_be_bytes(array(inode, FLUSH_ITERATION));
+    let logged = u16::from_le_bytes(array(core, FLUSH_ITERATION));
+    // The counter begins again after its largest value.
+    let wraps = on_disk == u16::MAX && logged < u16::MAX / 2;
+    logged < on_disk && !wraps
+}
+
+/// Puts the fields into an inode, in big-endian order. `di_next_unlinked` has items of its own.
+fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
+    let mut swap = |at: usize, len: usize| {
+        for byte in 0..len {
+            inode[at + byte] = core[at + len - 1 - byte];
+        }
+    };
+    FIELDS.iter().for_each(|(at, len)| swap(*at, *len));
+    let flags2 = if is_v3 { u64::from_le_bytes(array(core, FLAGS2)) } else { 0 };
+    let times = TIMES.iter().chain(is_v3.then_some(&CREATION));
+    for at in times {
+        if flags2 & flags2::BIGTIME != 0 {
+            swap(*at, 8);
+        } else {
+            swap(*at, 4);
+            swap(*at + 4, 4);
+        }
+    }
+    if is_v3 {
+        FIELDS_V3.iter().for_each(|(at, len)| swap(*at, *len));
+    }
+    if flags2 & flags2::NREXT64 != 0 {
+        swap(BIG_NEXTENTS, 8);
+        inode[ANEXTENTS..ANEXTENTS + 2].fill(0);
+    } else {
+        swap(ANEXTENTS, 2);
+        inode[BIG_NEXTENTS..BIG_NEXTENTS + 8].fill(0);
+        if !is_v3 {
+            inode[FLUSH_ITERATION] = core[FLUSH_ITERATION + 1];
+            inode[FLUSH_ITERATION + 1] = core[FLUSH_ITERATION];
+        }
+    }
+    for at in [4, 5, FORK_OFFSET, FORK_OFFSET + 1] {
+        inode[at] = core[at];
+    }
+    if is_v3 {
+        inode[LSN..LSN + 8].copy_from_slice(&lsn.to_be_bytes());
+        inode[UUID..UUID + 16].copy_from_slice(&core[UUID..UUID + 16]);
+    }
+}
+
+/// Copies the root of a map's tree: in memory it has the header of a whole block.
+fn copy_root(content: &[u8], header: usize, fork: &mut [u8], place: Place) -> Result<()> {
+    let place = place.field("ilf_dsize");
+    let Ok((raw, _)) = RawHeader::ref_from_prefix(content) else {
+        return Err(place.corrupt("the root of a map is cut short"));
+    };
+    let count = usize::from(raw.bb_numrecs.get());
+    let room_in_log = content.len().saturating_sub(header) / 16;
+    let room = fork.len().saturating_sub(4) / 16;
+    if count > room || count > room_in_log {
+        return Err(place.corrupt(format!("a root of {count} records, of {room}")));
+    }
+    fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());
+    fork[2..4].copy_from_slice(&raw.bb_numrecs.get().to_be_bytes());
+    let (keys, pointers) = (header, header + room_in_log * 8);
+    fork[4..4 + count * 8].copy_from_slice(&content[keys..keys + count * 8]);
+    let to = 4 + room * 8;
+    fork[to..to + count * 8].copy_from_slice(&content[pointers..pointers + count * 8]);
+    Ok(())
+}

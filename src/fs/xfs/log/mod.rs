@@ -1,0 +1,110 @@
+//! The log: recovered in memory, into an overlay of sectors. Nothing is written.
+
+mod finish;
+mod head;
+mod inode_item;
+mod owner;
+mod record;
+mod replay;
+mod transactions;
+
+use self::finish::Ended;
+use self::head::State;
+use self::record::LogBlocks;
+use self::replay::{Cancelled, Replay};
+use self::transactions::Transactions;
+use super::Superblock;
+use super::map_changes::MapChanges;
+use super::metadata::Metadata;
+use super::overlay::Overlay;
+use crate::error::Result;
+use crate::fs::JournalRange;
+use crate::units::BlockSize;
+
+/// The place of the log on its device: bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogRange {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// The size of a block of the volume.
+    pub(super) block: BlockSize,
+}
+
+/// The state in which the log was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogState {
+    /// It was recovered, in memory.
+    pub recovered: bool,
+    /// Transactions that were recovered.
+    pub transactions: u64,
+    /// Changes of the maps of files whose intent is in the log and whose end is not: they were finished, in memory.
+    pub finished: u64,
+    /// Other operations with an intent and without an end, which were left so, by what they do.
+    pub unfinished: Vec<(&'static str, u64)>,
+    /// The position of its head: cycle and block.
+    pub head: (u32, u32),
+    /// The same of its tail.
+    pub tail: (u32, u32),
+}
+
+/// The result of a recovery.
+pub(super) struct Recovery {
+    pub(super) state: LogState,
+    /// Changes that the device does not have at their place.
+    pub(super) overlay: Overlay,
+    /// Changes of maps beyond these.
+    pub(super) changes: MapChanges,
+}
+
+/// Reads the log.
+pub(super) fn recover(
+    metadata: &Metadata,
+    superblock: &Superblock,
+    outside: Option<JournalRange>,
+) -> Result<Recovery> {
+    let log = LogBlocks::new(metadata.device(), superblock.log_range(outside)?)?;
+    let (tail, head) = match head::find(&log, superblock)? {
+        State::Clean { head } => {
+            let state = LogState { head, tail: head, ..LogState::default() };
+            let (overlay, changes) = (Overlay::default(), MapChanges::default());
+            return Ok(Recovery { state, overlay, changes });
+        }
+        State::Dirty { tail, head } => (tail, head),
+    };
+    superblock.check_log_features()?;
+    // First the blocks that were freed later: their content is not to be seen.
+    let mut cancelled = Cancelled::default();
+    for_each_transaction(&log, superblock, (tail, head), |transaction| {
+        cancelled.collect(&transaction)
+    })?;
+    let mut replay = Replay::new(metadata, superblock, cancelled);
+    let mut transactions = 0;
+    for_each_transaction(&log, superblock, (tail, head), |transaction| {
+        transactions += 1;
+        replay.transaction(&transaction)
+    })?;
+    let (overlay, Ended { changes, finished, unfinished }) = replay.end()?;
+    let position = |block: record::Position| (block.cycle, block.block);
+    let (head, tail) = (position(head), position(tail));
+    let state = LogState { recovered: true, transactions, finished, unfinished, head, tail };
+    Ok(Recovery { state, overlay, changes })
+}
+
+/// Calls `work` with each committed transaction, in their order.
+fn for_each_transaction(
+    log: &LogBlocks<'_>,
+    superblock: &Superblock,
+    (tail, head): (record::Position, record::Position),
+    mut work: impl FnMut(transactions::Transaction) -> Result<()>,
+) -> Result<()> {
+    let mut transactions = Transactions::default();
+    let mut at = tail;
+    while at != head {
+        let record = log.record(at, superblock)?;
+        let next = record.next;
+        transactions.record(&record, &mut work)?;
+        at = next;
+    }
+    Ok(())
+}

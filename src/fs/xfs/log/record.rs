@@ -1,0 +1,239 @@
+//! Blocks and records of the log.
+
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use super::LogRange;
+use crate::device::Device;
+use crate::error::{Context, Error, Place, Result};
+use crate::fs::xfs::Superblock;
+use crate::fs::xfs::disk::log::{
+    BLOCK, CHECKED_EXTENSION, CHECKED_HEADER, CRC_AT, CYCLES_AT, CYCLES_PER_HEADER,
+    EXTENSION_CYCLES_AT, FORMAT_LITTLE_ENDIAN, MAGIC, RawOperation, RawRecord, operation,
+};
+use crate::fs::xfs::header::{array, crc_of};
+use crate::units::DevOffset;
+
+/// No record has more data: the largest buffer of the log in memory.
+const MAX_RECORD: usize = 256 << 10;
+/// No log is larger than 2 GiB.
+const MAX_BLOCKS: u32 = 1 << 22;
+/// A block of a header for each so many bytes of data.
+const BYTES_PER_HEADER: usize = CYCLES_PER_HEADER * BLOCK;
+const PLACE: Place = Place::new("log record");
+
+/// A block of the log in one of its cycles. Each time that the log begins again at block 0, the cycle is one higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) cycle: u32,
+    pub(super) block: u32,
+}
+
+impl Position {
+    pub(super) fn of_lsn(lsn: u64) -> Self {
+        Self { cycle: (lsn >> 32) as u32, block: lsn as u32 }
+    }
+}
+
+/// The log's blocks on their device.
+pub(super) struct LogBlocks<'a> {
+    device: &'a Arc<dyn Device>,
+    range: LogRange,
+    pub(super) count: u32,
+}
+
+/// A record, its data as they were before they were written.
+pub(super) struct Record {
+    pub(super) lsn: u64,
+    pub(super) operations: u32,
+    pub(super) data: Vec<u8>,
+    /// Where the next one begins.
+    pub(super) next: Position,
+    pub(super) place: Place,
+}
+
+/// The header of a record, unchecked: that of an unmount may be of a machine of another kind.
+pub(super) struct Outline {
+    pub(super) tail: Position,
+    /// Blocks that any record of its mount has at most.
+    pub(super) most_blocks: u32,
+    /// The block after it.
+    end: u32,
+    /// Whether it says that the volume was unmounted, and nothing else.
+    pub(super) is_unmount: bool,
+}
+
+impl Outline {
+    pub(super) fn ends_at(&self, end: Position) -> bool {
+        self.end == end.block
+    }
+}
+
+impl<'a> LogBlocks<'a> {
+    pub(super) fn new(device: &'a Arc<dyn Device>, range: LogRange) -> Result<Self> {
+        let count = u32::try_from(range.len / BLOCK as u64)
+            .ok()
+            .filter(|count| (1..=MAX_BLOCKS).contains(count));
+        let count = count.ok_or_else(|| {
+            Place::new("superblock").field("sb_logblocks").corrupt(format!("{} bytes", range.len))
+        })?;
+        Ok(Self { device, range, count })
+    }
+
+    /// Blocks from one on; after the last block comes the first.
+    pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count as usize * BLOCK];
+        let before_end = (self.count - first).min(count) as usize * BLOCK;
+        let (here, wrapped) = bytes.split_at_mut(before_end);
+        self.read_at(first, here)?;
+        if !wrapped.is_empty() {
+            self.read_at(0, wrapped)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Reads whole sectors of the device, of which blocks of the log may be parts.
+    fn read_at(&self, first: u32, bytes: &mut [u8]) -> Result<()> {
+        let unit = u64::from(self.device.limits().logical_block);
+        let at = self.range.start + u64::from(first) * BLOCK as u64;
+        let (from, to) = (at / unit * unit, (at + bytes.len() as u64).next_multiple_of(unit));
+        let mut sectors = vec![0; (to - from) as usize];
+        let read = self.device.read_exact_at(&mut sectors, DevOffset(from));
+        read.context(|| format!("block {first} of the log"))?;
+        let skipped = (at - from) as usize;
+        bytes.copy_from_slice(&sectors[skipped..skipped + bytes.len()]);
+        Ok(())
+    }
+
+    /// The cycle in which a block was last written; 0 for never.
+    pub(super) fn cycle(&self, block: u32) -> Result<u32> {
+        Ok(cycle_of(&self.read(block, 1)?))
+    }
+
+    /// The place of a record for errors: its block of the volume, where the log is in it.
+    pub(super) fn place(&self, block: u32) -> Place {
+        let byte = self.range.start + u64::from(block) * BLOCK as u64;
+        PLACE.block(self.range.block.fs_block_of(DevOffset(byte)))
+    }
+
+    /// The outline of the record that begins at a position.
+    pub(super) fn outline(&self, at: Position) -> Result<Outline> {
+        let first = self.read(at.block, 1)?;
+        let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else {
+            return Err(self.place(at.block).corrupt("it is cut short"));
+        };
+        let headers = headers_of(raw) as u64;
+        let wrapped = |blocks: u64| ((u64::from(at.block) + blocks) % u64::from(self.count)) as u32;
+        let end = wrapped(headers + u64::from(raw.h_len.get()).div_ceil(BLOCK as u64));
+        let operation = self.read(wrapped(headers), 1)?;
+        let is_unmount = raw.h_num_logops.get() == 1
+            && RawOperation::ref_from_prefix(&operation)
+                .is_ok_and(|(raw, _)| raw.oh_flags & operation::UNMOUNT != 0);
+        let most_blocks = raw.h_size.get() / BLOCK as u32;
+        let tail = Position::of_lsn(raw.h_tail_lsn.get());
+        Ok(Outline { tail, most_blocks, end, is_unmount })
+    }
+
+    /// The record that begins at a position, checked.
+    pub(super) fn record(&self, at: Position, superblock: &Superblock) -> Result<Record> {
+        let place = self.place(at.block);
+        let wrong = |field: &'static str, what: String| {
+            place.field(field).corrupt(format!("{what}, in block {} of the log", at.block))
+        };
+        if at.block >= self.count {
+            return Err(wrong("h_lsn", format!("the log has {} blocks", self.count)));
+        }
+        let first = self.read(at.block, 1)?;
+        let Ok((raw, _)) = RawRecord::ref_from_prefix(&first) else {
+            return Err(wrong("h_magicno", "it is cut short".to_owned()));
+        };
+        if raw.h_magicno.get() != MAGIC {
+            return Err(wrong("h_magicno", format!("{:#010x}", raw.h_magicno)));
+        }
+        if raw.h_cycle.get() != at.cycle || Position::of_lsn(raw.h_lsn.get()) != at {
+            return Err(wrong("h_lsn", format!("{:#x} in cycle {}", raw.h_lsn, at.cycle)));
+        }
+        let version = raw.h_version.get();
+        if version != 1 && version != 2 {
+            return Err(wrong("h_version", format!("version {version}")));
+        }
+        let (len, size) = (raw.h_len.get() as usize, raw.h_size.get() as usize);
+        let headers = headers_of(raw);
+        if size > MAX_RECORD && version == 2 || len == 0 || len > headers * BYTES_PER_HEADER {
+            return Err(wrong("h_len", format!("{len} bytes")));
+        }
+        let blocks = headers + len.div_ceil(BLOCK);
+        if blocks >= self.count as usize {
+            return Err(wrong("h_len", format!("{len} bytes in a log of {} blocks", self.count)));
+        }
+        let bytes = self.read(at.block, blocks as u32)?;
+        let (header, data) = bytes.split_at(headers * BLOCK);
+        let (stored, computed) = (u32::from_le_bytes(raw.h_crc), crc(header, &data[..len]));
+        // Volumes of version 4 need not have it.
+        if stored != computed && (stored != 0 || superblock.is_v5()) {
+            return Err(place.field("h_crc").bad_checksum(stored, computed));
+        }
+        let mut data = data.to_vec();
+        for (number, block) in data.chunks_exact_mut(BLOCK).enumerate() {
+            if cycle_of(block) != at.cycle && !self.is_wrapped(at, headers + number, block) {
+                let what = format!("block {number} of the record is of cycle {}", cycle_of(block));
+                return Err(wrong("h_cycle", what));
+            }
+            let (header_block, word) = (number / CYCLES_PER_HEADER, number % CYCLES_PER_HEADER);
+            let words = if header_block == 0 { CYCLES_AT } else { EXTENSION_CYCLES_AT };
+            let from = header_block * BLOCK + words + word * 4;
+            block[..4].copy_from_slice(&header[from..from + 4]);
+        }
+        data.truncate(len);
+        if raw.h_fmt.get() != FORMAT_LITTLE_ENDIAN {
+            let what = format!("a log of a machine with other byte order (format {})", raw.h_fmt);
+            return Err(Error::unsupported(what));
+        }
+        let next = at.block + blocks as u32;
+        let next = match next.checked_sub(self.count) {
+            Some(block) => Position { cycle: at.cycle.wrapping_add(1), block },
+            None => Position { cycle: at.cycle, block: next },
+        };
+        let (lsn, operations) = (raw.h_lsn.get(), raw.h_num_logops.get());
+        Ok(Record { lsn, operations, data, next, place })
+    }
+
+    /// Whether a block of a record is past the log's end, and so of the next cycle.
+    fn is_wrapped(&self, at: Position, number: usize, block: &[u8]) -> bool {
+        at.block as usize + number >= self.count as usize
+            && cycle_of(block) == at.cycle.wrapping_add(1)
+    }
+
+    /// Whether the UUID of a record is that of the volume.
+    pub(super) fn check_uuid(&self, at: Position, superblock: &Superblock) -> Result<()> {
+        let first = self.read(at.block, 1)?;
+        if array(&first, 304) == superblock.uuid {
+            return Ok(());
+        }
+        Err(self.place(at.block).field("h_fs_uuid").corrupt("the log is of another volume"))
+    }
+}
+
+/// Blocks of a record's header: one for each so many bytes that a record can have, however many it has.
+fn headers_of(raw: &RawRecord) -> usize {
+    let size = raw.h_size.get() as usize;
+    if raw.h_version.get() == 2 { size.div_ceil(BYTES_PER_HEADER).max(1) } else { 1 }
+}
+
+/// The cycle of a block: its first word, or the second one of a header.
+pub(super) fn cycle_of(block: &[u8]) -> u32 {
+    let word = |at| u32::from_be_bytes(array(block, at));
+    if word(0) == MAGIC { word(4) } else { word(0) }
+}
+
+/// The checksum of a record as it lies in the log.
+fn crc(header: &[u8], data: &[u8]) -> u32 {
+    let mut sum = crc_of(&header[..CHECKED_HEADER], CRC_AT);
+    // Of further blocks of the header those count that the data need: the header has as many as the largest record would need.
+    let used = data.len().div_ceil(BYTES_PER_HEADER);
+    for extension in header.chunks_exact(BLOCK).take(used).skip(1) {
+        sum = crc32c::crc32c_append(sum, &extension[..CHECKED_EXTENSION]);
+    }
+    crc32c::crc32c_append(sum, data)
+}

@@ -1,0 +1,136 @@
+//! Transactions, put together of the operations in records: an item may begin in one record and end in the next.
+
+use std::collections::BTreeMap;
+
+use zerocopy::FromBytes;
+
+use super::record::Record;
+use crate::error::{Place, Result};
+use crate::fs::xfs::disk::log::{RawOperation, TRANSACTION_HEADER, TRANSACTION_MAGIC, operation};
+use crate::fs::xfs::header::array;
+
+/// No item has more regions: a buffer's map has a run of bits for each.
+const MAX_REGIONS: u16 = 1 << 12;
+
+/// An item: its regions, of which the first says what it is.
+#[derive(Default)]
+pub(super) struct Item {
+    total: u16,
+    pub(super) regions: Vec<Vec<u8>>,
+}
+
+impl Item {
+    pub(super) fn code(&self) -> u16 {
+        self.regions.first().map_or(0, |region| u16::from_le_bytes(array(region, 0)))
+    }
+
+    pub(super) fn region(&self, number: usize, place: Place) -> Result<&[u8]> {
+        let region = self.regions.get(number).map(|region| &region[..]);
+        region.ok_or_else(|| place.corrupt(format!("an item has no region {number}")))
+    }
+}
+
+/// A committed transaction.
+pub(super) struct Transaction {
+    /// The position of the record in which it begins.
+    pub(super) lsn: u64,
+    pub(super) items: Vec<Item>,
+    /// Its last record, for errors.
+    pub(super) place: Place,
+}
+
+#[derive(Default)]
+struct Open {
+    lsn: u64,
+    header: Vec<u8>,
+    items: Vec<Item>,
+}
+
+/// Transactions that have begun and are not committed yet, by their numbers.
+#[derive(Default)]
+pub(super) struct Transactions(BTreeMap<u32, Open>);
+
+impl Transactions {
+    /// Takes the operations of a record; `commit` gets each transaction that it ends.
+    pub(super) fn record(
+        &mut self,
+        record: &Record,
+        mut commit: impl FnMut(Transaction) -> Result<()>,
+    ) -> Result<()> {
+        let (mut rest, place) = (&record.data[..], record.place);
+        for _ in 0..record.operations {
+            let Ok((raw, after)) = RawOperation::ref_from_prefix(rest) else {
+                return Err(place.field("h_num_logops").corrupt("an operation exceeds the record"));
+            };
+            let Some((content, after)) = after.split_at_checked(raw.oh_len.get() as usize) else {
+                let what = format!("{} bytes exceed the record", raw.oh_len);
+                return Err(place.field("oh_len").corrupt(what));
+            };
+            rest = after;
+            let (number, flags) = (raw.oh_tid.get(), raw.oh_flags & !operation::END);
+            if flags & operation::START != 0 {
+                self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
+                continue;
+            }
+            // Of a transaction that began before the tail: all of it is at its place.
+            let Some(open) = self.0.get_mut(&number) else { continue };
+            if flags & operation::UNMOUNT != 0 {
+                self.0.remove(&number);
+            } else if flags & operation::COMMIT != 0 {
+                let Some(open) = self.0.remove(&number) else { continue };
+                commit(Transaction { lsn: open.lsn, items: open.items, place })?;
+            } else if flags & operation::WAS_CONTINUED != 0 {
+                open.go_on(content, place)?;
+            } else {
+                open.add(content, place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    /// Adds a region.
+    fn add(&mut self, content: &[u8], place: Place) -> Result<()> {
+        if content.is_empty() {
+            return Ok(());
+        }
+        if self.header.len() < TRANSACTION_HEADER {
+            return self.add_to_header(content, place);
+        }
+        let is_full =
+            |item: &Item| item.total != 0 && usize::from(item.total) == item.regions.len();
+        if self.items.last().is_none_or(is_full) {
+            let total = u16::from_le_bytes(array(content, 2));
+            if total == 0 || total > MAX_REGIONS || content.len() < 4 {
+                return Err(place.field("size").corrupt(format!("an item of {total} regions")));
+            }
+            self.items.push(Item { total, regions: Vec::new() });
+        }
+        if let Some(item) = self.items.last_mut() {
+            item.regions.push(content.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Adds the rest of a region that began in the record before.
+    fn go_on(&mut self, content: &[u8], place: Place) -> Result<()> {
+        match self.items.last_mut().and_then(|item| item.regions.last_mut()) {
+            Some(region) => region.extend_from_slice(content),
+            None => self.add_to_header(content, place)?,
+        }
+        Ok(())
+    }
+
+    fn add_to_header(&mut self, content: &[u8], place: Place) -> Result<()> {
+        self.header.extend_from_slice(content);
+        if self.header.len() > TRANSACTION_HEADER {
+            return Err(place.field("th_magic").corrupt("the header of a transaction is too long"));
+        }
+        let magic = u32::from_le_bytes(array(&self.header, 0));
+        if self.header.len() >= 4 && magic != TRANSACTION_MAGIC {
+            return Err(place.field("th_magic").corrupt(format!("{magic:#010x}")));
+        }
+        Ok(())
+    }
+}

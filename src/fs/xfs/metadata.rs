@@ -1,0 +1,120 @@
+//! Metadata: read once, kept in memory within a limit, and seen as the log's recovery leaves them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::geometry::Geometry;
+use super::overlay::{Overlay, Replayed};
+use crate::device::Device;
+use crate::error::{Context, ErrorKind, Result};
+use crate::events::{Direction, ErrorEvent, Events};
+use crate::fs::block::Block;
+use crate::sync::Cache;
+use crate::sys::Buffer;
+use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
+
+/// How much memory cached runs of inodes may take, and how much all other cached blocks, in bytes.
+const INODE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 16 << 20;
+
+/// All metadata of a volume are read here.
+pub(crate) struct Metadata {
+    device: Arc<dyn Device>,
+    geometry: Geometry,
+    cache: Cache<FsBlock, Block>,
+    /// Runs of inodes by their first blocks.
+    inodes: Cache<FsBlock, Block>,
+    pub(super) overlay: Overlay,
+    events: Arc<Events>,
+}
+
+impl Metadata {
+    pub(super) fn new(device: Arc<dyn Device>, geometry: Geometry, events: Arc<Events>) -> Self {
+        let cache = Cache::new(CACHE_BYTES / geometry.block.bytes());
+        let inodes = Cache::new(INODE_BYTES / geometry.inode_run_bytes());
+        Self { device, geometry, cache, inodes, overlay: Overlay::default(), events }
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// One block; the caller has checked its number.
+    pub(super) fn block(&self, block: FsBlock) -> Result<Block> {
+        self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
+    }
+
+    /// A run of blocks of inodes that one of them is in, as one block: they are likely to be wanted next. The number is the byte in it at which that
+    /// one begins. A run that cannot be read as a whole does not keep the one from being read.
+    pub(super) fn inodes(&self, block: FsBlock) -> Result<(Block, usize)> {
+        let Range { start, end } = self.geometry.inode_blocks(block);
+        let run = || {
+            let blocks: Vec<_> = (start..end).map(FsBlock).collect();
+            self.read(&blocks).map(Block::new)
+        };
+        if (start..end).contains(&block.0)
+            && let Ok(content) = self.inodes.get_or_insert_with(&FsBlock(start), run)
+        {
+            return Ok((content, (block.0 - start) as usize * self.geometry.block.bytes()));
+        }
+        Ok((self.block(block)?, 0))
+    }
+
+    /// Blocks that make one structure, which may lie apart.
+    pub(super) fn blocks(&self, blocks: &[FsBlock]) -> Result<Block> {
+        match blocks {
+            [block] => self.block(*block),
+            blocks => self.read(blocks).map(Block::new),
+        }
+    }
+
+    /// Whether any of these blocks was in the log.
+    pub(super) fn replayed(&self, blocks: &[FsBlock]) -> Replayed {
+        let size = self.geometry.block;
+        let touched =
+            |block: &FsBlock| self.overlay.touches(size.offset_of(*block).0, size.bytes());
+        let any = blocks.iter().any(|block| touched(block) == Replayed::Yes);
+        if any { Replayed::Yes } else { Replayed::No }
+    }
+
+    fn read(&self, blocks: &[FsBlock]) -> Result<Buffer> {
+        let size = self.geometry.block;
+        let mut buffer = Buffer::aligned(size.bytes() * blocks.len())?;
+        let mut rest = &mut buffer[..];
+        let mut blocks = blocks;
+        while let Some(first) = blocks.first() {
+            let adjoins = |(at, block): (usize, &FsBlock)| block.0 == first.0 + at as u64;
+            let count = blocks.iter().enumerate().take_while(|entry| adjoins(*entry)).count();
+            let (run, behind) = rest.split_at_mut(count * size.bytes());
+            self.read_at(size.offset_of(*first), run)?;
+            (rest, blocks) = (behind, &blocks[count..]);
+        }
+        Ok(buffer)
+    }
+
+    /// Bytes of the device as recovery leaves them: whole sectors of it.
+    pub(super) fn read_at(&self, at: DevOffset, bytes: &mut [u8]) -> Result<Replayed> {
+        let read = self.device.read_exact_at(bytes, at);
+        let read = self.told(read, at, bytes.len() as u64);
+        read.context(|| format!("metadata at byte {at}"))?;
+        Ok(self.overlay.patch(at.0, bytes))
+    }
+
+    /// Makes all writes to the device durable.
+    ///
+    /// # Errors
+    /// `Io`, and from then on at each call, as after a write-through request that failed.
+    pub(super) fn flush(&self) -> Result<()> {
+        let flushed = self.events.durability().flush(&*self.device);
+        self.told(flushed, DevOffset(0), 0).context(|| "flush the device")
+    }
+
+    /// Reports an error of the device as an event.
+    fn told(&self, result: Result<()>, at: DevOffset, len: u64) -> Result<()> {
+        if let Err(ErrorKind::Io(errno)) = result.as_ref().map_err(|error| error.kind()) {
+            let (direction, inode, pos) = (Direction::Metadata, InodeNo(0), FilePos(at.0));
+            self.events.report(ErrorEvent { direction, inode, pos, len, errno });
+        }
+        result
+    }
+}

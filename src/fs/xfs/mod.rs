@@ -1,0 +1,176 @@
+//! XFS, versions 4 and 5, as Linux writes them. Volumes are read, and data of files are overwritten.
+
+mod attr;
+mod check;
+mod dir;
+mod disk;
+mod features;
+mod file_system;
+mod fork;
+mod geometry;
+mod group;
+mod group_tree;
+mod header;
+mod inode;
+mod inode_tree;
+mod log;
+mod map;
+mod map_changes;
+mod metadata;
+mod overlay;
+mod overwrite;
+mod shared_blocks;
+mod superblock;
+mod symlink;
+
+use std::sync::{Arc, OnceLock};
+
+pub use features::{Incompat, RoCompat};
+pub(crate) use file_system::FORMAT;
+pub use log::LogState;
+pub use superblock::Superblock;
+
+use self::map_changes::MapChanges;
+use self::metadata::Metadata;
+use self::overwrite::Overwriting;
+use crate::device::Device;
+use crate::error::{Error, Place, Result};
+use crate::events::Events;
+use crate::fs::Rescue;
+use crate::sync::Mutex;
+use crate::units::DevOffset;
+
+/// An XFS file system.
+pub struct Xfs {
+    pub(crate) superblock: Superblock,
+    metadata: Metadata,
+    log: LogState,
+    /// Changes of maps that the log has begun.
+    changes: MapChanges,
+    notices: Mutex<Vec<String>>,
+    /// Blocks of the trees of free space, once they were asked for.
+    trees: OnceLock<u64>,
+    /// Of a volume that is open for overwrites.
+    overwriting: Option<Overwriting>,
+    /// Where the log was not read, the trees may lack inodes that directories name.
+    inode_roots: Option<inode_tree::Roots>,
+}
+
+impl Xfs {
+    /// Opens the file system on a device for reading. A log that needs recovery is recovered in memory: nothing is written.
+    ///
+    /// # Errors
+    /// `UnknownFormat` if the device has none, `Unsupported` by name, `Corrupt` with block and field. The device's errors are told to
+    /// `events` too.
+    pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
+        Self::open_damaged(device, events, Rescue::default())
+    }
+
+    /// The same for overwrites too, of data that files have.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `ReadOnly` where the log needs recovery, and for features that are only read.
+    pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
+        let mut fs = Self::read(device, events, Rescue::default())?;
+        fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
+        Ok(Arc::new(fs))
+    }
+
+    /// The same with the device of its log where that is given, or without its log: then the changes in the log are missing, and metadata may
+    /// contradict each other.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `Unsupported` for a backup of the superblock.
+    pub fn open_damaged(
+        device: Arc<dyn Device>,
+        events: &Arc<Events>,
+        rescue: Rescue,
+    ) -> Result<Arc<Self>> {
+        Self::read(device, events, rescue).map(Arc::new)
+    }
+
+    fn read(device: Arc<dyn Device>, events: &Arc<Events>, rescue: Rescue) -> Result<Self> {
+        if rescue.superblock.is_some() {
+            return Err(Error::unsupported("a backup of an XFS superblock"));
+        }
+        let superblock = Superblock::read(&*device)?;
+        let unit = device.limits().logical_block as usize;
+        if unit > superblock.geometry.block.bytes() {
+            let block = superblock.geometry.block.bytes();
+            let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
+            return Err(Error::unsupported(text));
+        }
+        let mut metadata = Metadata::new(device, superblock.geometry, Arc::clone(events));
+        if rescue.no_journal {
+            return Ok(Self::with(superblock, metadata, None));
+        }
+        let recovery = log::recover(&metadata, &superblock, rescue.journal)?;
+        metadata.overlay = recovery.overlay;
+        let mut fs = Self::with(superblock, metadata, Some(recovery.state));
+        fs.changes = recovery.changes;
+        if fs.log.recovered {
+            fs.superblock = fs.recovered_superblock()?;
+        }
+        let unfinished = fs.log.unfinished.iter();
+        let told = unfinished
+            .map(|(what, count)| format!("not finished, and left so: {count} times {what}"));
+        fs.notices = Mutex::new(told.collect());
+        Ok(fs)
+    }
+
+    /// Without the log where that was not read.
+    fn with(superblock: Superblock, metadata: Metadata, log: Option<LogState>) -> Self {
+        let told = "the log is not read: if it needs recovery, its changes are missing";
+        let notices = if log.is_none() { vec![told.to_owned()] } else { Vec::new() };
+        Self {
+            superblock,
+            metadata,
+            inode_roots: log.is_some().then(inode_tree::no_roots),
+            log: log.unwrap_or_default(),
+            changes: MapChanges::default(),
+            notices: Mutex::new(notices),
+            trees: OnceLock::new(),
+            overwriting: None,
+        }
+    }
+
+    /// The superblock as the log leaves it, with counters of what the allocation groups have.
+    fn recovered_superblock(&self) -> Result<Superblock> {
+        let before = &self.superblock;
+        let device = self.metadata.device();
+        let unit = (device.limits().logical_block as usize).max(before.geometry.sector);
+        let mut bytes = vec![0; unit];
+        let replayed = self.metadata.read_at(DevOffset(0), &mut bytes)?;
+        let mut superblock = Superblock::decode(&bytes, device.size(), replayed)?;
+        let (geometry, read) = (superblock.geometry, before.geometry);
+        if (geometry.block, geometry.inode) != (read.block, read.inode) {
+            let place = Place::new("superblock").field("sb_blocksize");
+            return Err(place.corrupt("it differs between the device and the log"));
+        }
+        group::count(&self.metadata, &mut superblock, self.log.head)?;
+        for group in 0..superblock.geometry.groups {
+            // A damaged tree keeps nobody from reading files.
+            superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
+        }
+        Ok(superblock)
+    }
+
+    /// The log, and in what state it was found.
+    #[must_use]
+    pub fn log(&self) -> &LogState {
+        &self.log
+    }
+
+    /// Blocks of the trees of free space; 0 where a header of a group is damaged.
+    fn free_space_trees(&self) -> u64 {
+        *self
+            .trees
+            .get_or_init(|| group::free_space_trees(&self.metadata, &self.superblock).unwrap_or(0))
+    }
+
+    /// The decoded superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+}

@@ -1,0 +1,399 @@
+//! Overwrites: data go over written blocks that one file alone has, and no metadata change. All else would need the log, and is refused by name.
+//!
+//! So the map of a file stays as it was read, and a write needs the device alone. Nothing is kept of a change:
+//! no transaction, no conversion, no new size, no time stamp.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::inode::XfsInode;
+use super::shared_blocks::{SharedBlocks, overlaps};
+use super::{LogState, Superblock, Xfs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::{InodeFlags, KeepSetId};
+use crate::iomap::{
+    Begun, ExtentMap, ExtentState, Iomap, IomapType, MapFile, Snapshot, Write, WriteAt, WriteFile,
+    WriteIntent, WriteMap,
+};
+use crate::open_file::{InFlight, OpenInode};
+use crate::sync::{Cache, Mutex};
+use crate::units::{FilePos, FsBlock, InodeNo};
+
+/// The attribute that holds a file's capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Groups whose shared blocks are kept.
+const SHARED_GROUPS: usize = 1024;
+
+/// The state of a volume that is open for overwrites.
+pub(super) struct Overwriting {
+    /// Nothing is written any more: the volume was closed, or an error ended it.
+    ended: AtomicBool,
+    /// A close has made all data durable. Held by a close, so that a second one does not return before that.
+    closed: Mutex<bool>,
+    /// The open files, and how many have each open.
+    files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
+    /// The shared blocks of groups, where they were needed. They stay as they are.
+    shared: Cache<u32, SharedBlocks>,
+}
+
+impl Overwriting {
+    /// Refuses volumes that are only read.
+    pub(super) fn new(superblock: &Superblock, log: &LogState) -> Result<Self> {
+        if log.recovered {
+            let what =
+                "an XFS volume whose log has to be recovered first: by a mount, or xfs_repair";
+            return Err(Error::read_only(what));
+        }
+        let unknown = superblock.ro_compat.unknown();
+        if unknown != 0 {
+            let what = format!("XFS with unknown features {unknown:#x} is only read");
+            return Err(Error::read_only(what));
+        }
+        let (ended, closed) = (AtomicBool::new(false), Mutex::default());
+        Ok(Self { ended, closed, files: Mutex::default(), shared: Cache::new(SHARED_GROUPS) })
+    }
+
+    /// Adds someone who has a file open.
+    pub(super) fn open(&self, number: InodeNo) -> Arc<OpenInode> {
+        let mut files = self.files.lock();
+        let (open, users) = files.entry(number).or_default();
+        *users += 1;
+        Arc::clone(open)
+    }
+
+    fn closed(&self, number: InodeNo) {
+        let mut files = self.files.lock();
+        if let Some((_, users)) = files.get_mut(&number) {
+            *users -= 1;
+            if *users == 0 {
+                files.remove(&number);
+            }
+        }
+    }
+
+    /// Refuses all writes from now on.
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // Also those that only look whether something has changed.
+        self.files.lock().values().for_each(|(open, _)| open.changed());
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.ended.load(Ordering::SeqCst) {
+            true => Err(Error::read_only("the volume was closed, or an error ended its writes")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Xfs {
+    /// Makes all data durable that were written. An error ends the volume: nobody knows which of them the device has lost.
+    pub(super) fn flush(&self) -> Result<()> {
+        let Some(overwriting) = &self.overwriting else { return Ok(()) };
+        overwriting.check()?;
+        self.metadata.flush().inspect_err(|_| overwriting.end())
+    }
+
+    /// Ends writing, once requests in flight are complete. Fails again where it has failed.
+    pub(super) fn end_writing(&self) -> Result<()> {
+        let Some(overwriting) = &self.overwriting else { return Ok(()) };
+        InFlight::none_here()?;
+        let mut closed = overwriting.closed.lock();
+        if *closed {
+            return Ok(());
+        }
+        overwriting.end();
+        let open: Vec<_> =
+            overwriting.files.lock().values().map(|(open, _)| Arc::clone(open)).collect();
+        for open in open {
+            open.alone(0..u64::MAX)?;
+        }
+        // Where an error has ended the volume, this fails too: the data may be lost.
+        self.metadata.flush()?;
+        *closed = true;
+        Ok(())
+    }
+
+    /// Whether any of these blocks belongs to several files.
+    fn is_shared(&self, overwriting: &Overwriting, blocks: &Range<FsBlock>) -> Result<bool> {
+        // An extent lies in one group.
+        let group = (blocks.start.0 / u64::from(self.superblock.geometry.group_blocks)) as u32;
+        let shared = overwriting.shared.get_or_insert_with(&group, || self.read_shared(group))?;
+        Ok(overlaps(&shared, blocks))
+    }
+}
+
+impl Drop for Xfs {
+    fn drop(&mut self) {
+        let _ = self.end_writing();
+    }
+}
+
+/// A file that someone has open on a volume that takes overwrites.
+pub(super) struct OpenFile {
+    inode: Arc<XfsInode>,
+    open: Arc<OpenInode>,
+    map: OnceLock<WrittenMap>,
+}
+
+/// The map of a file as far as it can be written, and read: extents that were never written are holes in it.
+#[derive(Clone)]
+struct WrittenMap {
+    /// `None` where it is too large to be kept.
+    resident: Option<Arc<ExtentMap>>,
+    /// Some of the blocks may belong to other files too.
+    may_share: bool,
+    /// The file has capabilities, which a write takes away; `None` where its attributes cannot be read.
+    has_capabilities: Option<bool>,
+}
+
+impl OpenFile {
+    pub(super) fn new(inode: XfsInode, overwriting: &Overwriting) -> Self {
+        let open = overwriting.open(inode.stat.inode);
+        Self { inode: Arc::new(inode), open, map: OnceLock::new() }
+    }
+
+    pub(super) fn open_inode(&self) -> Arc<OpenInode> {
+        Arc::clone(&self.open)
+    }
+
+    pub(super) fn fs(&self) -> &Arc<Xfs> {
+        &self.inode.fs
+    }
+
+    pub(super) fn number(&self) -> InodeNo {
+        self.inode.stat.inode
+    }
+
+    /// The map; read at the first use.
+    fn written_map(&self) -> Result<&WrittenMap> {
+        if let Some(map) = self.map.get() {
+            return Ok(map);
+        }
+        let map = self.inode.written_map()?;
+        Ok(self.map.get_or_init(|| map))
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Ok(overwriting) = self.inode.overwriting() {
+            overwriting.closed(self.number());
+        }
+    }
+}
+
+impl XfsInode {
+    fn overwriting(&self) -> Result<&Overwriting> {
+        let overwriting = self.fs.overwriting.as_ref();
+        overwriting.ok_or_else(|| Error::read_only("the volume was opened for reading"))
+    }
+
+    fn written_map(&self) -> Result<WrittenMap> {
+        let size = self.fs.superblock.geometry.block;
+        // Only a write needs the answer: an error is for the write, which asks again, and not for a reader.
+        let has_capabilities = self.has_capabilities().ok();
+        let Some(whole) = self.resident()? else {
+            let may_share = self.is_reflinked;
+            return Ok(WrittenMap { resident: None, may_share, has_capabilities });
+        };
+        let mut may_share = false;
+        if self.is_reflinked {
+            let overwriting = self.overwriting()?;
+            for extent in whole.extents() {
+                let blocks = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
+                may_share |= self.fs.is_shared(overwriting, &blocks).unwrap_or(true);
+                if may_share {
+                    break;
+                }
+            }
+        }
+        let is_written = |state| state == ExtentState::Written;
+        let resident = if whole.extents().iter().all(|extent| is_written(extent.state)) {
+            Arc::clone(whole)
+        } else {
+            let written = whole.extents().iter().filter(|extent| is_written(extent.state));
+            let map = ExtentMap::new(written.copied().collect(), size);
+            Arc::new(map.map_err(|_| Error::invalid("extents out of order"))?)
+        };
+        Ok(WrittenMap { resident: Some(resident), may_share, has_capabilities })
+    }
+
+    fn has_capabilities(&self) -> Result<bool> {
+        Ok(self.xattrs()?.iter().any(|xattr| xattr.name == CAPABILITY))
+    }
+
+    /// Why the file as a whole is not written.
+    fn check_writes(&self, intent: WriteIntent, has_capabilities: Option<bool>) -> Result<()> {
+        let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
+        let flags = InodeFlags::from_bits_retain(self.stat.flags);
+        if self.is_metadata {
+            return refuse("the file is the file system's own");
+        }
+        if flags.contains(InodeFlags::IMMUTABLE) {
+            return refuse("the file is immutable");
+        }
+        if flags.contains(InodeFlags::APPEND) && !intent.contains(WriteIntent::WRITE_BACK) {
+            return refuse("the file is append-only");
+        }
+        let (mode, keep) = (self.stat.mode, KeepSetId::asked(intent));
+        if keep.of(mode) != mode || has_capabilities.map_or_else(|| self.has_capabilities(), Ok)? {
+            let what = "a write that takes set-id bits or capabilities away from its XFS file";
+            return Err(Error::unsupported(what));
+        }
+        Ok(())
+    }
+
+    /// Why a range is not written that lies within the file: it has blocks that were never written, or belong to other files too.
+    fn check_range(&self, range: Range<u64>) -> Result<()> {
+        let (size, mut at) = (self.fs.superblock.geometry.block, FilePos(range.start));
+        let refuse = |at: FilePos, what: &str| {
+            let number = self.stat.inode;
+            Err(Error::unsupported(format!("inode {number}, byte {at}: a write to {what} of XFS")))
+        };
+        while at.0 < range.end {
+            let iomap = self.map(at, range.end - at.0)?;
+            match iomap.kind {
+                IomapType::Mapped => {}
+                IomapType::Unwritten => return refuse(at, "an extent that was never written"),
+                IomapType::Hole | IomapType::Inline => return refuse(at, "a hole"),
+            }
+            let end = iomap.end().min(FilePos(range.end));
+            if self.is_reflinked {
+                let first = size.fs_block_of(iomap.addr_of(at));
+                let last = size.fs_block_of(iomap.addr_of(FilePos(end.0 - 1)));
+                if self.fs.is_shared(self.overwriting()?, &(first..FsBlock(last.0 + 1)))? {
+                    return refuse(at, "blocks that other files share");
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+impl WriteFile for OpenFile {
+    fn read(&self, intent: WriteIntent) -> Result<Snapshot> {
+        if intent.contains(WriteIntent::NOWAIT) && self.map.get().is_none() {
+            return Err(Error::would_block("the file's map would have to be read"));
+        }
+        let changes = self.open.changes();
+        let map = self.written_map()?.clone();
+        let plain = self.inode.overwriting()?.check().is_ok()
+            && !map.may_share
+            && self.inode.check_writes(intent, map.has_capabilities).is_ok();
+        let map = Overwritten { inode: Arc::clone(&self.inode), open: self.open_inode(), map };
+        Ok(Snapshot { changes, plain, map: Box::new(map) })
+    }
+
+    fn map(&self, pos: FilePos) -> Result<(Iomap, u64)> {
+        Ok((self.inode.map(pos, 1)?, self.open.changes()))
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.inode.stat.size)
+    }
+
+    fn allocate(&self, _range: Range<u64>, _whole: bool) -> Result<u64> {
+        Err(needs_log())
+    }
+
+    fn zero_tail(&self) -> Result<()> {
+        Err(needs_log())
+    }
+
+    fn write_from(
+        &self,
+        _at: WriteAt,
+        _bufs: &[IoSlice<'_>],
+        _intent: WriteIntent,
+    ) -> Result<(FilePos, usize)> {
+        Err(needs_log())
+    }
+
+    fn convert(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self, _data_only: bool) -> Result<()> {
+        self.inode.fs.flush()
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn end_volume(&self, _why: &Error, then: &mut dyn FnMut()) {
+        if let Ok(overwriting) = self.inode.overwriting() {
+            overwriting.end();
+        }
+        then();
+    }
+}
+
+/// No way to it is left after [`WriteMap::begin`].
+fn needs_log() -> Error {
+    Error::unsupported("a write that changes metadata of an XFS volume")
+}
+
+/// The same file, as it is seen by a queue.
+struct Overwritten {
+    inode: Arc<XfsInode>,
+    open: Arc<OpenInode>,
+    map: WrittenMap,
+}
+
+impl WriteMap for Overwritten {
+    fn size(&self) -> u64 {
+        self.inode.stat.size
+    }
+
+    fn resident_map(&self) -> Option<&Arc<ExtentMap>> {
+        self.map.resident.as_ref()
+    }
+
+    fn map_now(&self, pos: FilePos, _seen: u64, _whole: bool) -> Result<(Iomap, u64)> {
+        Ok((MapFile::map(self, pos, 1)?, self.open.changes()))
+    }
+
+    fn begin(&self, write: &Write) -> Result<Begun> {
+        let &Write { pos, len, size, intent, .. } = write;
+        self.inode.overwriting()?.check()?;
+        self.inode.check_writes(intent, self.map.has_capabilities)?;
+        let end = pos.0.saturating_add(len);
+        if end > size || intent.contains(WriteIntent::APPEND) {
+            let number = self.inode.stat.inode;
+            let what =
+                format!("inode {number}: a write past the end of an XFS file of {size} bytes");
+            return Err(Error::unsupported(what));
+        }
+        if intent.contains(WriteIntent::NOWAIT) && self.map.resident.is_none() {
+            return Err(Error::would_block("the file's map would have to be read"));
+        }
+        self.inode.check_range(pos.0..end)?;
+        Ok(Begun::Direct { allocates: false })
+    }
+}
+
+impl MapFile for Overwritten {
+    fn map(&self, pos: FilePos, len: u64) -> Result<Iomap> {
+        if let Some(iomap) = self.map_resident(pos) {
+            return Ok(iomap);
+        }
+        let iomap = self.inode.map(pos, len)?;
+        let kind = if iomap.kind == IomapType::Unwritten { IomapType::Hole } else { iomap.kind };
+        Ok(Iomap { kind, ..iomap })
+    }
+
+    fn map_resident(&self, pos: FilePos) -> Option<Iomap> {
+        self.map.resident.as_ref().map(|map| map.lookup(pos))
+    }
+
+    fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
+        self.inode.read_inline(buf, pos)
+    }
+}

@@ -1,0 +1,355 @@
+//! The superblock: decoded and checked.
+
+use zerocopy::FromBytes;
+
+use super::disk::superblock::{CRC_OFFSET, MAGIC, RawSuperblock, features2, version};
+use super::features::{Incompat, RoCompat};
+use super::geometry::Geometry;
+use super::header::crc_of;
+use super::log::LogRange;
+use super::overlay::Replayed;
+use crate::device::Device;
+use crate::error::{Error, Place, Result};
+use crate::fs::JournalRange;
+use crate::units::{BlockSize, DevOffset, InodeNo};
+
+const PLACE: Place = Place::new("superblock");
+/// Sectors are of 512 bytes to 32 KiB.
+const SECTOR_LOGS: std::ops::RangeInclusive<u8> = 9..=15;
+/// Blocks of a group: log2 of the most, and the fewest.
+const MAX_GROUP_BLOCKS_LOG: u8 = 31;
+const MIN_GROUP_BLOCKS: u32 = 64;
+/// `sb_features_log_incompat`: changes of attributes have intents in the log.
+const LOGGED_ATTRIBUTES: u32 = 0x1;
+/// The least part of a device that tells the size of its sectors.
+const PROBE: usize = 512;
+
+/// The superblock, checked.
+#[derive(Clone, Debug)]
+pub struct Superblock {
+    pub(crate) geometry: Geometry,
+    /// 4 or 5: metadata have checksums from 5 on.
+    pub version: u8,
+    /// Features for which the volume may be read by a program that does not know them.
+    pub ro_compat: RoCompat,
+    /// Features for which it may not.
+    pub incompat: Incompat,
+    /// Features of the log: one that is not known does not matter while the log needs no recovery.
+    log_incompat: u32,
+    /// The UUID of the volume.
+    pub uuid: [u8; 16],
+    /// The name of the volume, up to the first NUL.
+    pub label: Vec<u8>,
+    /// The UUID that its metadata have.
+    pub(crate) meta_uuid: [u8; 16],
+    pub(crate) root: InodeNo,
+    /// Realtime bitmap and summary, and files of quota; none of them with metadata directories.
+    pub(crate) internal: Vec<InodeNo>,
+    /// The root of the metadata directories.
+    pub(crate) metadata_root: Option<InodeNo>,
+    /// The log's first block, and how many; block 0 for a log on a device of its own.
+    pub(crate) log_start: u64,
+    pub(crate) log_blocks: u32,
+    /// Blocks of the realtime device.
+    pub realtime_blocks: u64,
+    /// Entries of directories have file types.
+    pub(crate) has_ftype: bool,
+    /// Names are compared without regard to the case of ASCII letters.
+    pub(crate) ascii_ci: bool,
+    pub(crate) projid32: bool,
+    /// Inodes that exist, and of them free ones; free blocks. In a volume with lazy counters these are right only after a clean unmount.
+    pub(crate) inodes: u64,
+    pub(crate) free_inodes: u64,
+    pub(crate) free_blocks: u64,
+    /// The most that inodes may take, in percent of the volume.
+    pub(crate) max_inode_percent: u8,
+}
+
+impl Superblock {
+    /// Whether a device holds an XFS file system, sound or not.
+    pub(super) fn is_on(device: &dyn Device) -> Result<bool> {
+        let unit = (device.limits().logical_block as usize).max(PROBE);
+        if device.size() < unit as u64 {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; unit];
+        device.read_exact_at(&mut bytes, DevOffset(0))?;
+        Ok(bytes[..4] == MAGIC.to_be_bytes())
+    }
+
+    pub(super) fn read(device: &dyn Device) -> Result<Self> {
+        let unit = (device.limits().logical_block as usize).max(1 << SECTOR_LOGS.end());
+        let mut bytes = vec![0; unit.min(device.size() as usize)];
+        device.read_exact_at(&mut bytes, DevOffset(0))?;
+        Self::decode(&bytes, device.size(), Replayed::No)
+    }
+
+    /// Decodes a superblock; `bytes` begin with it, and hold all of its sector.
+    pub(super) fn decode(bytes: &[u8], device_size: u64, replayed: Replayed) -> Result<Self> {
+        let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
+            return Err(PLACE.corrupt("it is cut short"));
+        };
+        if raw.sb_magicnum.get() != MAGIC {
+            return Err(PLACE.field("sb_magicnum").corrupt("it is not XFSB"));
+        }
+        let versionnum = raw.sb_versionnum.get();
+        let number = (versionnum & version::NUMBER) as u8;
+        if number != 4 && number != 5 {
+            return Err(Error::unsupported(format!("XFS version {number}")));
+        }
+        let is_v5 = number == 5;
+        let sector_log = raw.sb_sectlog;
+        let sector = 1_usize << sector_log.min(31);
+        if !SECTOR_LOGS.contains(&sector_log)
+            || usize::from(raw.sb_sectsize.get()) != sector
+            || sector > bytes.len()
+        {
+            let what = format!("sectors of {} bytes", raw.sb_sectsize.get());
+            return Err(PLACE.field("sb_sectsize").corrupt(what));
+        }
+        if is_v5 && replayed == Replayed::No {
+            let (stored, computed) =
+                (u32::from_le_bytes(raw.sb_crc), crc_of(&bytes[..sector], CRC_OFFSET));
+            if stored != computed {
+                return Err(PLACE.field("sb_crc").bad_checksum(stored, computed));
+            }
+        }
+        if raw.sb_inprogress != 0 {
+            return Err(PLACE.field("sb_inprogress").corrupt("mkfs.xfs did not finish"));
+        }
+        let (ro_compat, incompat, features2) = Self::check_features(raw, is_v5)?;
+        let geometry = Self::geometry(raw, device_size)?;
+        let has_meta_uuid = incompat.contains(Incompat::META_UUID);
+        let label = raw.sb_fname.split(|byte| *byte == 0).next().unwrap_or_default();
+        let internal = [
+            raw.sb_rbmino.get(),
+            raw.sb_rsumino.get(),
+            raw.sb_uquotino.get(),
+            raw.sb_gquotino.get(),
+            if is_v5 { raw.sb_pquotino.get() } else { 0 },
+        ];
+        let has_tree = incompat.contains(Incompat::METADIR);
+        let internal = internal.into_iter().filter(|number| *number != 0 && *number != u64::MAX);
+        let internal = internal.filter(|_| !has_tree);
+        Ok(Self {
+            geometry,
+            version: number,
+            ro_compat,
+            incompat,
+            log_incompat: if is_v5 { raw.sb_features_log_incompat.get() } else { 0 },
+            uuid: raw.sb_uuid,
+            label: label.to_vec(),
+            meta_uuid: if has_meta_uuid { raw.sb_meta_uuid } else { raw.sb_uuid },
+            root: InodeNo(raw.sb_rootino.get()),
+            internal: internal.map(InodeNo).collect(),
+            metadata_root: has_tree.then(|| InodeNo(raw.sb_metadirino.get())),
+            log_start: raw.sb_logstart.get(),
+            log_blocks: raw.sb_logblocks.get(),
+            realtime_blocks: raw.sb_rblocks.get(),
+            has_ftype: incompat.contains(Incompat::FTYPE) || features2 & features2::FTYPE != 0,
+            ascii_ci: versionnum & version::ASCII_CI != 0,
+            projid32: is_v5 || features2 & features2::PROJID32 != 0,
+            inodes: raw.sb_icount.get(),
+            free_inodes: raw.sb_ifree.get(),
+            free_blocks: raw.sb_fdblocks.get(),
+            max_inode_percent: raw.sb_imax_pct,
+        })
+    }
+
+    /// The features; a feature that is not supported is refused by name.
+    fn check_features(raw: &RawSuperblock, is_v5: bool) -> Result<(RoCompat, Incompat, u32)> {
+        let versionnum = raw.sb_versionnum.get();
+        if versionnum & version::DIR_V2 == 0 {
+            return Err(Error::unsupported("directories of version 1"));
+        }
+        if versionnum & version::SHARED != 0 {
+            return Err(Error::unsupported("a volume that read-only mounts share"));
+        }
+        let has_more = versionnum & version::MORE_BITS != 0;
+        let features2 = if has_more { raw.sb_features2.get() } else { 0 };
+        if !is_v5 {
+            return Ok((RoCompat::empty(), Incompat::empty(), features2));
+        }
+        let incompat = Incompat::from_bits_retain(raw.sb_features_incompat.get());
+        let known = Incompat::all() - (Incompat::ZONED | Incompat::ZONE_GAPS);
+        let refused = incompat - known;
+        if !refused.is_empty() {
+            return Err(Error::unsupported(format!("XFS with {}", refused.names())));
+        }
+        if incompat.contains(Incompat::NEEDS_REPAIR) {
+            return Err(Error::unsupported("a volume that xfs_repair has to repair first"));
+        }
+        let ro_compat = RoCompat::from_bits_retain(raw.sb_features_ro_compat.get());
+        Ok((ro_compat, incompat, features2))
+    }
+
+    fn geometry(raw: &RawSuperblock, device_size: u64) -> Result<Geometry> {
+        let is_v5 = raw.sb_versionnum.get() & version::NUMBER == 5;
+        let size = BlockSize::from_shift(raw.sb_blocklog)
+            .filter(|size| size.bytes() as u64 == u64::from(raw.sb_blocksize.get()))
+            .filter(|size| !is_v5 || size.bytes() >= 1024);
+        let Some(block) = size else {
+            let what = format!("{} bytes", raw.sb_blocksize.get());
+            return Err(PLACE.field("sb_blocksize").corrupt(what));
+        };
+        let inode = 1_usize << raw.sb_inodelog.min(31);
+        let smallest = if is_v5 { 512 } else { 256 };
+        if usize::from(raw.sb_inodesize.get()) != inode
+            || !(smallest..=2048).contains(&inode)
+            || inode > block.bytes() / 2
+        {
+            let what = format!("{} bytes", raw.sb_inodesize.get());
+            return Err(PLACE.field("sb_inodesize").corrupt(what));
+        }
+        let per_block_log = raw.sb_blocklog - raw.sb_inodelog;
+        if raw.sb_inopblog != per_block_log {
+            return Err(PLACE.field("sb_inopblog").corrupt(format!("{}", raw.sb_inopblog)));
+        }
+        let (blocks, groups) = (raw.sb_dblocks.get(), raw.sb_agcount.get());
+        let group_blocks = raw.sb_agblocks.get();
+        let log = raw.sb_agblklog;
+        let fits =
+            log <= MAX_GROUP_BLOCKS_LOG && u64::from(group_blocks).next_power_of_two() == 1 << log;
+        if !fits || group_blocks < MIN_GROUP_BLOCKS {
+            let what = format!("groups of {group_blocks} blocks, by {log} bits");
+            return Err(PLACE.field("sb_agblklog").corrupt(what));
+        }
+        if groups == 0 || u64::from(groups) != blocks.div_ceil(group_blocks.into()) {
+            let what = format!("{groups} groups of {group_blocks} blocks for {blocks} blocks");
+            return Err(PLACE.field("sb_agcount").corrupt(what));
+        }
+        let bytes = blocks.checked_mul(block.bytes() as u64);
+        if bytes.is_none_or(|bytes| bytes > device_size) {
+            let what = format!("{blocks} blocks on a device of {device_size} bytes");
+            return Err(PLACE.field("sb_dblocks").corrupt(what));
+        }
+        let dir_block_log = raw.sb_dirblklog;
+        if dir_block_log.checked_add(raw.sb_blocklog).is_none_or(|log| log > 16) {
+            let what = format!("directory blocks of 2^{dir_block_log} blocks");
+            return Err(PLACE.field("sb_dirblklog").corrupt(what));
+        }
+        Ok(Geometry {
+            block,
+            sector: usize::from(raw.sb_sectsize.get()),
+            inode,
+            inodes_per_block_log: per_block_log,
+            blocks,
+            groups,
+            group_blocks,
+            group_blocks_log: log,
+            dir_block_log,
+        })
+    }
+
+    /// Where the log lies: `outside`, if it is on a device of its own.
+    pub(super) fn log_range(&self, outside: Option<JournalRange>) -> Result<LogRange> {
+        let len = u64::from(self.log_blocks) << self.geometry.block.shift();
+        if self.log_start == 0 {
+            let Some(outside) = outside else {
+                let what = "an XFS volume whose log is on a device of its own, which is not given";
+                return Err(Error::unsupported(what));
+            };
+            if outside.len < len {
+                let what = format!("a device of {} bytes for a log of {len} bytes", outside.len);
+                return Err(Error::invalid(what));
+            }
+            return Ok(LogRange { start: outside.start, len, block: self.geometry.block });
+        }
+        let place = PLACE.field("sb_logstart");
+        let start = self.geometry.fs_block(self.log_start, self.log_blocks.into(), place)?;
+        let block = self.geometry.block;
+        Ok(LogRange { start: block.offset_of(start).0, len, block })
+    }
+
+    /// The first block that no file can have: positions stay within 63 bits.
+    pub(super) fn max_file_block(&self) -> u64 {
+        1 << (63 - self.geometry.block.shift())
+    }
+
+    /// Refuses a log with items that are not known.
+    pub(super) fn check_log_features(&self) -> Result<()> {
+        match self.log_incompat & !LOGGED_ATTRIBUTES {
+            0 => Ok(()),
+            bits => {
+                let what = format!("an XFS log with unknown feature {bits:#x} that needs recovery");
+                Err(Error::unsupported(what))
+            }
+        }
+    }
+
+    /// Metadata have checksums and name their own places.
+    pub(crate) fn is_v5(&self) -> bool {
+        self.version == 5
+    }
+
+    /// The features that the volume has, by the names of `xfs_info`.
+    #[must_use]
+    pub fn features(&self) -> Vec<String> {
+        let names = |bits: Vec<&'static str>| bits.into_iter().map(str::to_lowercase);
+        let mut features = Vec::new();
+        features.extend(self.is_v5().then(|| "crc".to_owned()));
+        features.extend(names(self.ro_compat.iter_names().map(|(name, _)| name).collect()));
+        features.extend(names(self.incompat.iter_names().map(|(name, _)| name).collect()));
+        if self.has_ftype && !self.incompat.contains(Incompat::FTYPE) {
+            features.push("ftype".to_owned());
+        }
+        if self.ascii_ci {
+            features.push("ascii-ci".to_owned());
+        }
+        features.into_iter().map(|name| name.replace('_', "-")).collect()
+    }
+
+    /// Free blocks. After a crash they are counted by the headers of allocation groups.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        self.free_blocks
+    }
+
+    /// Inodes that exist, and how many of them are free.
+    #[must_use]
+    pub fn inodes(&self) -> (u64, u64) {
+        (self.inodes, self.free_inodes)
+    }
+
+    /// Blocks of the log, and whether it is on a device of its own.
+    #[must_use]
+    pub fn log(&self) -> (u32, bool) {
+        (self.log_blocks, self.log_start == 0)
+    }
+
+    /// Bytes of a block of a directory.
+    #[must_use]
+    pub fn directory_block_size(&self) -> usize {
+        self.geometry.dir_block()
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.geometry.block.bytes()
+    }
+
+    /// Blocks of the volume.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.geometry.blocks
+    }
+
+    /// Allocation groups, and the blocks of each but the last one.
+    #[must_use]
+    pub fn groups(&self) -> (u32, u32) {
+        (self.geometry.groups, self.geometry.group_blocks)
+    }
+
+    /// Bytes of an inode.
+    #[must_use]
+    pub fn inode_size(&self) -> usize {
+        self.geometry.inode
+    }
+
+    /// Bytes of a sector.
+    #[must_use]
+    pub fn sector_size(&self) -> usize {
+        self.geometry.sector
+    }
+}

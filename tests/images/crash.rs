@@ -1,0 +1,152 @@
+//! Copies of an image that is being written, as a crash of the program leaves it, and locks.
+
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ironmap::ErrorKind;
+use ironmap::device::Device as _;
+use ironmap::units::DevOffset;
+
+use crate::common::command::{find, output, run};
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::make::{Dir, all, check, content, qcow2};
+use crate::require;
+
+const SIZE: usize = 4 << 20;
+
+/// Flushed data survive as they are. After a crash between an allocation and a flush the image is marked: it is only read until QEMU has repaired the refcounts.
+#[test]
+fn flushed_data_survive_a_crash() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let base = content(6, SIZE);
+    let raw = dir.raw("raw", &base);
+    let empty = dir.create("empty", &["-o", "cluster_size=512"], SIZE as u64);
+    let plain = dir.convert(&raw, "plain", "qcow2", &["-o", "cluster_size=4k"]);
+    let packed = dir.convert(&raw, "packed", "qcow2", &["-c", "-o", "cluster_size=16k"]);
+    let (mut wrong, mut marked) = (0, 0);
+    for (name, path, base) in
+        [("empty", empty, vec![0; SIZE]), ("plain", plain, base.clone()), ("packed", packed, base)]
+    {
+        let copy = dir.path("copy");
+        let (mut model, mut rng) = (base, Rng::new(11));
+        let image = qcow2(&path, true).unwrap();
+        for _ in 0..8 {
+            let mut written = Vec::new();
+            for _ in 0..20 {
+                let at = 4096 * rng.below(SIZE as u64 / 4096) as usize;
+                let (place, data) = (DevOffset(at as u64), rng.bytes(4096));
+                if rng.below(8) == 0 {
+                    image.write_zeroes(place, 4096).unwrap();
+                    written.push((at, vec![0; 4096]));
+                } else {
+                    image.write_all_at(&[IoSlice::new(&data)], place, false).unwrap();
+                    written.push((at, data));
+                }
+            }
+            // A crash before the flush: each sector holds old or new data.
+            std::fs::copy(&path, &copy).unwrap();
+            if is_marked(&copy) {
+                // It is not written, but read.
+                let error = qcow2(&copy, true).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.to_string().contains("qemu-img check -r all"), "{error}");
+                let opened = qcow2(&copy, false).unwrap();
+                assert!(opened.notices()[0].contains("was not closed"), "{name}");
+                marked += 1;
+            } else {
+                check(&copy);
+            }
+            wrong +=
+                u32::from(!output("qemu-img", &["check", copy.to_str().unwrap()]).status.success());
+            run("qemu-img", &["check", "-q", "-r", "all", copy.to_str().unwrap()]);
+            check(&copy);
+            let found = all(&qcow2(&copy, false).unwrap());
+            let mut newest = model.clone();
+            for (at, data) in &written {
+                newest[*at..*at + 4096].copy_from_slice(data);
+            }
+            for at in (0..SIZE).step_by(4096) {
+                let found = &found[at..at + 4096];
+                let one_of = |data: &[u8]| found == data;
+                let between = written.iter().any(|(of, data)| *of == at && one_of(data));
+                assert!(one_of(&model[at..at + 4096]) || between, "{name}: block at {at}");
+            }
+            model = newest;
+            image.flush().unwrap();
+            std::fs::copy(&path, &copy).unwrap();
+            // After it the image is sound as it is.
+            check(&copy);
+            assert!(all(&qcow2(&copy, true).unwrap()) == model, "{name}");
+        }
+        drop(image);
+        check(&path);
+    }
+    // The reason for the mark: imago's own order of writes leaves wrong refcounts.
+    assert!(wrong > 0 && marked > 0);
+}
+
+/// Whether the dirty bit of an image's header is set.
+fn is_marked(path: &Path) -> bool {
+    std::fs::read(path).unwrap()[79] & 1 != 0
+}
+
+/// QEMU refuses an image that ironmap has open, and ironmap one that QEMU has.
+#[test]
+fn an_image_has_one_writer() {
+    require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
+    let dir = Dir::new();
+    let path = dir.create("image", &[], SIZE as u64);
+    let text = path.to_str().unwrap();
+    let writes = || output("qemu-io", &["-f", "qcow2", "-c", "write 0 4k", text]);
+    let reads = || output("qemu-io", &["-r", "-f", "qcow2", "-c", "read 0 4k", text]);
+    assert!(writes().status.success());
+    let ours = qcow2(&path, true).unwrap();
+    for refused in [writes(), reads()] {
+        let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && errors.contains("lock"), "{errors}");
+    }
+    assert_eq!(qcow2(&path, false).unwrap_err().kind(), ErrorKind::Busy);
+    drop(ours);
+    let ours = qcow2(&path, false).unwrap();
+    assert!(!writes().status.success() && reads().status.success());
+    drop(ours);
+    let mut theirs = Command::new(find("qemu-io").unwrap())
+        .args(["-f", "qcow2", text])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its answer comes once the image is open.
+    theirs.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
+    let mut answer = String::new();
+    let mut lines = BufReader::new(theirs.stdout.take().unwrap());
+    while !answer.contains("read 4096") {
+        assert!(lines.read_line(&mut answer).unwrap() > 0, "{answer}");
+    }
+    for write in [false, true] {
+        let error = qcow2(&path, write).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    }
+    theirs.kill().unwrap();
+    theirs.wait().unwrap();
+    qcow2(&path, true).unwrap();
+}
+
+/// An overlay's backing file is locked against writers too.
+#[test]
+fn a_backing_file_is_not_written_meanwhile() {
+    require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
+    let dir = Dir::new();
+    let base = dir.raw("base", &content(1, SIZE));
+    let overlay = dir.create("overlay", &["-b", "base", "-F", "raw"], SIZE as u64);
+    let image = qcow2(&overlay, true).unwrap();
+    let other = dir.create("other", &["-b", "base", "-F", "raw"], SIZE as u64);
+    let second = qcow2(&other, true).unwrap();
+    let args = ["-f", "raw", "-c", "write 0 4k", base.to_str().unwrap()];
+    assert!(!output("qemu-io", &args).status.success());
+    drop((image, second));
+    assert!(output("qemu-io", &args).status.success());
+}

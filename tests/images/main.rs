@@ -1,0 +1,10 @@
+//! Images of virtual machines as devices, beside qemu-img: images that are read, written or refused, and hostile images.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crash;
+mod hostile;
+mod make;
+mod reading;
+mod volume;
+mod writing;

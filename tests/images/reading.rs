@@ -1,0 +1,200 @@
+//! Images that qemu-img made, read beside the raw image that they were made of.
+
+use ironmap::device::Device as _;
+use ironmap::device::image::{Address, ImageFormat, describe};
+use ironmap::units::DevOffset;
+
+use crate::common::command::run;
+use crate::common::skip::Need;
+use crate::make::{Dir, all, check, content, open, qcow2};
+use crate::require;
+
+const SIZE: usize = 8 << 20;
+
+/// Versions, sizes of clusters and of refcounts, and compression by zlib.
+#[test]
+fn a_qcow2_image_is_read_as_qemu_reads_it() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let bytes = content(1, SIZE);
+    let raw = dir.raw("raw", &bytes);
+    let compat: &[&str] = &["-o", "compat=0.10"];
+    for (name, options) in [
+        ("v2", compat),
+        ("v2c", &["-c", "-o", "compat=0.10"]),
+        ("v3", &[]),
+        ("v3c", &["-c"]),
+        ("small", &["-o", "cluster_size=512"]),
+        ("small_c", &["-c", "-o", "cluster_size=512"]),
+        ("large", &["-o", "cluster_size=2M"]),
+        ("large_c", &["-c", "-o", "cluster_size=2M"]),
+        ("narrow", &["-o", "refcount_bits=1"]),
+        ("wide", &["-o", "refcount_bits=64,lazy_refcounts=on"]),
+        ("whole", &["-S", "0", "-o", "preallocation=full"]),
+        ("metadata", &["-o", "preallocation=metadata"]),
+    ] {
+        let path = dir.convert(&raw, name, "qcow2", options);
+        let image = qcow2(&path, false).unwrap();
+        assert_eq!(image.size(), SIZE as u64, "{name}");
+        assert!(all(&image) == bytes, "{name}");
+    }
+}
+
+/// Three images over each other, of which the lowest is raw and shorter; clusters of zeros hide a backing file.
+#[test]
+fn a_chain_is_read_down_to_its_raw_image() {
+    require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
+    let dir = Dir::new();
+    let mut bytes = content(2, SIZE);
+    dir.raw("base", &bytes[..5 << 20]);
+    bytes[5 << 20..].fill(0);
+    let middle = dir.create("middle", &["-b", "base", "-F", "raw"], SIZE as u64);
+    let top =
+        dir.create("top", &["-b", "middle", "-F", "qcow2", "-o", "cluster_size=4k"], SIZE as u64);
+    let mut write = |path: &std::path::Path, command: &str, at: usize, len: usize, byte: u8| {
+        run("qemu-io", &["-f", "qcow2", "-c", command, path.to_str().unwrap()]);
+        bytes[at..at + len].fill(byte);
+    };
+    write(&middle, "write -P 7 1M 300k", 1 << 20, 300 << 10, 7);
+    write(&middle, "write -z 2M 256k", 2 << 20, 256 << 10, 0);
+    write(&top, "write -P 9 1100k 8k", 1100 << 10, 8 << 10, 9);
+    write(&top, "write -z 1500k 8k", 1500 << 10, 8 << 10, 0);
+    write(&top, "write -P 3 7M 1k", 7 << 20, 1 << 10, 3);
+    let image = qcow2(&top, false).unwrap();
+    assert!(all(&image) == bytes);
+    drop(image);
+    check(&top);
+    // The same after a write, which copies from below.
+    let raw = dir.path("flat");
+    run("qemu-img", &["convert", "-O", "raw", top.to_str().unwrap(), raw.to_str().unwrap()]);
+    assert!(std::fs::read(raw).unwrap() == bytes);
+}
+
+/// All kinds of VMDK images that qemu-img makes, and VHDX images.
+#[test]
+fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let bytes = content(3, SIZE);
+    let raw = dir.raw("raw", &bytes);
+    for (name, format, options, kind) in [
+        ("sparse.vmdk", ImageFormat::Vmdk, "subformat=monolithicSparse", "VMDK monolithicSparse"),
+        (
+            "zeroed.vmdk",
+            ImageFormat::Vmdk,
+            "subformat=monolithicSparse,zeroed_grain=on",
+            "VMDK monolithicSparse",
+        ),
+        ("flat.vmdk", ImageFormat::Vmdk, "subformat=monolithicFlat", "VMDK monolithicFlat"),
+        (
+            "split.vmdk",
+            ImageFormat::Vmdk,
+            "subformat=twoGbMaxExtentSparse",
+            "VMDK twoGbMaxExtentSparse",
+        ),
+        (
+            "splitflat.vmdk",
+            ImageFormat::Vmdk,
+            "subformat=twoGbMaxExtentFlat",
+            "VMDK twoGbMaxExtentFlat",
+        ),
+        ("stream.vmdk", ImageFormat::Vmdk, "subformat=streamOptimized", "VMDK streamOptimized"),
+        ("dynamic.vhdx", ImageFormat::Vhdx, "subformat=dynamic", "VHDX"),
+        ("fixed.vhdx", ImageFormat::Vhdx, "subformat=fixed", "VHDX"),
+        ("small.vhdx", ImageFormat::Vhdx, "subformat=dynamic,block_size=1M", "VHDX"),
+    ] {
+        let path = dir.convert(&raw, name, format.name(), &["-o", options]);
+        let image = open(&path, format, false).unwrap();
+        assert_eq!(image.size(), SIZE as u64, "{name}");
+        assert!(all(&image) == bytes, "{name}");
+        let error = open(&path, format, true).unwrap_err();
+        assert_eq!(error.kind(), ironmap::ErrorKind::ReadOnly, "{error}");
+        let described = describe(&Address { format, path: path.clone() }).unwrap();
+        assert_eq!((described.format.as_str(), described.virtual_size), (kind, SIZE as u64));
+        assert_eq!(described.files[0].0, path);
+    }
+    // Of more than 2 GiB there are several extents.
+    let large = dir.path("large");
+    std::fs::File::create(&large).unwrap().set_len(5 << 30).unwrap();
+    for kind in ["twoGbMaxExtentSparse", "twoGbMaxExtentFlat"] {
+        let name = format!("{kind}.vmdk");
+        let path = dir.convert(&large, &name, "vmdk", &["-o", &format!("subformat={kind}")]);
+        let text = path.to_str().unwrap();
+        for (at, byte) in [(2_u64 << 30, 5), ((4 << 30) - 4096, 6), ((5 << 30) - 4096, 7)] {
+            run("qemu-io", &["-f", "vmdk", "-c", &format!("write -P {byte} {at} 4k"), text]);
+            let image = open(&path, ImageFormat::Vmdk, false).unwrap();
+            let mut found = vec![1; 8192];
+            image.read_exact_at(&mut found, DevOffset(at - 4096)).unwrap();
+            assert!(found[..4096] == [0; 4096] && found[4096..] == [byte; 4096], "{kind}");
+        }
+    }
+}
+
+/// Properties that are refused by name: parents, extents elsewhere, a wrong checksum.
+#[test]
+fn a_vmdk_or_vhdx_image_with_more_is_refused_by_name() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let refused = |path: &std::path::Path, format, what: &str| {
+        let error = open(path, format, false).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    let base = dir.convert(&dir.raw("raw", &[1; 1 << 20]), "base.vmdk", "vmdk", &[]);
+    let child = dir.path("child.vmdk");
+    let (base, child) = (base.to_str().unwrap(), child.to_str().unwrap());
+    run("qemu-img", &["create", "-q", "-f", "vmdk", "-b", base, "-F", "vmdk", child]);
+    refused(child.as_ref(), ImageFormat::Vmdk, "parent");
+    let descriptor =
+        |lines: &str| dir.raw("some.vmdk", format!("# Disk DescriptorFile\n{lines}").as_bytes());
+    for (line, what) in [
+        ("RW 8 FLAT \"/etc/passwd\" 0", "not in the directory"),
+        ("RW 8 FLAT \"../passwd\" 0", "not in the directory"),
+        ("RW 8 SESPARSE \"raw\"", "SESPARSE"),
+        ("RW 18446744073709551615 FLAT \"raw\" 0", "the extent"),
+        ("RW 4096 FLAT \"raw\" 0", "shorter"),
+        ("RW 8 FLAT \"raw\" 2048", "shorter"),
+        ("RW 8 FLAT \"missing\" 0", "missing"),
+        ("RW 8 SPARSE \"raw\" 0", "sparse extent"),
+        ("", "no extents"),
+    ] {
+        refused(&descriptor(line), ImageFormat::Vmdk, what);
+    }
+    std::os::unix::fs::symlink("raw", dir.path("link")).unwrap();
+    refused(&descriptor("RW 8 FLAT \"link\" 0"), ImageFormat::Vmdk, "symbolic link");
+    let image = open(&descriptor("RW 8 FLAT \"raw\" 16\nRW 8 ZERO"), ImageFormat::Vmdk, false);
+    assert!(all(&image.unwrap()) == [[1; 4096], [0; 4096]].concat());
+    let vhdx = dir.convert(&dir.path("raw"), "image.vhdx", "vhdx", &[]);
+    let mut bytes = std::fs::read(&vhdx).unwrap();
+    for at in [64 << 10, 128 << 10] {
+        bytes[at + 48] = 1;
+    }
+    std::fs::write(&vhdx, bytes).unwrap();
+    refused(&vhdx, ImageFormat::Vhdx, "checksum");
+}
+
+/// Features without support are refused by name, when the image is opened.
+#[test]
+fn a_feature_is_refused_by_name() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let data = format!("data_file={}", dir.path("data").display());
+    for (name, options, what) in [
+        ("sub", "extended_l2=on", "subclusters"),
+        ("zstd", "compression_type=zstd", "zstd"),
+        ("ext", data.as_str(), "another file"),
+    ] {
+        let path = dir.create(name, &["-o", options], 1 << 20);
+        let error = qcow2(&path, false).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    let secret =
+        ["--object", "secret,id=s,data=x", "-o", "encrypt.format=luks,encrypt.key-secret=s"];
+    let path = dir.create("luks", &secret, 1 << 20);
+    let error = qcow2(&path, false).unwrap_err();
+    assert_eq!(error.kind(), ironmap::ErrorKind::Encrypted, "{error}");
+    let raw = dir.raw("raw", &content(1, 1 << 20));
+    for format in [ImageFormat::Qcow2, ImageFormat::Vmdk, ImageFormat::Vhdx] {
+        let error = open(&raw, format, false).unwrap_err();
+        assert_eq!(error.kind(), ironmap::ErrorKind::UnknownFormat, "{error}");
+    }
+}

@@ -1,0 +1,471 @@
+//! Servers that are killed, stopped, or that come back with less.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ironmap::bio::{BioFlags, BioOp, Dev};
+use ironmap::device::nbd::Nbd;
+use ironmap::device::{Device, DeviceQueue as _, QueueOptions};
+use ironmap::units::DevOffset;
+use ironmap::{Errno, ErrorKind};
+use rustix::process::Signal;
+
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::data::{Load, bio, content};
+use crate::fake::{FLUSH, FLUSH_COMMAND, Fake, WRITE, within};
+use crate::proxy::Proxy;
+use crate::require;
+use crate::server::Server;
+
+const ETIMEDOUT: Errno = Errno(110);
+
+/// The number of rounds: `IRONMAP_NBD_ROUNDS`, or a few.
+pub(crate) fn rounds(few: u64) -> u64 {
+    std::env::var("IRONMAP_NBD_ROUNDS").map_or(few, |rounds| rounds.parse().unwrap())
+}
+
+/// Kills a server and starts it again, each time after so many steps and some more.
+pub(crate) fn kill_while(
+    server: &mut Server,
+    done: &AtomicU64,
+    least: u64,
+    seed: u64,
+    goes_on: impl Fn() -> bool,
+) {
+    let (mut rng, mut next) = (Rng::new(seed), 0);
+    while goes_on() {
+        if done.load(Ordering::Relaxed) < next {
+            server.revive();
+            std::thread::yield_now();
+            continue;
+        }
+        server.kill();
+        server.restart();
+        next = done.load(Ordering::Relaxed) + least + rng.below(80);
+    }
+}
+
+/// A server with a cache in memory is killed and started again, under load and between flushes: all requests succeed, and what a flush
+/// covers is on the disk.
+#[test]
+fn a_killed_server_loses_nothing_that_was_answered() {
+    require!([Need::Tool("nbdkit")]);
+    for (seed, args) in (0..rounds(1)).flat_map(|seed| {
+        [
+            (seed, "--filter=cache file DISK"),
+            (seed, "file DISK"),
+            (seed, "--no-sr --filter=cache file DISK"),
+        ]
+    }) {
+        let mut server = Server::nbdkit(args, &content(seed));
+        let mut load = Load::new(server.open(true).unwrap(), content(seed), seed);
+        load.steps(200);
+        // Between requests: only the kept data can make it whole.
+        server.kill();
+        server.restart();
+        load.steps(50);
+        // In its order, which it tells its clients, and waits for them to go.
+        std::thread::scope(|scope| {
+            let restart = scope.spawn(|| {
+                server.stop();
+                server.restart();
+            });
+            // It ends only when its clients have noticed.
+            while !restart.is_finished() {
+                load.steps(50);
+            }
+        });
+        let mut server = killed_under_load(server, &mut load, seed);
+        let model = load.end();
+        // Also that of its memory which the flush has not reached.
+        server.kill();
+        let disk = std::fs::read(server.disk()).unwrap();
+        assert!(disk == model, "{args}, seed {seed}");
+    }
+}
+
+/// Random requests to a server that is killed and started again meanwhile.
+pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
+    let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            kill_while(&mut server, &done, 20, seed, || !has_ended.load(Ordering::Relaxed));
+            server
+        });
+        load.steps(400);
+        has_ended.store(true, Ordering::Relaxed);
+        killer.join().unwrap()
+    })
+}
+
+/// Connections end after so many bytes in one direction or the other, within headers and data.
+#[test]
+fn cut_connections_lose_nothing() {
+    require!([Need::Tool("nbdkit")]);
+    let nbdkit = "-f --exit-with-parent -U SOCKET --filter=multi-conn file DISK";
+    let single = &format!("{nbdkit} multi-conn-mode=disable");
+    let qemu = "-t -e 8 -k SOCKET -f raw DISK";
+    let servers = [("nbdkit", nbdkit), ("nbdkit", single), ("qemu-nbd", qemu)];
+    for (seed, (program, args)) in
+        (0..rounds(2)).flat_map(|seed| servers.map(|server| (seed, server)))
+    {
+        let mut server = Server::start(program, args, &content(seed));
+        let proxy = Proxy::cutting(&server, seed, 2_000_000);
+        let device = Nbd::open(&proxy.address("&timeout=60"), true).unwrap();
+        let model = under_load(device, &mut server, seed, || proxy.cuts() > 5);
+        assert!(proxy.cuts() > 3, "{} connections were cut", proxy.cuts());
+        drop(proxy);
+        server.stop();
+        assert!(std::fs::read(server.disk()).unwrap() == model, "{args}, seed {seed}");
+    }
+}
+
+/// Random requests until there is enough, to a server that is started again if it has ended: the content that its disk must have.
+pub(crate) fn under_load(
+    device: Nbd,
+    server: &mut Server,
+    seed: u64,
+    is_enough: impl Fn() -> bool,
+) -> Vec<u8> {
+    let mut load = Load::new(device, content(seed), seed);
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                server.revive();
+                std::thread::yield_now();
+            }
+        });
+        // Each connection is cut after a random number of bytes.
+        for _ in 0..20 {
+            load.steps(500);
+            if is_enough() {
+                break;
+            }
+        }
+        let model = load.end();
+        has_ended.store(true, Ordering::Relaxed);
+        model
+    })
+}
+
+/// A server that does not answer any more, and one that is gone, give errors within the time-out, and nothing succeeds after that.
+#[test]
+fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
+    require!([Need::Tool("nbdkit")]);
+    for gone in [false, true] {
+        let mut server = Server::nbdkit("file DISK", &content(1));
+        let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
+        device.flush().unwrap();
+        if gone {
+            server.kill();
+        } else {
+            server.suspend();
+        }
+        let began = Instant::now();
+        let error = device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap_err();
+        let waited = began.elapsed();
+        assert_eq!(error.errno(), ETIMEDOUT, "{error}");
+        let expected = Duration::from_millis(1900)..Duration::from_secs(10);
+        assert!(expected.contains(&waited), "{waited:?}");
+        if gone {
+            server.restart();
+        } else {
+            server.signal(Signal::CONT);
+        }
+        let error = device.flush().unwrap_err();
+        assert_eq!(error.errno(), ETIMEDOUT, "the session has ended: {error}");
+    }
+}
+
+/// An export that has another size after a restart is another one.
+#[test]
+fn an_export_that_has_changed_is_not_written() {
+    require!([Need::Tool("nbdkit")]);
+    let mut server = Server::nbdkit("file DISK", &content(1));
+    let device = server.open(true).unwrap();
+    server.kill();
+    let other = content(2)[..1 << 20].to_vec();
+    std::fs::write(server.disk(), &other).unwrap();
+    server.restart();
+    let data = [1; 4096];
+    let bufs = [std::io::IoSlice::new(&data)];
+    let error = device.write_all_at(&bufs, DevOffset(0), false).unwrap_err();
+    assert_eq!(error.errno(), Errno::EINVAL);
+    assert!(error.to_string().contains("has changed"), "{error}");
+    assert!(device.flush().is_err());
+    assert!(std::fs::read(server.disk()).unwrap() == other);
+}
+
+/// Errors of the server are those of the request alone; a server that refuses everything is no lost connection.
+#[test]
+fn errors_of_the_server_are_given_on() {
+    require!([Need::Tool("nbdkit")]);
+    let args = "--filter=error file DISK error=ENOSPC error-rate=100% error-file=DIR/fails";
+    let server = Server::nbdkit(args, &content(1));
+    let device = server.open(true).unwrap();
+    let mut block = [0; 4096];
+    device.read_exact_at(&mut block, DevOffset(0)).unwrap();
+    std::fs::write(server.path("fails"), "").unwrap();
+    let failed = device.read_exact_at(&mut block, DevOffset(0)).unwrap_err();
+    assert_eq!(failed.errno(), Errno::ENOSPC);
+    let bufs = [std::io::IoSlice::new(&block)];
+    assert_eq!(device.write_all_at(&bufs, DevOffset(0), true).unwrap_err().errno(), Errno::ENOSPC);
+    std::fs::remove_file(server.path("fails")).unwrap();
+    device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
+}
+
+/// A server without a flush is not written, unless the address says that answered writes count as durable.
+#[test]
+fn a_server_without_a_flush_is_only_read() {
+    require!([Need::Tool("nbdkit")]);
+    let plugin = r#"#!/bin/sh
+case $1 in
+    get_size) echo 1M ;;
+    pread) dd if=DISK iflag=count_bytes,skip_bytes count=$3 skip=$4 status=none ;;
+    pwrite) dd of=DISK oflag=seek_bytes conv=notrunc seek=$4 status=none ;;
+    can_write) ;;
+    *) exit 2 ;;
+esac
+"#;
+    let args = "-f --exit-with-parent -U SOCKET sh DIR/file";
+    let server = Server::with_file("nbdkit", args, &content(1), plugin);
+    let device = server.open(false).unwrap();
+    let mut block = [0; 512];
+    device.read_exact_at(&mut block, DevOffset(1024)).unwrap();
+    assert!(block[..] == content(1)[1024..1536]);
+    let error = server.open(true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("?flush=none"), "{error}");
+    let device = Nbd::open(&server.address("&flush=none"), true).unwrap();
+    assert!(device.notices().iter().any(|notice| notice.contains("no flush")));
+    let data = [3; 512];
+    device.write_all_at(&[std::io::IoSlice::new(&data)], DevOffset(0), true).unwrap();
+    device.flush().unwrap();
+    assert!(std::fs::read(server.disk()).unwrap()[..512] == data);
+}
+
+fn write(device: &Nbd, at: u64, data: &[u8]) -> ironmap::Result<()> {
+    device.write_all_at(&[std::io::IoSlice::new(data)], DevOffset(at), false)
+}
+
+/// A queue that is made after a restart which nobody has noticed: its flush covers the writes before.
+#[test]
+fn a_new_queue_notices_a_restart() {
+    require!([Need::Tool("nbdkit")]);
+    let mut server = Server::nbdkit("--filter=cache file DISK", &content(1));
+    let device = server.open(true).unwrap();
+    write(&device, 0, &[7; 4096]).unwrap();
+    server.kill();
+    server.restart();
+    let mut queue = device.queue(&QueueOptions::new()).unwrap();
+    queue.flush_now(Dev::OWN).unwrap();
+    server.kill();
+    assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
+}
+
+/// A queue that is idle while the server restarts once and, after others have made it whole, once more.
+#[test]
+fn an_idle_queue_notices_a_second_restart() {
+    require!([Need::Tool("nbdkit")]);
+    let mut server = Server::nbdkit("--filter=cache file DISK", &content(1));
+    let device = server.open(true).unwrap();
+    assert!(device.limits().volatile_cache);
+    let mut queues = [(); 2].map(|()| device.queue(&QueueOptions::new()).unwrap());
+    let data = [7; 4096];
+    let bufs = [std::io::IoSlice::new(&data)];
+    let flags = BioFlags::empty();
+    queues[0].write_now(Dev::OWN, &bufs, DevOffset(0), flags).unwrap();
+    for queue in &mut queues {
+        server.kill();
+        server.restart();
+        queue.read_now(Dev::OWN, &mut [0; 4096], DevOffset(0), flags).unwrap();
+    }
+    let mut block = [0; 4096];
+    queues[1].read_now(Dev::OWN, &mut block, DevOffset(0), flags).unwrap();
+    assert!(block == data, "a stale read");
+    queues[1].flush_now(Dev::OWN).unwrap();
+    server.kill();
+    assert!(std::fs::read(server.disk()).unwrap()[..4096] == data);
+}
+
+/// A write that fails leaves data in doubt, but not those before it at the server's mercy.
+#[test]
+fn a_failed_write_does_not_lose_an_older_one() {
+    require!([Need::Tool("nbdkit")]);
+    let args =
+        "--filter=error --filter=cache file DISK error-pwrite-rate=100% error-file=DIR/fails";
+    let mut server = Server::nbdkit(args, &content(1));
+    let device = server.open(true).unwrap();
+    write(&device, 0, &[7; 4096]).unwrap();
+    std::fs::write(server.path("fails"), "").unwrap();
+    write(&device, 0, &[8; 4096]).unwrap_err();
+    std::fs::remove_file(server.path("fails")).unwrap();
+    server.kill();
+    server.restart();
+    device.flush().unwrap();
+    server.kill();
+    assert!(std::fs::read(server.disk()).unwrap()[..4096] == [7; 4096]);
+}
+
+/// A durable write may fail since its server's flush does, which then also was that of others.
+#[test]
+fn nothing_succeeds_after_a_failed_durable_write() {
+    require!([Need::Tool("nbdkit")]);
+    let args = "--filter=error file DISK error-pwrite-rate=100% error-file=DIR/fails";
+    let server = Server::nbdkit(args, &content(1));
+    let device = server.open(true).unwrap();
+    write(&device, 0, &[7; 4096]).unwrap();
+    std::fs::write(server.path("fails"), "").unwrap();
+    let data = [8; 4096];
+    let bufs = [std::io::IoSlice::new(&data)];
+    device.write_all_at(&bufs, DevOffset(4096), true).unwrap_err();
+    std::fs::remove_file(server.path("fails")).unwrap();
+    assert_eq!(device.flush().unwrap_err().errno(), Errno::EIO);
+}
+
+/// Data that a failed flush did not write are lost to all threads: no later flush succeeds.
+#[test]
+fn nothing_succeeds_after_a_failed_flush() {
+    for durable in [false, true] {
+        let failed = AtomicBool::new(false);
+        let server = Fake::start(1 << 20, FLUSH, move |_, mut connection| {
+            while let Some(asked) = connection.next() {
+                let first = asked.command == FLUSH_COMMAND && !failed.swap(true, Ordering::Relaxed);
+                assert!(asked.command != FLUSH_COMMAND || (asked.at, asked.len) == (0, 0));
+                if first { connection.answer(&asked, 5, &[]) } else { connection.succeed(&asked) }
+            }
+        });
+        let device = Nbd::open(&server.address("&timeout=5"), true).unwrap();
+        write(&device, 0, &[1; 4096]).unwrap();
+        let failed = if durable {
+            let data = [1; 4096];
+            device.write_all_at(&[std::io::IoSlice::new(&data)], DevOffset(0), true)
+        } else {
+            device.flush()
+        };
+        assert_eq!(failed.unwrap_err().errno(), Errno::EIO);
+        assert_eq!(device.flush().unwrap_err().errno(), Errno::EIO);
+        assert_eq!(write(&device, 0, &[1; 4096]).unwrap_err().errno(), Errno::EIO);
+        let mut queue = device.queue(&QueueOptions::new()).unwrap();
+        assert_eq!(queue.flush_now(Dev::OWN), Err(Errno::EIO));
+    }
+}
+
+/// A server that ends each connection when it is asked something.
+#[test]
+fn a_request_that_ends_each_connection_fails_in_time() {
+    let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
+        connection.next();
+    });
+    let device = Nbd::open(&server.address("&timeout=1"), true).unwrap();
+    let error = within(Duration::from_secs(10), move || {
+        device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap_err()
+    });
+    assert_eq!(error.errno(), ETIMEDOUT, "{error}");
+}
+
+/// A flush of our own is under way while nobody looks for longer than the time-out: the next request is not late.
+#[test]
+fn a_pause_is_no_time_out() {
+    let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
+        let mut late = None;
+        while let Some(asked) = connection.next() {
+            match asked.command {
+                FLUSH_COMMAND => late = Some(asked),
+                WRITE => connection.succeed(&asked),
+                _ => {
+                    connection.succeed(&asked);
+                    std::thread::park_timeout(Duration::from_millis(100));
+                    if let Some(flush) = late.take() {
+                        connection.succeed(&flush);
+                    }
+                }
+            }
+        }
+    });
+    let device = Nbd::open(&server.address("&timeout=1"), true).unwrap();
+    let mut queue = device.queue(&QueueOptions::new().depth(20)).unwrap();
+    for number in 0..17 {
+        let data = vec![1; 1 << 20];
+        queue.submit(bio(BioOp::Write, BioFlags::empty(), number << 20, data)).unwrap();
+    }
+    queue.wait(17).unwrap();
+    while let Some(done) = queue.pop() {
+        done.result.unwrap();
+    }
+    std::thread::park_timeout(Duration::from_millis(1500));
+    for _ in 0..2 {
+        queue.submit(bio(BioOp::Read, BioFlags::empty(), 0, vec![0; 4096])).unwrap();
+        queue.commit().unwrap();
+        queue.wait(1).unwrap();
+        assert_eq!(queue.pop().unwrap().result, Ok(4096));
+    }
+}
+
+/// Threads with queues of their own, of which they make new ones now and then, while the server is killed: each flush of a thread makes its writes durable.
+#[test]
+fn threads_lose_nothing_when_the_server_is_killed() {
+    require!([Need::Tool("nbdkit")]);
+    const PART: u64 = 1 << 20;
+    for (seed, args) in (0..rounds(1)).flat_map(|seed| {
+        // Otherwise the filter answers a flush before another one that is under way has ended.
+        let single = "--filter=multi-conn --filter=cache file DISK multi-conn-mode=disable \
+                      multi-conn-track-dirty=off";
+        [(seed, "--filter=cache file DISK"), (seed, single)]
+    }) {
+        let mut server = Server::nbdkit(args, &content(seed));
+        let device = server.open(true).unwrap();
+        let done = AtomicU64::new(0);
+        let models = std::thread::scope(|scope| {
+            let (device, done) = (&device, &done);
+            let threads: Vec<_> = (0..4)
+                .map(|part| {
+                    scope.spawn(move || {
+                        let mut rng = Rng::new(seed * 4 + part);
+                        let mut model =
+                            content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
+                        for _ in 0..6 {
+                            // Without a server there is no new queue.
+                            let mut queue = loop {
+                                if let Ok(queue) = device.queue(&QueueOptions::new()) {
+                                    break queue;
+                                }
+                            };
+                            for _ in 0..60 {
+                                let at = rng.below(PART / 4096) * 4096;
+                                let place = at as usize..at as usize + 4096;
+                                let at = DevOffset(part * PART + at);
+                                let flags = BioFlags::empty();
+                                match rng.below(8) {
+                                    0 => queue.flush_now(Dev::OWN).unwrap(),
+                                    1..4 => {
+                                        let mut found = [0; 4096];
+                                        queue.read_now(Dev::OWN, &mut found, at, flags).unwrap();
+                                        assert!(found == model[place], "a read at {at:?}");
+                                    }
+                                    _ => {
+                                        let data = rng.bytes(4096);
+                                        let bufs = [std::io::IoSlice::new(&data)];
+                                        queue.write_now(Dev::OWN, &bufs, at, flags).unwrap();
+                                        model[place].copy_from_slice(&data);
+                                    }
+                                }
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        device.flush().unwrap();
+                        model
+                    })
+                })
+                .collect();
+            let goes_on = || threads.iter().any(|thread| !thread.is_finished());
+            kill_while(&mut server, done, 0, seed, goes_on);
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        server.kill();
+        assert!(std::fs::read(server.disk()).unwrap() == models.concat(), "{args}, seed {seed}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Volumes and devices on exports of real NBD servers: nbdkit with its filters, qemu-nbd, nbd-server. Servers are killed, stopped and restarted, and a
+//! proxy cuts connections and damages replies. Those with TLS need the library's feature `tls`.
+
+#[cfg(feature = "tls")]
+mod certificates;
+#[path = "../common/mod.rs"]
+mod common;
+mod data;
+mod event_loop;
+mod fake;
+mod hostile;
+mod lost;
+mod mmp;
+mod proxy;
+mod server;
+mod silence;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls_lost;
+mod volume;

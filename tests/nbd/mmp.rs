@@ -1,0 +1,97 @@
+//! Multiple mount protection on an export: a node whose connection was lost, and a node that takes the volume meanwhile.
+
+use std::path::Path;
+
+use ironmap::fs::ext4::MkfsOptions;
+use ironmap::location::LocationOptions;
+use ironmap::{ErrorKind, Location, Volume, VolumeOptions};
+
+use crate::common::command::run;
+use crate::common::skip::Need;
+use crate::proxy::Proxy;
+use crate::require;
+use crate::server::Server;
+
+const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
+
+fn served() -> Server {
+    let server = Server::nbdkit("file DISK", &vec![0; 32 << 20]);
+    let options = "-Fqt ext4 -b 4096 -O mmp -E mmp_update_interval=1";
+    let disk = server.disk();
+    run("mke2fs", &[options.split(' ').collect(), vec![disk.to_str().unwrap()]].concat());
+    server
+}
+
+fn opened(address: &dyn std::fmt::Display) -> Volume {
+    let location: Location = address.to_string().parse().unwrap();
+    VolumeOptions::new().write(true).open(location).unwrap()
+}
+
+fn check(disk: &Path) {
+    run("e2fsck", &["-fn", disk.to_str().unwrap()]);
+}
+
+/// A lost connection alone takes nothing away.
+#[test]
+fn a_node_that_comes_back_goes_on() {
+    require!(NEEDS);
+    let mut server = served();
+    let proxy = Proxy::gated(&server);
+    let volume = opened(&proxy.address("&timeout=60"));
+    for number in 0..5 {
+        volume.write(format!("/{number}"), vec![number; 300_000]).unwrap();
+        proxy.close();
+        proxy.open();
+        if number % 2 == 0 {
+            volume.fs().sync().unwrap();
+        }
+    }
+    volume.close().unwrap();
+    drop(volume);
+    server.stop();
+    check(&server.disk());
+    let volume = Volume::open(server.disk()).unwrap();
+    for number in 0..5 {
+        assert!(volume.read(format!("/{number}")).unwrap() == vec![number; 300_000]);
+    }
+}
+
+/// Neither the writes that it keeps for a server that restarts nor those without an answer go over the data of the next node.
+#[test]
+fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
+    require!(NEEDS);
+    let server = served();
+    let proxy = Proxy::gated(&server);
+    let first = opened(&proxy.address("&timeout=120"));
+    first.write("/first", vec![b'A'; 6 << 20]).unwrap();
+    proxy.close();
+    let second = opened(&server.address(""));
+    second.write("/second", vec![b'B'; 9 << 20]).unwrap();
+    second.close().unwrap();
+    drop(second);
+    let before = std::fs::read(server.disk()).unwrap();
+    proxy.open();
+    let error = first.fs().sync().unwrap_err();
+    assert!(error.to_string().contains("another node has taken the volume (mmp)"), "{error}");
+    assert!(first.close().is_err());
+    drop(first);
+    assert!(std::fs::read(server.disk()).unwrap() == before, "it was written");
+    check(&server.disk());
+}
+
+/// A volume that another node holds is not replaced, by force neither.
+#[test]
+fn a_volume_that_is_held_is_not_replaced() {
+    require!(NEEDS);
+    let server = served();
+    let volume = opened(&server.address(""));
+    let other: Location = server.address("").to_string().parse().unwrap();
+    let other = other.open(&LocationOptions::new().write(true)).unwrap();
+    let error = Volume::make(&*other.device, &MkfsOptions::new().force(true)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    volume.write("/file", b"still here").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    check(&server.disk());
+    Volume::make(&*other.device, &MkfsOptions::new().force(true)).unwrap();
+}

@@ -1,0 +1,168 @@
+//! NBD servers, which end with their guards.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, mpsc};
+
+use ironmap::device::nbd::{Address, Nbd};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::common::command::find;
+use crate::common::image::scratch_in;
+
+/// A server on a socket in a directory of its own, where a file `disk` is what it serves.
+pub(crate) struct Server {
+    dir: TempDir,
+    program: String,
+    args: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a program over a file with this content. In `args`, `SOCKET`, `DISK` and `DIR` are replaced.
+    pub(crate) fn start(program: &str, args: &str, disk: &[u8]) -> Self {
+        Self::with_file(program, args, disk, "")
+    }
+
+    /// The same with a file `DIR/file`, which has this content.
+    pub(crate) fn with_file(program: &str, args: &str, disk: &[u8], file: &str) -> Self {
+        let dir = scratch_in(Path::new("/dev/shm"));
+        std::fs::write(dir.path().join("disk"), disk).unwrap();
+        let mut server = Self { dir, program: program.to_owned(), args: Vec::new(), child: None };
+        server.args = args.split_whitespace().map(|arg| server.filled_in(arg)).collect();
+        let path = server.path("file");
+        std::fs::write(&path, server.filled_in(file)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        server.restart();
+        server
+    }
+
+    /// nbdkit with these filters and this plugin.
+    pub(crate) fn nbdkit(args: &str, disk: &[u8]) -> Self {
+        Self::start("nbdkit", &format!("-f --exit-with-parent -U SOCKET {args}"), disk)
+    }
+
+    fn filled_in(&self, arg: &str) -> String {
+        let path = |path: PathBuf| path.display().to_string();
+        arg.replace("SOCKET", &path(self.socket()))
+            .replace("DISK", &path(self.disk()))
+            .replace("DIR", &path(self.dir.path().to_owned()))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("socket")
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.path("disk")
+    }
+
+    /// The address of its export, with this query besides the socket.
+    pub(crate) fn address(&self, query: &str) -> Address {
+        format!("nbd+unix:///?socket={}{query}", self.socket().display()).parse().unwrap()
+    }
+
+    pub(crate) fn open(&self, write: bool) -> ironmap::Result<Nbd> {
+        Nbd::open(&self.address(""), write)
+    }
+
+    /// Starts it again, and waits until it listens.
+    pub(crate) fn restart(&mut self) {
+        let _ = std::fs::remove_file(self.socket());
+        let program = find(&self.program).unwrap();
+        let log = std::fs::File::create(self.path("log")).unwrap();
+        let mut command = Command::new(program);
+        command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut child = spawn(command);
+        while UnixStream::connect(self.socket()).is_err() {
+            let ended = child.try_wait().unwrap();
+            let log = || std::fs::read_to_string(self.path("log")).unwrap_or_default();
+            assert!(ended.is_none(), "{} {:?}: {}", self.program, self.args, log());
+            std::thread::yield_now();
+        }
+        self.child = Some(child);
+    }
+
+    /// Stops all of its threads until it gets SIGCONT.
+    pub(crate) fn suspend(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.as_ref().unwrap().id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit_once(')').unwrap().1.starts_with(" T"))
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Its sockets, of connections and to listen.
+    #[cfg(feature = "tls")]
+    pub(crate) fn sockets(&self) -> usize {
+        let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());
+        let is_socket = |path: PathBuf| path.to_string_lossy().contains("socket:");
+        let fds = std::fs::read_dir(dir).unwrap().flatten();
+        fds.filter(|fd| fd.path().read_link().is_ok_and(is_socket)).count()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    /// Kills it, so that it loses all it has in memory.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Starts it again if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
+    pub(crate) fn revive(&mut self) {
+        if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+            self.restart();
+        }
+    }
+
+    /// Ends it in its order.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        self.child.take().unwrap().wait().unwrap();
+    }
+}
+
+/// Starts a program as the child of a thread that stays: a server that ends with its parent ends with the thread that started it.
+fn spawn(command: Command) -> Child {
+    type Order = (Command, mpsc::Sender<Child>);
+    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (orders, received) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, reply) in received {
+                reply.send(command.spawn().unwrap()).unwrap();
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (reply, child) = mpsc::channel();
+    orders.lock().unwrap().send((command, reply)).unwrap();
+    child.recv().unwrap()
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.path("log")).unwrap_or_default();
+            eprintln!("{} {:?}:\n{log}", self.program, self.args);
+        }
+        self.kill();
+    }
+}

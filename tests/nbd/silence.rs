@@ -1,0 +1,118 @@
+//! Servers that stop answering on some of their connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ironmap::Errno;
+use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
+use ironmap::device::nbd::Nbd;
+use ironmap::device::{Device, DeviceQueue, QueueOptions};
+use ironmap::units::DevOffset;
+
+use crate::fake::{FLUSH, Fake, READ, WRITE, within};
+
+const ETIMEDOUT: Errno = Errno(110);
+/// A flush over one connection covers the others.
+const MULTI_CONN: u16 = 1 << 8;
+
+/// A server with several connections, of which these numbers do not answer after the first so many requests, and the number of writes that it got.
+fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&writes);
+    let server = Fake::start(1 << 20, FLUSH | MULTI_CONN, move |number, mut connection| {
+        let mut answered = 0;
+        while let Some(request) = connection.next() {
+            counted.fetch_add(u64::from(request.command == WRITE), Ordering::Relaxed);
+            if answered >= first && silent.contains(&number) {
+                continue;
+            }
+            answered += 1;
+            connection.succeed(&request);
+        }
+    });
+    (server, writes)
+}
+
+fn write() -> Bio {
+    Bio {
+        op: BioOp::Write,
+        flags: BioFlags::empty(),
+        dev: Dev::OWN,
+        at: DevOffset(0),
+        memory: Memory::Flat(Buffer::from(vec![1; 4096])),
+        end: BioEnd::Part { request: 0, part: 0 },
+    }
+}
+
+/// A read over a silent connection is sent again over a new one. The write that another connection has in flight is not sent again.
+#[test]
+fn a_silent_connection_does_not_end_the_others() {
+    let (server, writes) = server(&[1, 2], 0);
+    let device = Nbd::open(&server.address("&timeout=4"), true).unwrap();
+    within(Duration::from_secs(20), move || {
+        let mut writer = device.queue(&QueueOptions::new()).unwrap();
+        let mut reader = device.queue(&QueueOptions::new()).unwrap();
+        writer.submit(write()).unwrap();
+        writer.commit().unwrap();
+        reader.read_now(Dev::OWN, &mut [0; 4096], DevOffset(0), BioFlags::empty()).unwrap();
+        assert_eq!(writes.load(Ordering::Relaxed), 1, "it was sent again");
+        writer.wait(1).unwrap();
+        assert_eq!(writer.pop().unwrap().result, Err(ETIMEDOUT));
+        assert_eq!(writes.load(Ordering::Relaxed), 1, "it was sent again");
+        assert!(device.flush().is_err());
+    });
+}
+
+/// The common connection, with which all others are lost, waits for the writes of the others.
+#[test]
+fn the_silence_of_the_common_connection_sends_no_write_again() {
+    // The first request over it is answered: it is that of the queue, which is new.
+    let (server, writes) = server(&[0, 1], 1);
+    let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
+    within(Duration::from_secs(20), move || {
+        let mut writer = device.queue(&QueueOptions::new()).unwrap();
+        // The first request over each connection is answered.
+        writer.read_now(Dev::OWN, &mut [0; 4096], DevOffset(0), BioFlags::empty()).unwrap();
+        writer.submit(write()).unwrap();
+        writer.commit().unwrap();
+        let error = device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap_err();
+        assert_eq!(error.errno(), ETIMEDOUT);
+        writer.wait(1).unwrap();
+        assert_eq!(writer.pop().unwrap().result, Err(ETIMEDOUT));
+        assert_eq!(writes.load(Ordering::Relaxed), 1, "it was sent again");
+    });
+}
+
+/// A server that only stalls would carry out the first copy of a write over newer data: a write is not sent again to it. A read is.
+#[test]
+fn a_write_to_a_silent_server_is_not_sent_again() {
+    for command in [WRITE, READ] {
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        let server = Fake::start(1 << 20, FLUSH, move |number, mut connection| {
+            while let Some(request) = connection.next() {
+                counted.fetch_add(u64::from(request.command == command), Ordering::Relaxed);
+                // The first connection never answers.
+                if number > 0 {
+                    connection.succeed(&request);
+                }
+            }
+        });
+        let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
+        let result = within(Duration::from_secs(10), move || {
+            if command == READ {
+                return device.read_exact_at(&mut [0; 4096], DevOffset(0));
+            }
+            let block = [1; 4096];
+            let written =
+                device.write_all_at(&[std::io::IoSlice::new(&block)], DevOffset(0), false);
+            assert_eq!(device.flush().unwrap_err().errno(), ETIMEDOUT, "the session has ended");
+            written
+        });
+        let expected = if command == READ { Ok(()) } else { Err(ETIMEDOUT) };
+        assert_eq!(result.map_err(|error| error.errno()), expected);
+        let times = if command == READ { 2 } else { 1 };
+        assert_eq!(asked.load(Ordering::Relaxed), times, "{command}");
+    }
+}

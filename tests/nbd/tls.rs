@@ -1,0 +1,322 @@
+//! Exports over TLS: servers, certificates that are refused, and others that speak in the middle.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ironmap::device::Device;
+use ironmap::device::nbd::{Address, Nbd};
+use ironmap::units::DevOffset;
+use ironmap::{Errno, ErrorKind};
+
+use crate::certificates::{Authority, NEEDS, address};
+use crate::common::skip::Need;
+use crate::data::{Load, content};
+use crate::event_loop::{is_quiet_when_idle, transfer};
+use crate::fake::{Fake, within};
+use crate::require;
+use crate::server::Server;
+
+fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
+    let mut load = Load::new(device, content(seed), seed);
+    load.steps(600);
+    let model = load.end();
+    server.stop();
+    assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
+}
+
+/// With one connection and with several, with and without a certificate of the client, beside a model of the bytes.
+#[test]
+fn an_export_over_tls_holds_what_was_written() {
+    require!(NEEDS);
+    let authority = Authority::new();
+    for (seed, args) in [
+        "file DISK",
+        "--tls-verify-peer file DISK",
+        "--filter=multi-conn file DISK multi-conn-mode=disable",
+        "--no-sr --filter=cache file DISK",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let args = format!("{} {args}", authority.options());
+        let server = Server::nbdkit(&args, &content(seed as u64));
+        let dir = if seed == 1 { authority.own() } else { authority.client() };
+        let device = Nbd::open(&address(&server.socket(), &dir, ""), true).unwrap();
+        random_requests(device, server, seed as u64, &args);
+    }
+}
+
+/// Both versions of TLS that are in use.
+#[test]
+fn an_export_of_qemu_over_tls_holds_what_was_written() {
+    require!([Need::Tool("qemu-nbd"), NEEDS[1], NEEDS[2]]);
+    let authority = Authority::new();
+    for (seed, version) in [(1, ""), (2, ",priority=NORMAL:-VERS-TLS1.3")] {
+        let dir = authority.server();
+        let object =
+            format!("tls-creds-x509,id=it,endpoint=server,verify-peer=yes,dir={}", dir.display());
+        let args =
+            format!("--object {object}{version} --tls-creds it -t -e 8 -k SOCKET -f raw DISK");
+        let server = Server::start("qemu-nbd", &args, &content(seed));
+        let address = address(&server.socket(), &authority.own(), "");
+        random_requests(Nbd::open(&address, true).unwrap(), server, seed, version);
+    }
+}
+
+/// By TCP the host is the name that is verified: a name, an address, and the name of another host.
+#[test]
+fn the_name_of_the_host_is_verified() {
+    require!(NEEDS);
+    let authority = Authority::new();
+    let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
+    let (listener, socket) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.socket());
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, Ok(server)) = (client.unwrap(), UnixStream::connect(&socket)) else {
+                return;
+            };
+            let mut there = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut there.0, &mut there.1);
+                there.1.shutdown(std::net::Shutdown::Write)
+            });
+            let mut back = (server, client);
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut back.0, &mut back.1);
+                back.1.shutdown(std::net::Shutdown::Both)
+            });
+        }
+    });
+    let open = |host: &str, query: &str| {
+        let dir = authority.client();
+        let text = format!("nbds://{host}:{port}/?tls-certificates={}{query}", dir.display());
+        Nbd::open(&text.parse().unwrap(), false)
+    };
+    for host in ["localhost", "127.0.0.1"] {
+        let mut found = [0; 512];
+        open(host, "").unwrap().read_exact_at(&mut found, DevOffset(512)).unwrap();
+        assert!(found == content(1)[512..1024]);
+    }
+    let error = open("127.0.0.1", "&tls-hostname=elsewhere.example").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted);
+    let text = error.to_string();
+    assert!(
+        text.contains("TLS with elsewhere.example: ") && text.contains("another name"),
+        "{text}"
+    );
+    assert!(text.starts_with("nbds://127.0.0.1:"), "{text}");
+}
+
+/// The error of an opening, which is one line with the address and the reason.
+fn refused(server: &Server, dir: &Path, query: &str, reason: &str) {
+    let error = Nbd::open(&address(&server.socket(), dir, query), false).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(reason) && text.lines().count() == 1, "{text}");
+    assert!(text.starts_with("nbds+unix:///?socket="), "{text}");
+}
+
+/// Each reason to refuse a server, and a server's to refuse us.
+#[test]
+fn certificates_that_are_not_right_are_refused() {
+    require!(NEEDS);
+    let (authority, other) = (Authority::new(), Authority::named("somebody else"));
+    let start = |args: &str| Server::nbdkit(&format!("{args} file DISK"), &content(1));
+    let server = start(&authority.options());
+    // Of the same name, with another key.
+    let same = Authority::new();
+    refused(&server, &same.client(), "", "the server's certificate is of no trusted authority");
+    refused(
+        &server,
+        &other.client(),
+        "",
+        "TLS with localhost: the server's certificate is of no trusted authority",
+    );
+    refused(
+        &server,
+        &authority.client(),
+        "&tls-hostname=else",
+        "the server's certificate is for another name",
+    );
+    refused(&server, &authority.client().join("none"), "", "none/ca-cert.pem: No such file");
+    std::fs::create_dir(other.client().join("empty")).unwrap();
+    std::fs::write(other.client().join("empty/ca-cert.pem"), "x").unwrap();
+    refused(&server, &other.client().join("empty"), "", "empty/ca-cert.pem: ");
+
+    authority.revoke();
+    refused(&server, &authority.client(), "", "the server's certificate was revoked");
+    // A list that cannot be read is not the same as none.
+    std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
+    symlink("/nonexistent", authority.client().join("ca-crl.pem")).unwrap();
+    refused(&server, &authority.client(), "", "ca-crl.pem: No such file");
+    std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
+
+    let verifying = start(&format!("{} --tls-verify-peer", authority.options()));
+    refused(&verifying, &authority.client(), "", "the server demands a client certificate");
+    for name in ["client-cert.pem", "client-key.pem"] {
+        std::fs::copy(other.own().join(name), authority.client().join(name)).unwrap();
+    }
+    refused(&verifying, &authority.client(), "", "TLS with localhost: the server ");
+    std::fs::remove_file(authority.client().join("client-key.pem")).unwrap();
+    refused(&verifying, &authority.client(), "", "client/client-key.pem: No such file");
+    std::fs::remove_file(authority.client().join("client-cert.pem")).unwrap();
+
+    authority.of_server("localhost", Some("2020-01-01 00:00:00"));
+    let expired = start(&authority.options());
+    refused(&expired, &authority.client(), "", "the server's certificate has expired");
+}
+
+/// There is no way from TLS to plain text, and a server that demands TLS says so to a client without.
+#[test]
+fn a_server_without_tls_is_refused() {
+    require!(NEEDS);
+    let authority = Authority::new();
+    let plain = Server::nbdkit("file DISK", &content(1));
+    refused(&plain, &authority.client(), "", "the server offers no TLS, which nbds:// demands");
+    let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
+    let error = server.open(false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error.to_string().contains("the server demands TLS: nbds:// instead of nbd://"),
+        "{error}"
+    );
+}
+
+/// Without `tls-certificates` the authorities of the system count, which the environment of another process names.
+#[test]
+fn the_authorities_of_the_system_are_trusted() {
+    const VARIABLE: &str = "IRONMAP_NBD_TLS_ADDRESS";
+    if let Ok(address) = std::env::var(VARIABLE) {
+        let result = Nbd::open(&address.parse::<Address>().unwrap(), false).map(drop);
+        println!("opened: {result:?}");
+        return;
+    }
+    require!(NEEDS);
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = Server::nbdkit(&format!("{} file DISK", authority.options()), &content(1));
+    let address =
+        format!("nbds+unix:///?socket={}&tls-hostname=localhost", server.socket().display());
+    let empty = server.path("empty");
+    std::fs::create_dir(&empty).unwrap();
+    std::fs::write(server.path("none"), "").unwrap();
+    let opened = |trusted: &Path| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "tls::the_authorities_of_the_system_are_trusted", "--nocapture"]);
+        command.env(VARIABLE, &address).env("SSL_CERT_FILE", trusted).env("SSL_CERT_DIR", &empty);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let text = opened(&authority.client().join("ca-cert.pem"));
+    assert!(text.contains("opened: Ok(())"), "{text}");
+    let text = opened(&other.client().join("ca-cert.pem"));
+    assert!(text.contains("of no trusted authority"), "{text}");
+    let text = opened(&server.path("none"));
+    assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
+}
+
+/// The beginning of a server, until TLS is asked for: whether it was.
+fn greet(stream: &mut UnixStream) -> bool {
+    stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
+    let mut asked = [0; 4 + 16];
+    stream.read_exact(&mut asked).is_ok() && asked[4..] == *b"IHAVEOPT\0\0\0\x05\0\0\0\0"
+}
+
+fn reply(option: u32, kind: u32) -> Vec<u8> {
+    let magic = 0x0003_E889_0455_65A9_u64.to_be_bytes();
+    [&magic[..], &option.to_be_bytes(), &kind.to_be_bytes(), &[0; 4]].concat()
+}
+
+fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Error, Duration) {
+    let authority = Authority::new();
+    let (heard, said) = std::sync::mpsc::channel();
+    let server = Fake::scripted(move |mut stream| {
+        let is_asked = greet(&mut stream);
+        answer(&mut stream);
+        // All that comes after it, which must not be a request in plain text.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");
+        let _ = heard.send((is_asked, is_plain));
+    });
+    let began = Instant::now();
+    let address = address(&server.socket(), &authority.client(), "&timeout=1");
+    let error = Nbd::open(&address, false).unwrap_err();
+    let waited = began.elapsed();
+    assert_eq!(said.recv().unwrap(), (true, false));
+    (error, waited)
+}
+
+/// Bytes in plain text between the consent to TLS and TLS, which somebody in the middle may send: they are no answers (as in CVE-2021-3716, on the
+/// other side). The first option is TLS, so that nothing else can be answered before.
+#[test]
+fn plain_text_in_front_of_tls_is_an_error() {
+    require!(NEEDS);
+    // Answers to the options that follow: extended headers, and an export.
+    let forged = [reply(11, 1), reply(7, 1)];
+    for injected in [forged.concat(), vec![0], b"NBDMAGIC".to_vec(), vec![0x16, 3, 3, 0xFF, 0xFF]] {
+        let (error, _) = answered(move |stream| {
+            stream.write_all(&[reply(5, 1), injected.clone()].concat()).unwrap();
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+        });
+        let text = error.to_string();
+        assert!(text.contains("TLS with localhost: the server "), "{text}");
+        assert_ne!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let (error, _) =
+        answered(|stream| stream.write_all(&[reply(5, 1), forged_go()].concat()).unwrap());
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("sends something else than TLS"), "{error}");
+}
+
+fn forged_go() -> Vec<u8> {
+    reply(7, 1)
+}
+
+/// Answers to the request for TLS that are no consent, and none at all.
+#[test]
+fn other_answers_to_the_request_for_tls_are_errors() {
+    require!(NEEDS);
+    const ERROR: u32 = 1 << 31;
+    for (kind, expected) in [
+        (ERROR + 1, "offers no TLS"),
+        (ERROR + 2, "offers no TLS"),
+        (ERROR + 3, "offers no TLS"),
+        (ERROR + 7, "shuts down"),
+        (ERROR + 99, "refuses"),
+        (3, "unknown type 3"),
+    ] {
+        let (error, _) = answered(move |stream| stream.write_all(&reply(5, kind)).unwrap());
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let (error, _) = answered(|stream| stream.write_all(&reply(8, 1)).unwrap());
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let (error, waited) = within(Duration::from_secs(20), || {
+        // Consent, and then nothing.
+        answered(|stream| stream.write_all(&reply(5, 1)).unwrap())
+    });
+    assert_eq!(error.errno(), Errno(110), "{error}");
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+}
+
+/// Decrypted data never wait where the descriptor of an event loop does not show them.
+#[test]
+fn event_loops_see_all_data() {
+    require!(NEEDS);
+    let authority = Authority::new();
+    let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
+    for args in ["file DISK", single] {
+        let args = format!("{} {args}", authority.options());
+        for edge in [false, true] {
+            let mut server = Server::nbdkit(&args, &content(1));
+            let address = address(&server.socket(), &authority.client(), "");
+            transfer(&Nbd::open(&address, true).unwrap(), &mut server, edge);
+        }
+        let mut server = Server::nbdkit(&args, &content(1));
+        let address = address(&server.socket(), &authority.client(), "&timeout=1");
+        is_quiet_when_idle(&Nbd::open(&address, true).unwrap(), &mut server, &args);
+    }
+}

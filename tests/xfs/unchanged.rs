@@ -1,0 +1,28 @@
+//! Reading changes no byte of an image.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::common::command::run;
+use crate::common::image::Image;
+use crate::common::skip::Need;
+use crate::fill::{Amount, fill};
+use crate::{DEPTH, SEED, SIZE, common, compare_with_kernel, require};
+
+#[test]
+fn reading_changes_no_byte() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    let image = Image::mkfs_xfs(SIZE, &[]).unwrap();
+    fill(image.mount("rw").dir(), 4096, Amount::Small, true);
+    let state = || {
+        let sum = run("sha256sum", &[image.path()]);
+        (sum, image.path().metadata().unwrap().mtime_nsec())
+    };
+    let before = state();
+    let expected = compare_with_kernel(&image, "", "unchanged");
+    // Once more without the kernel.
+    let mut subject = common::view::Subject::open(&image);
+    let numbers = subject.view();
+    common::compare::assert_contents(&expected, &mut subject, &numbers, "again");
+    drop(subject);
+    assert!(state() == before, "the image has changed, seed {SEED:#x}, {DEPTH:?}");
+}

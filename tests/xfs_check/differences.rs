@@ -1,0 +1,16 @@
+//! Faults that xfs_repair finds and `check` does not, each with its reason.
+
+/// A part of xfs_repair's output, and the reason not to find that.
+pub(crate) struct Difference {
+    text: &'static str,
+    reason: &'static str,
+}
+
+pub(crate) const REPAIR_ALONE: &[Difference] = &[Difference {
+    text: "is INCOMPLETE",
+    reason: "a crash can leave such an attribute, and Linux passes over it: a note",
+}];
+
+pub(crate) fn reason(list: &[Difference], text: &str) -> Option<&'static str> {
+    list.iter().find(|difference| text.contains(difference.text)).map(|found| found.reason)
+}

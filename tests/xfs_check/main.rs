@@ -1,0 +1,71 @@
+//! `check` of XFS finds something where `xfs_repair -n` does, and nothing in sound volumes.
+//!
+//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes of each kind and base, for long runs; `IRONMAP_XFS_SEED` draws others, and
+//! `IRONMAP_XFS_SEED=SEED:NUMBER` one alone. A failure names base, seed and number.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod base;
+mod differences;
+mod fields;
+mod fuzz;
+mod newer;
+mod quota;
+mod stripes;
+#[path = "../hostile_xfs/structures.rs"]
+mod structures;
+mod trash;
+mod verdict;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use base::{BASES, Base};
+use common::rng::Rng;
+use verdict::Tally;
+
+const SEED: u64 = 0x000C_4EC5;
+/// Damaged volumes of each kind and base by default.
+const DAMAGES: u64 = 6;
+
+/// The bases, shared by the tests that run together. They go with the last of these: a static value would leave its files.
+fn bases() -> Arc<Vec<Base>> {
+    static MADE: Mutex<Weak<Vec<Base>>> = Mutex::new(Weak::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    made.upgrade().unwrap_or_else(|| {
+        let bases = Arc::new(BASES.iter().filter_map(Base::new).collect());
+        *made = Arc::downgrade(&bases);
+        bases
+    })
+}
+
+/// Damages a copy of each base again and again, and lets both look at it.
+fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) -> Option<String>) {
+    let chosen = std::env::var("IRONMAP_XFS_SEED").unwrap_or_default();
+    let (seed, number) = match chosen.split_once(':') {
+        Some((seed, number)) => (seed.parse().unwrap(), Some(number.parse::<u64>().unwrap())),
+        None => (chosen.parse().unwrap_or(SEED), None),
+    };
+    let count = std::env::var("IRONMAP_XFS_DAMAGE")
+        .map_or(DAMAGES, |count| count.parse().expect("a number"));
+    let mut tally = Tally::default();
+    for base in bases().iter() {
+        let copy = base.copy();
+        for number in number.map_or(0..count, |number| number..number + 1) {
+            let salt = common::reads::hash(format!("{kind} {}", base.name).as_bytes());
+            let rng = &mut Rng::new(seed ^ salt ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            base.copy_to(&copy.path());
+            let Some(what) = once(base, &copy.path(), rng) else { continue };
+            let what = format!("{kind}, {}, {seed}:{number}: {what}", base.name);
+            tally.compare(&what, &copy.path(), base.tools);
+        }
+    }
+    tally.end(kind, number.is_none());
+}
+
+/// Notes that the running test, or a part of it, is left out.
+fn note(reason: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("xfs_check");
+    common::skip::note(name, &reason.trim_end().replace('\n', " "));
+}

@@ -1,0 +1,258 @@
+//! Metadata directories and parent pointers, damaged in one place each by xfs_db of a newer xfsprogs, which repairs checksums.
+
+use std::fs;
+use std::path::Path;
+
+use crate::base::Tools;
+use crate::common::command::run;
+use crate::common::image::{Image, scratch, words};
+use crate::common::skip::Need;
+use crate::common::xfsprogs;
+use crate::verdict::{Verdict, ironmap, repair};
+use crate::{note, require};
+
+const SIZE: &str = "320M";
+const OPTIONS: &str = "-m metadir=1 -n parent=1";
+/// Names of `/dir/many`: its parent pointers need a leaf.
+const NAMES: usize = 40;
+
+/// A damage: commands of xfs_db, and a part of each finding's text that there has to be.
+type Damage = (&'static str, &'static [&'static str]);
+
+const PARENTS: &[Damage] = &[
+    (
+        "path /dir/file;write -d a.sfattr.list[0].parent_dir.inumber 128",
+        &["lacks the name \"file\" in directory", "has the name \"file\" in directory 128"],
+    ),
+    (
+        "path /dir/file;write -d a.sfattr.list[0].parent_dir.gen 5",
+        &["lacks the name \"file\"", "of generation 5"],
+    ),
+    (
+        "path /dir/file;write -d a.sfattr.list[0].name \"filf\"",
+        &["lacks the name \"file\"", "has the name \"filf\""],
+    ),
+    ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
+    // An attribute of a user is left in its place.
+    ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
+    ("path /dir/file;write -d a.sfattr.list[0].root 1", &["a name of several spaces"]),
+    ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
+    ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
+    // Another user's attribute becomes one.
+    (
+        "path /tagged;write -d a.sfattr.list[1].parent 1",
+        &["has the name \"tag\" in directory 128", "of generation 9"],
+    ),
+    (
+        "path /dir/many;ablock 0;write -d nvlist[0].parent_dir.inumber 128",
+        &["hashval", "lacks the name"],
+    ),
+    ("path /dir/many;ablock 0;write -d nvlist[0].parent_dir.gen 1", &["of generation 1"]),
+    ("path /dir/many;ablock 0;write -d entries[0].parent 0", &["lacks the name"]),
+    ("path /dir/many;ablock 0;write -d entries[0].local 0", &["without a directory's number"]),
+    ("path /dir/many;ablock 0;write -d entries[3].hashval 0x70000000", &["hashval"]),
+    ("path /dir/many;ablock 0;write -d entries[0].incomplete 1", &["lacks the name"]),
+    ("path /dir/many;ablock 0;write -d nvlist[0].valuelen 8", &["without a directory's number"]),
+];
+
+const TREE: &[Damage] = &[
+    ("sb 0;write -d metadirino 131", &["sb_metadirino: 131, should be 129"]),
+    ("sb 0;write -d uquotino 131", &["superblock, sb_uquotino: 131, should be 0"]),
+    ("sb 1;write -d rbmino 131", &["group 1: copy of the superblock, sb_rbmino"]),
+    ("sb 0;write -d rgcount 3", &["superblock, sb_rgcount: 3, should be 0", "0.bitmap"]),
+    ("sb 1;write -d rgextents 1", &["group 1: copy of the superblock, sb_rgextents"]),
+    ("sb 0;write -d rgblklog 7", &["superblock, sb_rgblklog: 7, should be"]),
+    ("path -m /;write -d core.nlinkv2 5", &["5 links, 3 names"]),
+    ("path -m /;write -d core.mode 040755", &["di_mode"]),
+    ("path -m /;write -d core.mode 0100000", &["the root is not a metadata directory"]),
+    ("path -m /;write -d core.uid 5", &["di_uid: 5, should be 0"]),
+    ("path -m /;write -d core.gid 5", &["di_gid: 5, should be 0"]),
+    ("path -m /;write -d core.metatype 2", &["di_metatype"]),
+    ("path -m /;write -d core.immutable 0", &["flags of a metadata file are missing"]),
+    ("path -m /;write -d core.nosymlinks 0", &["flags of a metadata file are missing"]),
+    ("path -m /;write -d v3.dax 1", &["di_flags2"]),
+    ("path -m /;write -d v3.metadata 0", &["the root is not a metadata directory"]),
+    ("path -m /rtgroups;write -d v3.metadata 0", &["of no metadata directory"]),
+    ("path -m /rtgroups;write -d core.nlinkv2 3", &["3 links, 2 names"]),
+    ("path -m /rtgroups;write -d core.metatype 9", &["di_metatype"]),
+    ("path -m /rtgroups;write -d a.sfattr.list[0].parent_dir.gen 5", &["of generation 5"]),
+    (
+        "path -m /;write -d u3.sfdir3.list[0].name \"rtgroupz\"",
+        &["lacks the name \"rtgroupz\" in directory 129"],
+    ),
+    (
+        "path -m /;write -d u3.sfdir3.list[0].inumber.i4 128",
+        &["\"rtgroups\" names inode 128", "not reachable"],
+    ),
+    ("path /dir;write -d v3.metadata 1", &["of a metadata directory"]),
+];
+
+/// The same on a volume without these features.
+const NEITHER: &[Damage] = &[
+    ("path /tagged;write -d a.sfattr.list[0].parent 1", &["which this volume does not have"]),
+    ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),
+];
+
+pub(crate) fn damaged(image: &Path, commands: &str) {
+    let mut args = vec!["-x".to_owned()];
+    for command in commands.split(';') {
+        args.extend(["-c".to_owned(), command.to_owned()]);
+    }
+    args.push(image.to_str().expect("a plain path").to_owned());
+    run(&Tools::NEWER.program("xfs_db"), &args);
+}
+
+/// A volume with directories, names in leaves of attributes, and an attribute that could be a parent pointer; `None` where the kernel
+/// does not mount it.
+fn made(options: &str) -> Option<Image> {
+    let mkfs = xfsprogs::newer("mkfs.xfs");
+    let image = Image::mkfs_xfs_by(&mkfs, SIZE, &words(options)).expect("a volume");
+    let mount = match image.try_mount("rw") {
+        Ok(mount) => mount,
+        Err(refusal) => {
+            note(&refusal);
+            return None;
+        }
+    };
+    let root = mount.dir();
+    fs::create_dir(root.join("dir")).unwrap();
+    for name in ["dir/file", "dir/many", "tagged"] {
+        fs::write(root.join(name), name).unwrap();
+    }
+    for number in 0..NAMES {
+        let name = format!("dir/another-name-{number}");
+        fs::hard_link(root.join("dir/many"), root.join(name)).unwrap();
+    }
+    // Inode 128, of generation 9.
+    let value = [0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 9];
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(root.join("tagged"), "user.tag", &value, flags).unwrap();
+    drop(mount);
+    assert_both(&image.path(), options, |verdict| verdict.clean);
+    Some(image)
+}
+
+fn assert_both(image: &Path, what: &str, is_right: impl Fn(&Verdict) -> bool) -> Verdict {
+    let (theirs, ours) = (repair(image, Tools::NEWER), ironmap(image));
+    assert!(is_right(&theirs), "{what}: xfs_repair: {}", theirs.text);
+    assert!(is_right(&ours), "{what}: ironmap: {}", ours.text);
+    ours
+}
+
+fn each(options: &str, damages: &[Damage]) {
+    if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
+        return note(&why);
+    }
+    let Some(image) = made(options) else { return };
+    let dir = scratch();
+    let copy = dir.path().join("copy");
+    for (commands, parts) in damages {
+        run("cp", &["--sparse=always".into(), image.path(), copy.clone()]);
+        damaged(&copy, commands);
+        let ours = assert_both(&copy, commands, |verdict| !verdict.clean);
+        for part in *parts {
+            assert!(ours.text.contains(part), "{commands}: {part}: {}", ours.text);
+        }
+    }
+}
+
+/// Each name has one parent pointer, and each parent pointer its name.
+#[test]
+fn parent_pointers() {
+    require!([Need::Root]);
+    each(OPTIONS, PARENTS);
+}
+
+/// Metadata directories have their root, their files and their flags, and no other file.
+#[test]
+fn metadata_directories() {
+    require!([Need::Root]);
+    each(OPTIONS, TREE);
+}
+
+#[test]
+fn volumes_without_these_features() {
+    require!([Need::Root]);
+    each("-m metadir=0 -n parent=0", NEITHER);
+}
+
+/// The first directories of the tree lead to itself: xfs_repair does not look at `..` of a root in the inode.
+#[test]
+fn the_parent_of_the_root() {
+    require!([Need::Root]);
+    if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
+        return note(&why);
+    }
+    let Some(image) = made(OPTIONS) else { return };
+    damaged(&image.path(), "path -m /;write -d u3.sfdir3.hdr.parent.i4 128");
+    let ours = ironmap(&image.path());
+    assert!(ours.text.contains(".. leads to inode 128, should be 129"), "{}", ours.text);
+}
+
+/// Files of groups of a realtime device.
+#[test]
+fn realtime_groups() {
+    require!([Need::Tool("truncate")]);
+    if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
+        return note(&why);
+    }
+    let dir = scratch();
+    let device = dir.path().join("realtime");
+    run("truncate", &["-s".as_ref(), SIZE.as_ref(), device.as_os_str()]);
+    let how = format!("rtdev={},rgsize=128m", device.display());
+    let options = words("-m metadir=1,reflink=0,rmapbt=0 -n parent=1 -r");
+    let options = [&options[..], &[&how]].concat();
+    let image = Image::mkfs_xfs_by(&xfsprogs::newer("mkfs.xfs"), SIZE, &options).unwrap();
+    let repair = |image: &Path| {
+        let args = ["-n", "-r", device.to_str().unwrap(), image.to_str().unwrap()];
+        let output = crate::common::command::output(&xfsprogs::newer("xfs_repair"), &args);
+        output.status.success()
+    };
+    assert!(repair(&image.path()));
+    let ours = ironmap(&image.path());
+    assert!(ours.clean, "{}", ours.text);
+    let copy = dir.path().join("copy");
+    let damages: &[Damage] = &[
+        ("path -m /rtgroups/1.bitmap;write -d core.projid_lo 2", &["di_projid: 2, should be 1"]),
+        ("path -m /rtgroups/1.bitmap;write -d core.metatype 6", &["di_metatype: 6, should be 5"]),
+        ("path -m /rtgroups/1.bitmap;write -d core.nlinkv2 2", &["2 links, 1 names"]),
+        ("path -m /rtgroups/1.bitmap;write -d core.mode 0100600", &["di_mode"]),
+        (
+            "path -m /rtgroups;write -d u3.sfdir3.list[2].name \"1.bitmaq\"",
+            &["lacks the file 1.bitmap", "lacks the name \"1.bitmaq\""],
+        ),
+        ("sb 0;write -d rgcount 2", &["sb_rgcount: 2, should be 3"]),
+        ("sb 1;write -d rgcount 2", &["sb_rgcount: 2, should be 3"]),
+        ("sb 0;write -d rgextents 32769", &["sb_rgblklog"]),
+    ];
+    for (commands, parts) in damages {
+        run("cp", &["--sparse=always".into(), image.path(), copy.clone()]);
+        damaged(&copy, commands);
+        assert!(!repair(&copy), "{commands}");
+        let ours = ironmap(&copy);
+        for part in *parts {
+            assert!(ours.text.contains(part), "{commands}: {part}: {}", ours.text);
+        }
+    }
+}
+
+/// An inode that is free has no blocks, and no form of attributes.
+#[test]
+fn free_inodes() {
+    require!([Need::Root]);
+    if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
+        return note(&why);
+    }
+    let Some(image) = made(OPTIONS) else { return };
+    let volume = image.open().unwrap();
+    let last = volume.fs().resolve(b"tagged", ironmap::fs::Follow::All).unwrap().number().0;
+    drop(volume);
+    let dir = scratch();
+    let copy = dir.path().join("copy");
+    for (field, part) in [("core.nblocks 4", "di_nblocks"), ("core.aformat 1", "di_aformat")] {
+        run("cp", &["--sparse=always".into(), image.path(), copy.clone()]);
+        damaged(&copy, &format!("inode {};write -d {field}", last + 1));
+        let ours = assert_both(&copy, field, |verdict| !verdict.clean);
+        assert!(ours.text.contains(part), "{field}: {}", ours.text);
+    }
+}

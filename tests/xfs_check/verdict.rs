@@ -1,0 +1,102 @@
+//! The verdicts of xfs_repair and of ironmap on a volume.
+
+use std::path::Path;
+
+use ironmap::VolumeOptions;
+
+use crate::base::Tools;
+use crate::common::command::output;
+use crate::differences::{REPAIR_ALONE, reason};
+
+/// Lines of a verdict that are shown.
+const SHOWN: usize = 12;
+
+pub(crate) struct Verdict {
+    pub(crate) clean: bool,
+    pub(crate) text: String,
+}
+
+/// `xfs_repair -n`. 1: something is wrong.
+pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
+    // It does not look at a single group unless it is told to.
+    let how = ["-n", "-o", "force_geometry"].map(AsRef::as_ref);
+    let output = output(&tools.program("xfs_repair"), &[&how[..], &[image.as_os_str()]].concat());
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let code = output.status.code().unwrap_or(-1);
+    let dull = |line: &&str| {
+        [
+            "Phase",
+            "        - ",
+            "No modify",
+            "- ",
+            "Cannot get host",
+            "Repair may fail",
+            "the image and",
+        ]
+        .iter()
+        .any(|start| line.starts_with(start))
+    };
+    let lines = text.lines().filter(|line| !dull(line) && !line.is_empty());
+    let text = lines.take(SHOWN).collect::<Vec<_>>().join("\n");
+    Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
+}
+
+/// Opening the volume, and the check.
+pub(crate) fn ironmap(image: &Path) -> Verdict {
+    let location = image.to_str().expect("a plain path").parse().expect("a location");
+    let report = crate::common::beneath::open(&location, &VolumeOptions::default())
+        .and_then(|volume| volume.fs().check(&mut |_| {}));
+    match report {
+        Err(error) => Verdict { clean: false, text: format!("not opened: {error}") },
+        Ok(report) => {
+            let lines = report.findings.iter().take(SHOWN).map(ToString::to_string);
+            Verdict { clean: report.is_clean(), text: lines.collect::<Vec<_>>().join("\n") }
+        }
+    }
+}
+
+/// How often the two agree.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    both: u32,
+    neither: u32,
+    ironmap_alone: u32,
+    excepted: u32,
+    repair_alone: u32,
+}
+
+impl Tally {
+    /// Counts a damaged volume, and prints where the two differ.
+    pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
+        let (theirs, ours) = (repair(image, tools), ironmap(image));
+        match (theirs.clean, ours.clean) {
+            (true, true) => {
+                self.neither += 1;
+                println!("=== {what}");
+            }
+            (false, false) => self.both += 1,
+            // A check may look at more.
+            (true, false) => {
+                self.ironmap_alone += 1;
+                println!("+++ {what}\nironmap: {}", ours.text);
+            }
+            (false, true) => match reason(REPAIR_ALONE, &theirs.text) {
+                Some(reason) => {
+                    self.excepted += 1;
+                    println!("{what}: {reason}");
+                }
+                None => {
+                    self.repair_alone += 1;
+                    println!("--- {what}\nxfs_repair: {}\nironmap: {}", theirs.text, ours.text);
+                }
+            },
+        }
+    }
+
+    /// Asserts that nothing was found by xfs_repair alone, and where `many`, that some was found by both.
+    pub(crate) fn end(&self, kind: &str, many: bool) {
+        println!("{kind}: {self:?}");
+        assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");
+        assert!(self.both > 0 || !many, "{kind}: nothing was found by both");
+    }
+}

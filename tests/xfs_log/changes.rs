@@ -1,0 +1,306 @@
+//! Changes that give a log all kinds of items. Once the volume is shut down each call fails, and nothing here minds.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
+
+use crate::common::command::output;
+use crate::common::rng::Rng;
+
+/// Directories of a thread's own, and names in each of them.
+const DIRECTORIES: u64 = 5;
+const NAMES: u64 = 60;
+/// Of large files.
+const REACH: u64 = 1 << 20;
+
+/// One thread of the load, in a directory of its own.
+pub(crate) struct Changes<'a> {
+    rng: Rng,
+    root: PathBuf,
+    /// The directory of the other thread, with which names are exchanged.
+    other: PathBuf,
+    done: &'a AtomicU64,
+    /// An xfs_io that exchanges ranges of two files, where the volume lets it.
+    exchanges: Option<&'a str>,
+}
+
+impl<'a> Changes<'a> {
+    pub(crate) fn new(dir: &Path, thread: u64, seed: u64, done: &'a AtomicU64) -> Self {
+        let of = |thread: u64| dir.join(format!("thread-{thread}"));
+        let rng = Rng::new(seed ^ thread << 32);
+        Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
+    }
+
+    /// Exchanges ranges of files too.
+    pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
+        self.exchanges = xfs_io;
+        self
+    }
+
+    /// Changes the volume until it is told to stop.
+    pub(crate) fn run(mut self, stop: &AtomicBool) {
+        for dir in 0..DIRECTORIES {
+            let _ = std::fs::create_dir_all(self.root.join(format!("d{dir}")));
+        }
+        while !stop.load(Relaxed) {
+            let _ = self.step();
+            self.done.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Writes and syncs one file with other threads until it is told to stop: where several wait for one record, the transactions after it
+    /// begin in one record too, with the same inode.
+    pub(crate) fn share(mut self, stop: &AtomicBool) {
+        while !stop.load(Relaxed) {
+            let _ = self.step_of_sharing();
+        }
+    }
+
+    /// Copies files, so that they share blocks, and writes to the copies, until it is told to stop.
+    pub(crate) fn copy_on_write(mut self, stop: &AtomicBool) {
+        let _ = std::fs::create_dir_all(&self.root);
+        while !stop.load(Relaxed) {
+            let _ = self.step_of_copies();
+            self.done.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Fragments files and lets `xfs_fsr` exchange their maps for others until it is told to stop.
+    pub(crate) fn defragment(mut self, stop: &AtomicBool) {
+        let _ = std::fs::create_dir_all(&self.root);
+        while !stop.load(Relaxed) {
+            let _ = self.step_of_fragments();
+            self.done.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn step_of_fragments(&mut self) -> std::io::Result<()> {
+        let path = self.root.join(format!("pieces{}", self.rng.below(3)));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        // Last blocks first, each for itself: so many extents that their map is a tree, also of what takes its place now and then.
+        let gap = 1 + self.rng.below(2);
+        for block in (0..200).rev() {
+            file.write_all_at(&self.rng.bytes(4096), (gap * block) << 12)?;
+            file.sync_data()?;
+        }
+        drop(file);
+        let _ = std::process::Command::new("xfs_fsr").arg(&path).output();
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.write_all_at(&self.rng.bytes(4096), self.rng.below(200) << 12)?;
+        file.sync_all()
+    }
+
+    fn step_of_copies(&mut self) -> std::io::Result<()> {
+        let original = self.root.join("original");
+        if !original.exists() {
+            std::fs::write(&original, self.rng.bytes(64 << 12))?;
+        }
+        let copy = self.root.join(format!("copy{}", self.rng.below(4)));
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(copy)?;
+        rustix::fs::ioctl_ficlone(&file, File::open(original)?)?;
+        for _ in 0..self.rng.below(6) {
+            // Some blocks here and there: each is a change of its own.
+            for _ in 0..1 + self.rng.below(12) {
+                file.write_all_at(&self.rng.bytes(4096), self.rng.below(64) << 12)?;
+            }
+            file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn step_of_sharing(&mut self) -> std::io::Result<()> {
+        let dir = self.root.parent().unwrap_or(&self.root);
+        let path = dir.join(format!("shared{}", self.rng.below(2)));
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        for _ in 0..self.rng.below(8) {
+            let mode = Mode::from_raw_mode(0o600 | self.rng.below(0o100) as u32);
+            rustix::fs::fchmod(&file, mode)?;
+            file.write_all_at(&self.rng.bytes(100), self.rng.below(REACH))?;
+            file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn path(&mut self) -> PathBuf {
+        let root = if self.rng.below(20) == 0 { &self.other } else { &self.root };
+        let dir = root.join(format!("d{}", self.rng.below(DIRECTORIES)));
+        let number = self.rng.below(NAMES);
+        // Long ones too, so that few of them fill a block of a directory.
+        let long = if number.is_multiple_of(7) { "-long".repeat(40) } else { String::new() };
+        dir.join(format!("n{number}{long}"))
+    }
+
+    fn open(&mut self) -> std::io::Result<File> {
+        let path = self.path();
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
+    fn step(&mut self) -> std::io::Result<()> {
+        match self.rng.below(32) {
+            0..=3 => {
+                let file = self.open()?;
+                let len = 1 << self.rng.below(17);
+                file.write_all_at(&self.rng.bytes(len), self.rng.below(REACH))?;
+            }
+            4..=7 => std::fs::remove_file(self.path())?,
+            8..=9 => std::fs::rename(self.path(), self.path())?,
+            10 => {
+                let flags =
+                    [RenameFlags::EXCHANGE, RenameFlags::WHITEOUT][self.rng.below(2) as usize];
+                rustix::fs::renameat_with(CWD, self.path(), CWD, self.path(), flags)?;
+            }
+            11 => self.tree()?,
+            12 => self.crowd()?,
+            13..=14 => self.set_xattr()?,
+            15 => self.remove_xattrs()?,
+            16 => self.open()?.set_len(self.rng.below(REACH))?,
+            17..=18 => {
+                let flags = [
+                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    FallocateFlags::KEEP_SIZE,
+                    FallocateFlags::ZERO_RANGE,
+                    FallocateFlags::COLLAPSE_RANGE,
+                    FallocateFlags::INSERT_RANGE,
+                    FallocateFlags::empty(),
+                ][self.rng.below(6) as usize];
+                let (pos, len) = (self.rng.below(64) << 12, (1 + self.rng.below(16)) << 12);
+                rustix::fs::fallocate(self.open()?, flags, pos, len)?;
+            }
+            19 => rustix::fs::ioctl_ficlone(self.open()?, self.open()?)?,
+            20 => {
+                let length = 1 + self.rng.below(1000) as usize;
+                std::os::unix::fs::symlink("t".repeat(length), self.path())?;
+            }
+            21 => {
+                let mode = Mode::from_raw_mode(self.rng.below(0o10000) as u32);
+                rustix::fs::chmod(self.path(), mode)?;
+            }
+            22 => {
+                let (uid, gid) = (self.rng.below(1 << 31) as u32, self.rng.below(1 << 31) as u32);
+                let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+                rustix::fs::chownat(CWD, self.path(), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            23 => {
+                let mut time = || Timespec {
+                    tv_sec: self.rng.below(1 << 33) as i64 - (1 << 31),
+                    tv_nsec: self.rng.below(1_000_000_000) as i64,
+                };
+                let times = Timestamps { last_access: time(), last_modification: time() };
+                rustix::fs::utimensat(CWD, self.path(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            24 => std::fs::hard_link(self.path(), self.path())?,
+            // Small commits one after the other: several begin in one record.
+            25..=26 => {
+                let file = self.open()?;
+                for _ in 0..1 + self.rng.below(4) {
+                    file.write_all_at(&self.rng.bytes(100), self.rng.below(REACH))?;
+                    file.sync_all()?;
+                }
+            }
+            27 => self.pieces()?,
+            28 => File::create(self.path())?.set_len(0)?,
+            29 => {
+                // Unlinked and open until the load ends or soon before.
+                let file = self.open()?;
+                let _ = std::fs::remove_file(self.path());
+                file.write_all_at(&self.rng.bytes(5000), 0)?;
+            }
+            30 => {
+                let kind = rustix::fs::FileType::CharacterDevice;
+                let device = rustix::fs::makedev(self.rng.below(500) as u32, 7);
+                let mode = Mode::from_raw_mode(0o600);
+                rustix::fs::mknodat(CWD, self.path(), kind, mode, device)?;
+            }
+            31 if self.exchanges.is_some() => self.exchange()?,
+            _ if self.rng.below(6) == 0 => rustix::fs::syncfs(File::open(&self.root)?)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Grows a tree, or removes it with all that is in it: chunks of inodes come and go.
+    fn tree(&mut self) -> std::io::Result<()> {
+        let top = self.root.join(format!("tree{}", self.rng.below(3)));
+        if std::fs::remove_dir_all(&top).is_ok() {
+            return Ok(());
+        }
+        for dir in 0..1 + self.rng.below(4) {
+            let dir = top.join(format!("{dir}"));
+            std::fs::create_dir_all(&dir)?;
+            for name in 0..self.rng.below(60) {
+                std::fs::write(dir.join(format!("{name}")), "content")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names by the hundred in one directory, made or removed, so that it changes its form.
+    fn crowd(&mut self) -> std::io::Result<()> {
+        let dir = self.root.join("crowd");
+        let _ = std::fs::create_dir(&dir);
+        let original = self.root.join("crowd-of-one");
+        File::create(&original)?;
+        let (from, count) = (self.rng.below(600), self.rng.below(150));
+        let is_made = self.rng.below(2) == 0;
+        for number in from..from + count {
+            let name = dir.join(format!("{number:0width$}", width = 4 + number as usize % 80));
+            // Errors of names that are there already, or not.
+            let _ = if is_made {
+                std::fs::hard_link(&original, name)
+            } else {
+                std::fs::remove_file(name)
+            };
+        }
+        Ok(())
+    }
+
+    /// Exchanges the beginnings of two files, or all of them: also maps that are trees.
+    fn exchange(&mut self) -> std::io::Result<()> {
+        let Some(xfs_io) = self.exchanges else { return Ok(()) };
+        let (one, other) = (self.path(), self.path());
+        let len = match self.rng.below(2) {
+            0 => String::new(),
+            _ => format!("-s 0 -d 0 -l {}", (1 + self.rng.below(64)) << 12),
+        };
+        let command = format!("exchangerange {len} {}", other.display());
+        output(xfs_io, &["-c".as_ref(), command.as_ref(), one.as_os_str()]);
+        Ok(())
+    }
+
+    fn set_xattr(&mut self) -> std::io::Result<()> {
+        let path = self.path();
+        for _ in 0..1 + self.rng.below(4) {
+            let name = format!("user.a{}", self.rng.below(24));
+            let most = 1 << self.rng.below(17);
+            let length = self.rng.below(most);
+            let value = self.rng.bytes(length as usize);
+            rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn remove_xattrs(&mut self) -> std::io::Result<()> {
+        let path = self.path();
+        for number in 0..24 {
+            if self.rng.below(3) != 0 {
+                let _ = rustix::fs::lremovexattr(&path, format!("user.a{number}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A file of so many pieces that its map becomes a tree.
+    fn pieces(&mut self) -> std::io::Result<()> {
+        let file = self.open()?;
+        let step = 8192 << self.rng.below(3);
+        for _ in 0..self.rng.below(60) {
+            file.write_all_at(b"piece", self.rng.below(200) * step)?;
+        }
+        file.sync_data()
+    }
+}

@@ -1,0 +1,151 @@
+//! Dirty logs of XFS: ironmap recovers them in memory, the kernel on the device, and both must come to the same volume.
+//!
+//! `IRONMAP_XFS_STATES` is the number of states of each layout, for long runs; a state that the kernel refuses is copied to the directory
+//! `IRONMAP_XFS_KEEP`, if that is set. A failure names the layout and the seed; the seed alone
+//! does not fix how far the threads of a load come before the shutdown.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod changes;
+mod features;
+mod forged;
+mod neighbours;
+mod recorded;
+mod state;
+mod torn;
+
+use common::rng::Rng;
+use common::skip::Need;
+use common::xfsprogs;
+use state::{End, Tally, Variant, Work, compare, load, make};
+
+const SEED: u64 = 0x0d14_7106;
+/// States of each layout by default.
+const STATES: u64 = 5;
+/// Steps of the load before a shutdown, at most.
+const STEPS: u64 = 700;
+/// The same of a load of copies.
+const STEPS_OF_COPIES: u64 = 60;
+/// The same of a load of exchanges.
+const STEPS_OF_FRAGMENTS: u64 = 6;
+/// As many fill the smallest log about once.
+const STEPS_AROUND: u64 = 6000;
+
+fn states() -> u64 {
+    std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
+}
+
+/// Shuts a volume down again and again: each time both see the same, and the load goes on from what the kernel has recovered. At last it is
+/// unmounted.
+fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
+    let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));
+    let image = make(variant);
+    let mut tally = Tally::default();
+    let what = |round: u64, seed: u64| format!("{variant:?}, round {round}, seed {seed:#x}");
+    let log = compare(&image, &what(0, SEED), SEED, &mut tally).expect("a new volume");
+    assert!(!log.recovered, "{variant:?}: a new volume needs no recovery: {log:?}");
+    for round in 1..=states {
+        let seed = rng.next();
+        load(&image, variant, seed, work, End::ShutDown);
+        let Some(log) = compare(&image, &what(round, seed), seed, &mut tally) else {
+            return tally;
+        };
+        assert!(log.recovered, "{}: the log is not dirty", what(round, seed));
+    }
+    let seed = rng.next();
+    load(&image, variant, seed, work, End::Unmount);
+    let log = compare(&image, &what(states, seed), seed, &mut tally).expect("an unmounted volume");
+    assert!(!log.recovered, "{variant:?}: an unmounted volume needs no recovery: {log:?}");
+    println!("{}: {tally:?}", variant.name);
+    tally
+}
+
+macro_rules! layouts {
+    ($($name:ident: $size:literal, $mkfs:literal, $mount:literal;)+) => {
+        $(#[test]
+        fn $name() {
+            require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+            let (name, size, mkfs, mount) = (stringify!($name), $size, $mkfs, $mount);
+            let variant = Variant { name, size, mkfs, mount, newer: false };
+            rounds(&variant, (Work::All, STEPS), states());
+        })+
+    };
+}
+
+layouts! {
+    defaults: "512M", "", "rw";
+    blocks_of_1024: "96M", "-b size=1024", "rw";
+    reverse_mappings: "96M", "-m rmapbt=1", "rw";
+    large_counters: "96M", "-i nrext64=1 -m reflink=0", "rw";
+    large_directory_blocks: "96M", "-n size=16384", "rw";
+    large_blocks_small_directories: "96M", "-b size=2048 -n size=65536", "rw";
+    log_unit_of_32k: "96M", "-l su=32k", "rw";
+    log_unit_of_256k: "512M", "-l version=2,su=256k", "rw";
+    large_log_buffers: "96M", "", "rw,logbsize=256k";
+    large_inodes: "96M", "-i size=2048", "rw";
+    one_group: "96M", "-d agcount=1", "rw";
+    many_groups: "256M", "-d agcount=16", "rw";
+    sectors_of_4096: "96M", "-s size=4096", "rw";
+    without_newer_features: "96M", "-m bigtime=0,inobtcount=0,finobt=0,reflink=0 -i sparse=0", "rw";
+    synchronous: "96M", "-m rmapbt=1", "rw,wsync";
+}
+
+/// Blocks that get copies: a crash between the steps of a copy leaves intents, which change the maps of files.
+#[test]
+fn copies_on_write_are_finished() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    for (name, mkfs) in [("copies", ""), ("copies_with_owners", "-m rmapbt=1")] {
+        let variant = Variant { name, size: "96M", mkfs, mount: "rw", newer: false };
+        rounds(&variant, (Work::CopyOnWrite, STEPS_OF_COPIES), 4 * states());
+    }
+}
+
+/// Files that exchange their maps: with trees of owners by intents, without them by another owner of the map's blocks. The kernel refuses
+/// a log in which such blocks were freed later, so that there are several volumes.
+#[test]
+fn maps_are_exchanged() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
+    let volumes = [
+        ("owners", "-m reflink=0"),
+        ("more_owners", "-m reflink=0"),
+        ("owners_again", "-m reflink=0 -i size=1024"),
+        ("owners_by_intents", "-m rmapbt=1"),
+    ];
+    for (name, mkfs) in volumes {
+        let variant = Variant { name, size: "96M", mkfs, mount: "rw", newer: false };
+        rounds(&variant, (Work::Defragment, STEPS_OF_FRAGMENTS), states());
+    }
+}
+
+macro_rules! newer_layouts {
+    ($($name:ident: $mkfs:literal;)+) => {
+        $(#[test]
+        fn $name() {
+            require!([Need::Root, Need::Variable(xfsprogs::VARIABLE), Need::Tool("xfs_io")]);
+            let (name, size, mkfs, mount) = (stringify!($name), "96M", $mkfs, "rw");
+            rounds(&Variant { name, size, mkfs, mount, newer: true }, (Work::All, STEPS), states());
+        })+
+    };
+}
+
+newer_layouts! {
+    parent_pointers: "-n parent=1";
+    parent_pointers_and_large_inodes: "-n parent=1 -i size=1024 -b size=2048";
+    tree_of_metadata: "-m metadir=1,uquota,gquota";
+    exchange_of_ranges: "-i exchange=1 -n parent=1";
+}
+
+/// The smallest log, in which the records go round: heads before their tails and after them.
+#[test]
+fn small_logs_wrap() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let variant =
+        Variant { name: "small_logs_wrap", size: "32M", mkfs: "", mount: "rw", newer: false };
+    // Where a shutdown comes upon the head is chance.
+    let both = (0..5).any(|_| {
+        let tally = rounds(&variant, (Work::All, STEPS_AROUND), states());
+        tally.wrapped > 0 && tally.not_wrapped > 0
+    });
+    assert!(both, "no log wrapped, or all did");
+}

@@ -1,0 +1,284 @@
+//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. Each state that a power cut can leave is recovered by ironmap
+//! in memory and by the kernel on the device.
+//!
+//! `IRONMAP_XFS_CUTS` is the number of states of each layout, for long runs. A failure names the layout, the seed and the state, but the
+//! seed alone does not fix the order of the threads: `IRONMAP_XFS_KEEP` keeps the image.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ironmap::device::{self, CrashState, Crashes, Device, Entry, Faults, Ram, Record, Sim};
+use ironmap::units::DevOffset;
+
+use crate::common::image::{Image, scratch_in};
+use crate::common::loop_device::LoopDevice;
+use crate::common::reads::hash;
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::common::watched::Watched;
+use crate::common::xfs::Layout;
+use crate::common::xfsprogs;
+use crate::state::{End, Mount, Tally, Variant, Work, change, compare, copy, make};
+use crate::torn::Log;
+use crate::{STEPS_AROUND, STEPS_OF_COPIES, STEPS_OF_FRAGMENTS, require};
+
+const SEED: u64 = 0x00c0_77ed;
+/// States of each layout by default.
+const STATES: u64 = 4;
+/// States of one recorded load, at most.
+const STATES_OF_LOAD: u64 = 20;
+/// Steps of a load, at most.
+const STEPS: u64 = 300;
+/// States at each cut, besides the one with all writes and the one with only the durable writes.
+const RANDOM: u32 = 6;
+/// Completions of writes come so many requests later at most, so that their order is not that of submission.
+const LATENCY: u32 = 8;
+
+const SECTOR: u64 = 512;
+const BLOCK: u64 = 4096;
+/// Blocks of directories are larger than those of the volume, and begin anywhere: no write is torn.
+const WHOLE: u64 = u64::MAX;
+/// Of blocks of directories, and of nodes of trees: free space, inodes, owners, maps, shared blocks.
+const MAGICS: [&[u8]; 9] =
+    [b"XDB3", b"XDD3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"RMB3", b"BMA3", b"R3FC"];
+/// The bytes of the headers of a group, a sector for each.
+const HEADERS: u64 = 4 * SECTOR;
+
+fn states() -> u64 {
+    std::env::var("IRONMAP_XFS_CUTS").map_or(STATES, |number| number.parse().expect("a number"))
+}
+
+/// The requests of the kernel to a device that holds `base` when it is mounted, changed and unmounted; and the device afterwards.
+fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (device::Log, Ram) {
+    let dir = scratch_in(Path::new("/dev/shm"));
+    let below = Arc::new(base.snapshot());
+    let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
+    let record = Arc::new(Record::new(Arc::new(Sim::new(below.clone(), faults))));
+    let file = Watched::new(record.clone(), &dir.path().join("device"));
+    // With direct I/O the loop device sends a write before the one before it is complete.
+    let device = LoopDevice::with(&["--direct-io=on"], file.path());
+    let mount = Mount::of(device, dir.path().join("mnt"), variant.mount);
+    let mount = mount.unwrap_or_else(|refusal| panic!("{refusal}"));
+    change(&mount, variant, seed, work, End::Unmount);
+    drop(mount);
+    drop(file);
+    (record.log(), below.snapshot())
+}
+
+/// The parts of a device that a power cut does not tear.
+struct Parts {
+    log: Range<u64>,
+    headers: Vec<Range<u64>>,
+    size: u64,
+}
+
+impl Parts {
+    fn of(image: &Image) -> Self {
+        let file = File::open(image.path()).expect("the image");
+        let size = file.metadata().expect("the image").len();
+        let group = Layout::of(&file).group_len();
+        let headers = (0..size / group).map(|number| number * group..number * group + HEADERS);
+        Self { log: Log::of(image).range(), headers: headers.collect(), size }
+    }
+
+    /// Blocks of directories and trees that were written: the entry of the log, and the byte of its data.
+    fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
+        let blocks = |(index, entry): (usize, &Entry)| {
+            let data = match entry {
+                Entry::Write { at, data, .. } if !self.log.contains(&at.0) => &data[..],
+                _ => &[],
+            };
+            let starts = (0..data.len() / BLOCK as usize).map(|block| block * BLOCK as usize);
+            let is_metadata = |start: &usize| MAGICS.contains(&&data[*start..*start + 4]);
+            starts.filter(is_metadata).map(|start| (index, start)).collect::<Vec<_>>()
+        };
+        log.entries().iter().enumerate().flat_map(blocks).collect()
+    }
+
+    /// XFS recovers any part of a write to its log. It does not recover a block of metadata of which a power cut left a part: the block's first
+    /// sector says that the log is older.
+    fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
+        let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
+        let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
+        let blocks = [0..self.log.start, self.log.end..self.size].map(|range| (range, block));
+        sectors.chain(blocks).fold(Crashes::new(base, log), |crashes, (range, block)| {
+            crashes.with_atomic_blocks(bytes(range), block)
+        })
+    }
+}
+
+/// A load on a volume, and the requests to its device.
+struct Recorded {
+    seed: u64,
+    base: Ram,
+    log: device::Log,
+    /// States that are to be compared.
+    states: u64,
+}
+
+/// Records loads until there are states enough. Each begins with the volume that the last one left.
+fn record_all(
+    variant: &Variant,
+    work: (Work, u64),
+    states: u64,
+    mut check: impl FnMut(&Parts, &Recorded),
+) {
+    let rng = &mut Rng::new(SEED ^ hash(variant.name.as_bytes()));
+    let made = make(variant);
+    let parts = Parts::of(&made);
+    let mut base = Ram::from_image(&std::fs::read(made.path()).expect("the image"));
+    let mut left = states;
+    while left > 0 {
+        let (seed, states) = (rng.next(), left.min(STATES_OF_LOAD));
+        let (log, after) = record(&base, variant, seed, work);
+        assert_recorded(&base, &log, &after);
+        check(&parts, &Recorded { seed, base, log, states });
+        left -= states;
+        base = after;
+    }
+}
+
+/// The log has all that is on the device, and the device was used as a disk is: with flushes, and several writes at a time.
+fn assert_recorded(base: &Ram, log: &device::Log, after: &Ram) {
+    let all = CrashState { seed: 0, cut: log.len(), subset: 1 };
+    let all = Crashes::new(base, log.clone()).state(all);
+    let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for at in (0..after.size()).step_by(1 << 20).map(DevOffset) {
+        all.read_exact_at(&mut ours, at).expect("a part of the state");
+        after.read_exact_at(&mut theirs, at).expect("a part of the device");
+        assert!(ours == theirs, "a write at or after byte {at} was not recorded");
+    }
+    let (mut in_flight, mut most, mut flushes) = (0_u64, 0, 0);
+    for entry in log.entries() {
+        match entry {
+            Entry::Write { .. } => in_flight += 1,
+            Entry::End { of, .. } if log.entries()[*of] == Entry::Flush => flushes += 1,
+            Entry::End { .. } => in_flight -= 1,
+            _ => {}
+        }
+        most = most.max(in_flight);
+    }
+    assert!(most > 1 && flushes > 0, "{most} writes at a time, {flushes} flushes");
+}
+
+fn image_of(state: &Ram) -> Image {
+    let image = Image::no_xfs();
+    let file = File::create(image.path()).expect("the image");
+    state.store(&file).expect("store the image");
+    image
+}
+
+/// Both recover each state, and have the same. Only a log that gives blocks of maps other owners may be refused by the kernel: it verifies
+/// the checksum of a recovered inode before it computes that checksum. No power cut tears blocks of this size.
+fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
+    let gives_owners = variant.name == "owners";
+    let mut tally = Tally::default();
+    // Of which half are refused.
+    let states = if gives_owners { states().max(16) } else { states() };
+    record_all(variant, work, states, |parts, load| {
+        let rng = &mut Rng::new(load.seed);
+        let mut crashes = parts.crashes(&load.base, load.log.clone(), block);
+        let names = crashes.names(load.seed, RANDOM);
+        let mut chosen: Vec<_> =
+            (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
+        // The cheapest order.
+        chosen.sort_by_key(|name| name.cut);
+        for name in chosen {
+            let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);
+            let log = compare(&image_of(&crashes.state(name)), &what, load.seed, &mut tally);
+            assert!(log.is_some() || gives_owners, "{what}: the kernel refuses it");
+        }
+    });
+    println!("{}: {tally:?}", variant.name);
+    assert!(tally.dirty > 0, "{}: {tally:?}", variant.name);
+}
+
+macro_rules! layouts {
+    ($($name:ident: $size:literal, $mkfs:literal, $mount:literal, $work:expr, $block:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
+            let (name, size, mkfs, mount) = (stringify!($name), $size, $mkfs, $mount);
+            let variant = Variant { name, size, mkfs, mount, newer: false };
+            compare_states(&variant, $work, $block);
+        })+
+    };
+}
+
+const ALL: (Work, u64) = (Work::All, STEPS);
+const AROUND: (Work, u64) = (Work::All, STEPS_AROUND);
+const COPIES: (Work, u64) = (Work::CopyOnWrite, STEPS_OF_COPIES);
+const FRAGMENTS: (Work, u64) = (Work::Defragment, STEPS_OF_FRAGMENTS / 2);
+
+layouts! {
+    plain: "96M", "", "rw", ALL, BLOCK;
+    reverse_mappings: "96M", "-m rmapbt=1,reflink=1", "rw", ALL, BLOCK;
+    small_log: "32M", "-m rmapbt=1,reflink=1", "rw", AROUND, BLOCK;
+    large_log_units: "512M", "-l version=2,su=256k", "rw", ALL, BLOCK;
+    large_log_buffers: "96M", "", "rw,logbsize=256k", ALL, BLOCK;
+    large_inodes: "96M", "-i size=2048", "rw", ALL, BLOCK;
+    large_directory_blocks: "96M", "-n size=16384", "rw", ALL, WHOLE;
+    many_groups: "256M", "-d agcount=16", "rw", ALL, BLOCK;
+    without_newer_features: "96M", "-m bigtime=0,inobtcount=0,finobt=0,reflink=0 -i sparse=0", "rw", ALL, BLOCK;
+    synchronous: "96M", "-m rmapbt=1", "rw,wsync", ALL, BLOCK;
+    copies: "96M", "-m rmapbt=1", "rw", COPIES, BLOCK;
+    exchanges: "96M", "-m rmapbt=1", "rw", FRAGMENTS, BLOCK;
+    owners: "96M", "-m reflink=0", "rw", FRAGMENTS, BLOCK;
+}
+
+macro_rules! newer_layouts {
+    ($($name:ident: $mkfs:literal, $block:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            require!([Need::Root, Need::Variable(xfsprogs::VARIABLE), Need::Tool("xfs_io")]);
+            let (name, size, mkfs, mount) = (stringify!($name), "96M", $mkfs, "rw");
+            let variant = Variant { name, size, mkfs, mount, newer: true };
+            compare_states(&variant, ALL, $block);
+        })+
+    };
+}
+
+newer_layouts! {
+    blocks_of_1024_with_parents: "-b size=1024 -n parent=1", WHOLE;
+    exchange_of_ranges: "-i exchange=1 -n parent=1", BLOCK;
+    tree_of_metadata: "-m metadir=1,uquota,gquota", BLOCK;
+}
+
+/// A recovery skips a block of metadata with a newer first sector, so that a torn block stays torn. The kernel then refuses the volume.
+/// ironmap opens it, and finds the damage.
+#[test]
+fn torn_blocks_are_found() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let name = "torn_blocks";
+    let variant = Variant { name, size: "96M", mkfs: "-m rmapbt=1", mount: "rw", newer: false };
+    let (mut tally, mut refused) = (Tally::default(), 0);
+    record_all(&variant, ALL, states(), |parts, load| {
+        let rng = &mut Rng::new(load.seed);
+        let mut crashes = Crashes::new(&load.base, load.log.clone());
+        let blocks = parts.metadata(&load.log);
+        for _ in 0..load.states {
+            let (cut, start) = blocks[rng.below(blocks.len() as u64) as usize];
+            let Entry::Write { at, data, .. } = &load.log.entries()[cut] else { unreachable!() };
+            // Its record of the log is durable.
+            let state = crashes.state(CrashState { seed: load.seed, cut, subset: 0 });
+            let first = IoSlice::new(&data[start..start + SECTOR as usize]);
+            state.write_all_at(&[first], DevOffset(at.0 + start as u64), false).expect("a sector");
+            let what = format!("seed {:#x}, entry {cut}, byte {start} torn", load.seed);
+            let image = image_of(&state);
+            if Mount::new(&copy(&image), "ro").is_ok() {
+                compare(&image, &what, load.seed, &mut tally).expect("it can be mounted");
+                continue;
+            }
+            refused += 1;
+            if let Ok(volume) = image.open() {
+                let report = volume.fs().check(&mut |_| {}).expect("a check");
+                assert!(!report.is_clean(), "{what}: the kernel refuses it, and nothing is found");
+            }
+        }
+    });
+    println!("{name}: {refused} refused, {tally:?}");
+    assert!(refused > 0, "no block was torn: {tally:?}");
+}

@@ -1,0 +1,358 @@
+//! Volumes that are shut down under load, and what the kernel and ironmap make of the state that is left.
+
+use std::hash::Hasher;
+use std::os::unix::fs::FileExt;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use ironmap::Volume;
+use ironmap::fs::Usage;
+use ironmap::fs::xfs::{Incompat, LogState};
+use rustix::fs::SeekFrom;
+
+use crate::changes::Changes;
+use crate::common::command::{failure, output, run};
+use crate::common::compare::{assert_contents, assert_same};
+use crate::common::image::{Image, words};
+use crate::common::kernel;
+use crate::common::loop_device::LoopDevice;
+use crate::common::mounted::unmount;
+use crate::common::process::until;
+use crate::common::reads::Depth;
+use crate::common::rng::Rng;
+use crate::common::skip::note_part;
+use crate::common::view::{Subject, View};
+use crate::common::xfsprogs;
+
+const DEPTH: Depth = Depth { random: 2, stretches: 100 };
+/// Inodes in use that no name leads to: of the bitmap and the summary of real-time extents.
+const HIDDEN: u64 = 2;
+/// Intents that change what files have; all others change only free space.
+const OF_FILES: [&str; 1] = [ATTRIBUTES];
+const ATTRIBUTES: &str = "attributes to change";
+
+/// Threads that write one file, in every second load.
+const SHARING: u64 = 5;
+
+/// A way to make and mount a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) mkfs: &'static str,
+    pub(crate) mount: &'static str,
+    /// Made by a newer mkfs.xfs than the system's.
+    pub(crate) newer: bool,
+}
+
+/// An image in memory.
+pub(crate) fn make(variant: &Variant) -> Image {
+    let image = Image::no_xfs();
+    run("truncate", &["-s".as_ref(), variant.size.as_ref(), image.path().as_os_str()]);
+    // So mkfs.xfs makes volumes smaller than its users want, with small logs.
+    let mkfs = if variant.newer { xfsprogs::newer("mkfs.xfs") } else { "mkfs.xfs".to_owned() };
+    let mut args = words("QA_CHECK_FS=1 TEST_DIR=1 TEST_DEV=1");
+    args.extend([&mkfs, "-q", "-f"]);
+    args.extend(words(variant.mkfs));
+    let path = image.path();
+    args.push(path.to_str().expect("a plain path"));
+    run("env", &args);
+    image
+}
+
+pub(crate) fn copy(image: &Image) -> Image {
+    let copy = Image::no_xfs();
+    run("cp", &["--sparse=always".into(), image.path(), copy.path()]);
+    copy
+}
+
+/// A mount by the kernel, gone on drop.
+pub(crate) struct Mount {
+    dir: PathBuf,
+    // Detached once it is unmounted.
+    _device: LoopDevice,
+}
+
+impl Mount {
+    pub(crate) fn new(image: &Image, options: &str) -> Result<Self, String> {
+        Self::of(LoopDevice::new(image.path()), image.beside("mnt"), options)
+    }
+
+    /// The mount of a device at a directory that is made for it.
+    pub(crate) fn of(device: LoopDevice, dir: PathBuf, options: &str) -> Result<Self, String> {
+        std::fs::create_dir_all(&dir).expect("a mount point");
+        let place = dir.to_str().expect("a plain path");
+        let args = ["-t", "xfs", "-o", options, device.node(), place];
+        let result = output("mount", &args);
+        if !result.status.success() {
+            return Err(failure("mount", &args, &result));
+        }
+        Ok(Self { dir, _device: device })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        unmount(&self.dir);
+    }
+}
+
+/// How a load ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    ShutDown,
+    Unmount,
+}
+
+/// The work of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Changes of all kinds.
+    All,
+    /// Writes to shared blocks, which get copies.
+    CopyOnWrite,
+    /// Files of many extents get other maps by `xfs_fsr`.
+    Defragment,
+}
+
+/// Mounts a volume, and lets it be changed until some steps are done: then it is shut down beneath the changes, or they stop and it is
+/// unmounted.
+pub(crate) fn load(image: &Image, variant: &Variant, seed: u64, work: (Work, u64), end: End) {
+    let mount = Mount::new(image, variant.mount).unwrap_or_else(|refusal| panic!("{refusal}"));
+    change(&mount, variant, seed, work, end);
+}
+
+/// Changes a mounted volume until some steps are done. The caller unmounts it.
+pub(crate) fn change(
+    mount: &Mount,
+    variant: &Variant,
+    seed: u64,
+    (work, most): (Work, u64),
+    end: End,
+) {
+    let rng = &mut Rng::new(seed);
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let steps = 20 + rng.below(most);
+    let sharing = [0, SHARING][rng.below(2) as usize];
+    // With the records that are still in memory, or without them.
+    let how = ["shutdown", "shutdown -f"][rng.below(2) as usize];
+    let xfs_io = variant.mkfs.contains("exchange=1").then(|| xfsprogs::newer("xfs_io"));
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let changes = Changes::new(mount.dir(), thread, rng.next(), &done);
+            let changes = changes.exchanging(xfs_io.as_deref());
+            match work {
+                Work::All => scope.spawn(|| changes.run(&stop)),
+                Work::Defragment => scope.spawn(|| changes.defragment(&stop)),
+                Work::CopyOnWrite => scope.spawn(|| changes.copy_on_write(&stop)),
+            };
+        }
+        for thread in 2..2 + sharing {
+            let changes = Changes::new(mount.dir(), thread, rng.next(), &done);
+            scope.spawn(|| changes.share(&stop));
+        }
+        let _stop_at_end = OnDrop(&stop);
+        until("the load does its steps", || done.load(Relaxed) >= steps);
+        if end == End::ShutDown {
+            run("xfs_io", &["-x", "-c", how, mount.dir().to_str().expect("a plain path")]);
+        }
+    });
+}
+
+/// Stops a load, also when the test fails.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Counts of states, for the report.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) states: u64,
+    pub(crate) dirty: u64,
+    pub(crate) transactions: u64,
+    pub(crate) wrapped: u64,
+    pub(crate) not_wrapped: u64,
+    /// States with unfinished intents of any kind, and of those that change files.
+    pub(crate) unfinished: u64,
+    pub(crate) of_files: u64,
+    /// Mappings of files that were finished.
+    pub(crate) finished: u64,
+    /// States that are compared though attributes that name parents are to be changed.
+    pub(crate) of_parents: u64,
+    pub(crate) with_orphans: u64,
+    /// Without orphans and intents, so that free blocks were compared.
+    pub(crate) with_usage: u64,
+}
+
+/// Lets both recover the same state, and compares; then the kernel has recovered the image. `None` where it refuses
+/// to, which is noted: it has been seen once in some hundred states of a small volume, and nothing can be compared then.
+pub(crate) fn compare(image: &Image, what: &str, seed: u64, tally: &mut Tally) -> Option<LogState> {
+    let ours = copy(image);
+    let compared = AssertUnwindSafe(|| compare_with(image, &ours, (what, seed), tally));
+    std::panic::catch_unwind(compared).unwrap_or_else(|panic| {
+        keep(&ours, seed);
+        std::panic::resume_unwind(panic)
+    })
+}
+
+/// The same with a copy of the image, which ironmap reads.
+fn compare_with(
+    image: &Image,
+    ours: &Image,
+    (what, seed): (&str, u64),
+    tally: &mut Tally,
+) -> Option<LogState> {
+    let before = hash_of(&ours.path());
+    let volume = ours.open().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let xfs = volume.xfs().expect("an XFS volume");
+    let (log, incompat) = (xfs.log().clone(), xfs.superblock().incompat);
+    let usage = volume.fs().usage();
+    let what = &format!("{what}, {log:?}");
+    assert_clean(&volume, what);
+    drop(volume);
+    let mount = match Mount::new(image, "ro") {
+        Ok(mount) => mount,
+        Err(refusal) if log.recovered => {
+            note_part("xfs_log", what, &refusal);
+            keep(ours, seed);
+            return None;
+        }
+        Err(refusal) => panic!("{what}: {refusal}"),
+    };
+    let (mut expected, statfs) = theirs(&mount, seed);
+    drop(mount);
+    let recovered = image.open().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let told = assert_clean(&recovered, &format!("{what}, recovered by the kernel"));
+    let newer = Incompat::PARENT | Incompat::EXCHANGE_RANGE | Incompat::METADIR;
+    let repair = if incompat.intersects(newer) {
+        xfsprogs::newer("xfs_repair")
+    } else {
+        "xfs_repair".into()
+    };
+    // A crash can leave a value of an attribute half written. The kernel's recovery keeps it, and xfs_repair would remove it.
+    if !told.iter().any(|note| note.contains("whose change did not end")) {
+        image.check_by(&repair);
+    }
+    tally.count(&log);
+    let mut subject = Subject::open(image);
+    let actual = subject.view();
+    let recovered = &format!("{what}, recovered by the kernel");
+    assert_same(&expected, &actual, recovered);
+    assert_contents(&expected, &mut subject, &actual, recovered);
+    drop(subject);
+    let mut subject = Subject::open(ours);
+    if changes_files(&log) && !only_parents(&log, incompat) {
+        // The kernel has finished them, and these files differ.
+        tally.of_files += 1;
+    } else {
+        if changes_files(&log) {
+            tally.of_parents += 1;
+            for record in expected.values_mut() {
+                (record.blocks, record.changed) = (None, None);
+            }
+        }
+        let actual = subject.view();
+        assert_same(&expected, &actual, what);
+        assert_contents(&expected, &mut subject, &actual, what);
+        compare_usage(&expected, (&usage, &statfs), &log, what, tally);
+    }
+    assert_eq!(before, hash_of(&ours.path()), "{what}: the image was written");
+    Some(log)
+}
+
+/// Copies a state that the kernel does not recover well to a directory, if one is named.
+fn keep(image: &Image, seed: u64) {
+    if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
+        let copy = Path::new(&dir).join(format!("{seed:#x}"));
+        run("cp", &["--sparse=always".into(), image.path(), copy]);
+    }
+}
+
+/// Whether the intents that change files are all of attributes that name the parents of files: no call shows those, but blocks and times of files
+/// change with them.
+fn only_parents(log: &LogState, incompat: Incompat) -> bool {
+    let of_files = log.unfinished.iter().filter(|(what, _)| OF_FILES.contains(what));
+    incompat.contains(Incompat::PARENT) && of_files.into_iter().all(|(what, _)| *what == ATTRIBUTES)
+}
+
+/// A crash alone damages nothing. Gives the notes of the check.
+fn assert_clean(volume: &Volume, what: &str) -> Vec<String> {
+    let report = volume.fs().check(&mut |_| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let findings: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(report.is_clean(), "{what}: {:#?}", &findings[..findings.len().min(20)]);
+    findings
+}
+
+/// Whether intents that are not finished change what files have.
+pub(crate) fn changes_files(log: &LogState) -> bool {
+    log.unfinished.iter().any(|(what, _)| OF_FILES.contains(what))
+}
+
+/// The kernel's view of a mount for reading only.
+pub(crate) fn theirs(mount: &Mount, seed: u64) -> (View, rustix::fs::StatVfs) {
+    let mut view = kernel::view_with_maps(mount.dir(), DEPTH, seed);
+    kernel::add_flags(mount.dir(), &mut view);
+    (view, rustix::fs::statvfs(mount.dir()).expect("the usage"))
+}
+
+/// Free blocks and inodes. Files without names, which an open file or a slow removal leaves, are gone after the kernel's recovery.
+fn compare_usage(
+    view: &View,
+    (ours, theirs): (&Usage, &rustix::fs::StatVfs),
+    log: &LogState,
+    what: &str,
+    tally: &mut Tally,
+) {
+    let mut named: Vec<_> = view.values().filter_map(|record| record.inode).collect();
+    named.sort_unstable();
+    named.dedup();
+    let named = named.len() as u64 + HIDDEN;
+    let used = (ours.inodes - ours.free.inodes, theirs.f_files - theirs.f_ffree);
+    assert_eq!(used.1, named, "{what}: inodes in use by the kernel's recovery");
+    assert!(used.0 >= named, "{what}: {} inodes in use, of which {named} have names", used.0);
+    let has_orphans = used.0 > named;
+    tally.with_orphans += u64::from(has_orphans);
+    // To finish intents or to remove files the kernel may need blocks for its trees.
+    if log.unfinished.is_empty() && log.finished == 0 && !has_orphans {
+        assert_eq!(ours.free.blocks, theirs.f_bfree, "{what}: free blocks");
+        tally.with_usage += 1;
+    }
+}
+
+impl Tally {
+    fn count(&mut self, log: &LogState) {
+        self.states += 1;
+        self.dirty += u64::from(log.recovered);
+        self.transactions += log.transactions;
+        let is_wrapped = log.head.0 != log.tail.0;
+        self.wrapped += u64::from(log.recovered && is_wrapped);
+        self.not_wrapped += u64::from(log.recovered && !is_wrapped);
+        self.finished += log.finished;
+        self.unfinished += u64::from(!log.unfinished.is_empty());
+    }
+}
+
+/// A hash of all data of a sparse file, and of their places.
+fn hash_of(path: &Path) -> u64 {
+    let file = std::fs::File::open(path).expect("the image");
+    let mut hasher = std::hash::DefaultHasher::new();
+    let (mut pos, mut bytes) = (0, vec![0; 1 << 20]);
+    while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(pos)) {
+        let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).expect("an end");
+        let len = bytes.len().min((hole - data) as usize);
+        file.read_exact_at(&mut bytes[..len], data).expect("read the image");
+        hasher.write_u64(data);
+        hasher.write(&bytes[..len]);
+        pos = data + len as u64;
+    }
+    hasher.finish()
+}

@@ -1,0 +1,17 @@
+//! The content that the kernel reads afterwards.
+
+use std::collections::BTreeMap;
+
+use crate::Known;
+use crate::common::image::Image;
+
+/// Mounts the volume for writing, as one goes back to Linux: nothing is to be recovered, and the bytes are those that were written.
+pub(crate) fn assert_read_by_kernel(image: &Image, files: &BTreeMap<String, Known>, what: &str) {
+    let mount = image.mount("noatime");
+    for (name, known) in files {
+        let read = std::fs::read(mount.dir().join(name)).unwrap();
+        assert!(read == known.content, "{what}: the kernel reads other bytes of {name}");
+    }
+    drop(mount);
+    image.check();
+}

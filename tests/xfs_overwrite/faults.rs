@@ -1,0 +1,154 @@
+//! Durability: errors that end a volume, closes and syncs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use crate::common::skip::Need;
+use crate::{for_writing, require};
+use ironmap::bio::Buffer;
+use ironmap::device::{
+    BlockFile, Device, Faults, Layer, Layered, OpenMode, Psync, Ram, Request, Sim, Verdict,
+};
+use ironmap::dio::DioFlags;
+use ironmap::fs::Follow;
+use ironmap::{ErrorKind, File, Queue, QueueOptions, Volume, VolumeOptions};
+
+/// A volume in memory with a file `whole`, beneath a device that fails when it is told to.
+fn world() -> Option<(Arc<Sim>, Volume, File, Queue)> {
+    let image = crate::filled(&["-d", "agcount=2"], 4096)?;
+    let content = std::fs::read(image.path()).unwrap();
+    Some(world_on(Arc::new(Ram::from_image(&content))))
+}
+
+fn world_on(device: Arc<dyn Device>) -> (Arc<Sim>, Volume, File, Queue) {
+    let sim = Arc::new(Sim::new(device, Faults::default()));
+    let volume = VolumeOptions::new().write(true).open_on(sim.clone()).unwrap();
+    let inode = volume.fs().resolve(b"whole", Follow::All).unwrap();
+    let file = volume.open_inode(inode, for_writing()).unwrap();
+    let queue = volume.queue(&QueueOptions::default()).unwrap();
+    (sim, volume, file, queue)
+}
+
+/// After a flush that failed nobody knows what the device has lost.
+#[test]
+fn a_flush_that_fails_ends_all_writes() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    let Some((sim, volume, file, mut queue)) = world() else { return };
+    let block = [5; 4096];
+    file.write_all_at(&mut queue, &block, 0).unwrap();
+    sim.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
+    assert!(matches!(file.sync(&mut queue).unwrap_err().kind(), ErrorKind::Io(_)));
+    sim.set_faults(Faults::default());
+    for pos in [0, 1] {
+        let refused = file.write_at(&mut queue, &block, pos).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    }
+    let refused = file.write_at_with(&mut queue, &block, 0, DioFlags::DSYNC).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(file.sync(&mut queue).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(volume.fs().sync().unwrap_err().kind(), ErrorKind::ReadOnly);
+    // The written data are still read.
+    let mut read = [0; 4096];
+    assert_eq!(file.read_at(&mut queue, &mut read, 0).unwrap(), 4096);
+    assert_eq!(read, block);
+}
+
+#[test]
+fn a_closed_volume_takes_no_write() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    let Some((_, volume, file, mut queue)) = world() else { return };
+    let block = Buffer::aligned(4096).unwrap();
+    file.submit_write(&mut queue, block, 0, DioFlags::empty(), 1).unwrap();
+    // It is not complete before its completion was taken.
+    assert_eq!(volume.close().unwrap_err().kind(), ErrorKind::Busy);
+    queue.wait(1).unwrap();
+    queue.pop().unwrap().result.unwrap();
+    file.write_all_at(&mut queue, &[1; 4096], 4096).unwrap();
+    volume.close().unwrap();
+    volume.close().unwrap();
+    let refused = file.write_at(&mut queue, &[1; 4096], 0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+}
+
+/// Written data may be lost: no close says otherwise, however often it is asked.
+#[test]
+fn after_a_failed_flush_no_close_succeeds() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    for by_close in [false, true] {
+        let Some((sim, volume, file, mut queue)) = world() else { return };
+        file.write_all_at(&mut queue, &[5; 4096], 0).unwrap();
+        sim.set_faults(Faults { fail_at: Some(0), ..Faults::default() });
+        if by_close {
+            assert!(matches!(volume.close().unwrap_err().kind(), ErrorKind::Io(_)));
+        } else {
+            assert!(matches!(file.sync(&mut queue).unwrap_err().kind(), ErrorKind::Io(_)));
+        }
+        for _ in 0..2 {
+            assert!(matches!(volume.close().unwrap_err().kind(), ErrorKind::Io(_)));
+        }
+    }
+}
+
+/// The kernel may have flushed the device for a write-through request that failed. It tells that once, and the next flush succeeds.
+#[test]
+fn after_a_failed_write_through_request_no_sync_succeeds() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    // The write is tried once more: where it succeeds then, earlier writes may be lost all the same.
+    for again in [false, true] {
+        let Some(image) = crate::filled(&["-d", "agcount=2"], 4096) else { return };
+        let mode = OpenMode { write: true, ..OpenMode::default() };
+        let below = Psync::new(Arc::new(BlockFile::open(&image.path(), &mode).unwrap()));
+        let (sim, volume, file, mut queue) = world_on(Arc::new(below));
+        let block = Buffer::aligned(4096).unwrap();
+        file.write_all_at(&mut queue, &block, 4096).unwrap();
+        let fail_after = (!again).then_some(0);
+        sim.set_faults(Faults { fail_at: Some(0), fail_after, ..Faults::default() });
+        let written = file.write_at_with(&mut queue, &block, 0, DioFlags::DSYNC);
+        assert_eq!(written.is_ok(), again);
+        sim.set_faults(Faults::default());
+        assert!(matches!(file.sync(&mut queue).unwrap_err().kind(), ErrorKind::Io(_)));
+        assert!(matches!(volume.close().unwrap_err().kind(), ErrorKind::Io(_)));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Flushes {
+    begun: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// Flushes take their time.
+#[derive(Debug)]
+struct Slow(Arc<Flushes>);
+
+impl Layer for Slow {
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        if matches!(request, Request::Flush) {
+            self.0.begun.store(true, SeqCst);
+            (0..100_000).for_each(|_| std::thread::yield_now());
+            self.0.ended.store(true, SeqCst);
+        }
+        Verdict::pass(request)
+    }
+}
+
+/// A close beside another one returns when the data are durable, not before.
+#[test]
+fn a_second_close_waits_for_the_first() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    let Some(image) = crate::filled(&["-d", "agcount=2"], 4096) else { return };
+    let content = std::fs::read(image.path()).unwrap();
+    let flushes = Arc::<Flushes>::default();
+    let slow = Layered::with_layer(Arc::new(Ram::from_image(&content)), Slow(flushes.clone()));
+    let (_, volume, file, mut queue) = world_on(Arc::new(slow));
+    file.write_all_at(&mut queue, &[5; 4096], 0).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| volume.close());
+        while !flushes.begun.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        volume.close().unwrap();
+        assert!(flushes.ended.load(SeqCst), "it returned before the data were durable");
+        first.join().unwrap().unwrap();
+    });
+}

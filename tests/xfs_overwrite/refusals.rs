@@ -1,0 +1,164 @@
+//! A write that would change metadata is refused by name, and nothing is written.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+use crate::common::command::run;
+use crate::common::skip::Need;
+use crate::{filled, for_writing, open, require};
+use ironmap::dio::DioFlags;
+use ironmap::fs::{Credentials, Fallocate, Follow, NewFile, SetAttributes, SetXattr};
+use ironmap::units::{FilePos, InodeNo};
+use ironmap::{Error, ErrorKind, File as Handle, FileOptions, QueueOptions, Volume};
+
+fn handle(volume: &Volume, name: &str, options: FileOptions) -> Handle {
+    let inode = volume.fs().resolve(name.as_bytes(), Follow::All).unwrap();
+    volume.open_inode(inode, options).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn assert_says(result: Result<impl std::fmt::Debug, Error>, kind: ErrorKind, says: &str) {
+    let error = result.expect_err(says);
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error}, not {says:?}");
+}
+
+#[test]
+fn what_would_need_the_log_is_refused_by_name() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("chattr"), Need::Tool("setcap")]);
+    let Some(image) = filled(&[], 4096) else { return };
+    {
+        let mount = image.mount("noatime");
+        let make = |name: &str| std::fs::write(mount.dir().join(name), [7; 8192]).unwrap();
+        ["immutable", "append", "set-id", "set-gid", "capable"].into_iter().for_each(make);
+        let mode = |name: &str, mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(mount.dir().join(name), mode).unwrap();
+        };
+        mode("set-id", 0o4755);
+        mode("set-gid", 0o2755);
+        run("setcap", &["cap_net_raw+ep".as_ref(), mount.dir().join("capable").as_os_str()]);
+        run("chattr", &["+i".as_ref(), mount.dir().join("immutable").as_os_str()]);
+        run("chattr", &["+a".as_ref(), mount.dir().join("append").as_os_str()]);
+    }
+    let before = std::fs::read(image.path()).unwrap();
+    let volume = open(&image).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    use ErrorKind::{NotPermitted, ReadOnly, Unsupported, WouldBlock};
+    for (name, pos, len, kind, says) in [
+        ("mixed", 4096, 4096, Unsupported, "never written"),
+        ("mixed", 4097, 5, Unsupported, "never written"),
+        ("mixed", 0, 12288, Unsupported, "never written"),
+        ("mixed", 80 * 4096, 4096, Unsupported, "a hole"),
+        ("mixed", 101 * 4096, 4096, Unsupported, "past the end"),
+        ("shared", 2 * 4096, 4096, Unsupported, "share"),
+        ("copy", 2 * 4096, 512, Unsupported, "share"),
+        ("copy", 0, 3 * 4096, Unsupported, "share"),
+        ("small", 7, 1, Unsupported, "past the end"),
+        ("small", 0, 512, Unsupported, "past the end"),
+        ("whole", u64::MAX - 3, 512, Unsupported, "past the end"),
+        ("immutable", 0, 4096, NotPermitted, "immutable"),
+        ("append", 0, 4096, NotPermitted, "append-only"),
+        ("set-id", 0, 4096, Unsupported, "set-id"),
+        ("set-gid", 0, 4096, Unsupported, "set-id"),
+        ("capable", 0, 4096, Unsupported, "capabilities"),
+    ] {
+        let file = handle(&volume, name, for_writing());
+        let bytes = vec![9; len];
+        assert_says(file.write_at(&mut queue, &bytes, pos), kind, says);
+    }
+    let file = handle(&volume, "whole", for_writing());
+    assert_says(file.append(&mut queue, &[1; 512], DioFlags::empty()), Unsupported, "past the end");
+    let fresh = handle(&volume, "pieces", for_writing());
+    // Its map is not read yet.
+    let refused = fresh.write_at_with(&mut queue, &[1; 4096], 0, DioFlags::NOWAIT);
+    assert_eq!(refused.unwrap_err().kind(), WouldBlock);
+    let (fs, root, who) = (volume.fs(), volume.fs().root(), Credentials::default());
+    let number = file.inode();
+    let data = "only data are overwritten";
+    assert_says(fs.create(root, b"new", NewFile::Regular, 0o644, &who), ReadOnly, data);
+    assert_says(fs.unlink(root, b"whole"), ReadOnly, data);
+    assert_says(fs.truncate(number, 5), ReadOnly, data);
+    assert_says(fs.setxattr(number, b"user.a", b"b", SetXattr::Any), ReadOnly, data);
+    assert_says(fs.set_attributes(number, &SetAttributes::new().permissions(0)), ReadOnly, data);
+    assert_says(fs.fallocate(number, Fallocate::Punch, FilePos(0), 4096), ReadOnly, data);
+    let inode = fs.inode(number).unwrap();
+    let cut = volume.open_inode(inode, for_writing().truncate(true)).err().unwrap();
+    assert_says(Err::<(), _>(cut), ReadOnly, data);
+    // The files of the file system itself have numbers, but no names.
+    for number in [129, 130] {
+        let file = volume.open_inode(InodeNo(number), for_writing()).unwrap();
+        assert_says(file.write_at(&mut queue, &[0; 1], 0), NotPermitted, "file system's own");
+    }
+    drop((file, fresh, queue));
+    volume.close().unwrap();
+    drop(volume);
+    assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
+}
+
+/// Set-id bits stay where the writer may keep them.
+#[test]
+fn set_id_bits_are_kept_for_who_may() {
+    require!([Need::Root, Need::Tool("mkfs.xfs")]);
+    let Some(image) = filled(&[], 4096) else { return };
+    {
+        let mount = image.mount("noatime");
+        let mode = std::fs::Permissions::from_mode(0o6755);
+        std::fs::set_permissions(mount.dir().join("whole"), mode).unwrap();
+    }
+    let volume = open(&image).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    let options = for_writing().keep_set_id(ironmap::fs::KeepSetId::Yes);
+    handle(&volume, "whole", options).write_all_at(&mut queue, &[3; 4096], 0).unwrap();
+    drop(queue);
+    volume.close().unwrap();
+    drop(volume);
+    let mount = image.mount("ro");
+    let file = mount.dir().join("whole");
+    assert_eq!(std::fs::read(&file).unwrap()[..4096], [3; 4096]);
+    assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o7777, 0o6755);
+}
+
+/// A log that needs recovery, a device of its own for it, and features that are only read.
+#[test]
+fn volumes_that_are_only_read_are_not_opened_for_writing() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
+    let Some(image) = filled(&[], 4096) else { return };
+    let clean = image.copy();
+    {
+        let mount = image.mount("noatime");
+        std::fs::write(mount.dir().join("new"), [1; 5000]).unwrap();
+        File::open(mount.dir().join("new")).unwrap().sync_all().unwrap();
+        run(
+            "xfs_io",
+            &["-x".as_ref(), "-c".as_ref(), "shutdown".as_ref(), mount.dir().as_os_str()],
+        );
+    }
+    let before = std::fs::read(image.path()).unwrap();
+    assert_says(open(&image).map(drop), ErrorKind::ReadOnly, "recovered first");
+    image.open().unwrap();
+    assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
+
+    // Bit 31 of `sb_features_ro_compat`, with a checksum that fits.
+    let mut sector = vec![0; 512];
+    let file = File::options().read(true).write(true).open(clean.path()).unwrap();
+    file.read_exact_at(&mut sector, 0).unwrap();
+    sector[0xd4] |= 0x80;
+    sector[224..228].fill(0);
+    let sum = crc32c::crc32c(&sector);
+    sector[224..228].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&sector, 0).unwrap();
+    drop(file);
+    assert_says(open(&clean).map(drop), ErrorKind::ReadOnly, "0x80000000");
+    clean.open().unwrap();
+
+    let outside = crate::common::image::scratch();
+    let log = outside.path().join("log");
+    run("truncate", &["-s".as_ref(), "128M".as_ref(), log.as_os_str()]);
+    let on_log = format!("logdev={},size=64m", log.display());
+    let image = ironmap_image(&["-l", &on_log]);
+    assert_says(open(&image).map(drop), ErrorKind::Unsupported, "log is on a device of its own");
+}
+
+fn ironmap_image(options: &[&str]) -> crate::common::image::Image {
+    crate::common::image::Image::mkfs_xfs(crate::SIZE, options).unwrap()
+}
