@@ -77,10 +77,14 @@ impl Operation<'_> {
         credits: u32,
         mut work: impl FnMut(&mut Handle<'_>) -> Result<R>,
     ) -> Result<R> {
+        let alloc = &self.writing.alloc;
         for _ in 0..SPACE_ATTEMPTS {
+            // It is asked before as well: a commit can end between the failure and the question, and then nothing is kept back any more.
+            let kept_back = alloc.commit_frees();
             match self.transact(credits, &mut work) {
                 Err(error)
-                    if error.kind() == ErrorKind::NoSpace && self.writing.alloc.commit_frees() =>
+                    if error.kind() == ErrorKind::NoSpace
+                        && (kept_back || alloc.commit_frees()) =>
                 {
                     self.commit_running()?;
                 }

@@ -14,6 +14,7 @@ use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
 use crate::fs::Clock;
 use crate::fs::ext4::for_tests::{Alone, Image};
+use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, ROOT};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
@@ -185,6 +186,28 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert!(fs.allocator().unwrap().commit_frees());
     fs.sync().unwrap();
     assert_eq!(again().unwrap(), (runs[0].0, 1));
+}
+
+/// Rule: who finds no space while a commit ends that gives space back tries again.
+#[test]
+fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
+    let image = Image::new("-t ext4", "20M");
+    let fs = image.open();
+    let runs = fill(&fs, Reserve::Allowed);
+    free(&fs, &runs[..1]);
+    let (start, count) = runs[0];
+    let mut attempts = 0;
+    let attempt = |handle: &mut Handle<'_>| {
+        attempts += 1;
+        let found = handle.allocate_blocks(start, 1);
+        if attempts == 1 {
+            // What the end of a commit does.
+            fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
+        }
+        found
+    };
+    let found = fs.operate(|op| op.transact_for_space(2, attempt));
+    assert_eq!((found.unwrap(), attempts), ((start, 1), 2));
 }
 
 #[test]
