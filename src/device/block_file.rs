@@ -12,7 +12,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
-use super::{DeviceProtection, Limits, whole_pages};
+use super::{DeviceProtection, Limits, qemu_locks, whole_pages};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
@@ -97,6 +97,7 @@ impl BlockFile {
             if !is_device {
                 owner::lock_image(path, &file, mode.write)?;
             }
+            qemu_locks::lock(file.as_fd(), path, mode.write)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
         }
         let io = |errno| Error::io(errno, path.display().to_string());

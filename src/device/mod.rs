@@ -21,6 +21,7 @@ pub mod path;
 mod protected;
 mod protection;
 mod psync;
+mod qemu_locks;
 mod queue;
 mod ram;
 mod record;

@@ -8,7 +8,6 @@ mod cachestat;
 mod clock;
 mod copy;
 mod entry;
-#[cfg(feature = "images")]
 pub(crate) mod file_locks;
 #[cfg(feature = "images")]
 pub(crate) mod image_storage;

@@ -2,13 +2,14 @@
 
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use ironmap::ErrorKind;
-use ironmap::device::Device as _;
+use ironmap::device::{BlockFile, Device as _, OpenMode};
 use ironmap::units::DevOffset;
 
 use crate::common::command::{find, output, run};
+use crate::common::loop_device::LoopDevice;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::make::{Dir, all, check, content, qcow2};
@@ -93,6 +94,35 @@ fn is_marked(path: &Path) -> bool {
     std::fs::read(path).unwrap()[79] & 1 != 0
 }
 
+/// An image that QEMU has open for writing.
+struct Theirs(Child);
+
+impl Theirs {
+    fn open(format: &str, image: &str) -> Self {
+        let mut child = Command::new(find("qemu-io").unwrap())
+            .args(["-f", format, image])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Its answer comes once the image is open.
+        child.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
+        let mut answer = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        while !answer.contains("read 4096") {
+            assert!(lines.read_line(&mut answer).unwrap() > 0, "{answer}");
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// QEMU refuses an image that ironmap has open, and ironmap one that QEMU has.
 #[test]
 fn an_image_has_one_writer() {
@@ -113,26 +143,45 @@ fn an_image_has_one_writer() {
     let ours = qcow2(&path, false).unwrap();
     assert!(!writes().status.success() && reads().status.success());
     drop(ours);
-    let mut theirs = Command::new(find("qemu-io").unwrap())
-        .args(["-f", "qcow2", text])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Its answer comes once the image is open.
-    theirs.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
-    let mut answer = String::new();
-    let mut lines = BufReader::new(theirs.stdout.take().unwrap());
-    while !answer.contains("read 4096") {
-        assert!(lines.read_line(&mut answer).unwrap() > 0, "{answer}");
-    }
+    let theirs = Theirs::open("qcow2", text);
     for write in [false, true] {
         let error = qcow2(&path, write).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     }
-    theirs.kill().unwrap();
-    theirs.wait().unwrap();
+    drop(theirs);
     qcow2(&path, true).unwrap();
+}
+
+/// The same of raw images and of block devices, which QEMU opens without `O_EXCL`.
+#[test]
+fn a_raw_image_has_one_writer() {
+    require!([Need::Tool("qemu-io"), Need::Root]);
+    let dir = Dir::new();
+    let path = dir.raw("image", &content(9, SIZE));
+    let other = dir.raw("other", &content(9, SIZE));
+    let device = LoopDevice::new(&other);
+    for path in [path.as_path(), Path::new(device.node())] {
+        let text = path.to_str().unwrap();
+        let open = |write| BlockFile::open(path, &OpenMode { write, ..OpenMode::default() });
+        let writes = || output("qemu-io", &["-f", "raw", "-c", "write 0 4k", text]);
+        let reads = || output("qemu-io", &["-r", "-f", "raw", "-c", "read 0 4k", text]);
+        assert!(writes().status.success());
+        let ours = open(true).unwrap();
+        let refused = writes();
+        let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && errors.contains("lock"), "{text}: {errors}");
+        drop(ours);
+        let ours = open(false).unwrap();
+        assert!(!writes().status.success() && reads().status.success(), "{text}");
+        drop(ours);
+        let theirs = Theirs::open("raw", text);
+        for write in [false, true] {
+            let error = open(write).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        }
+        drop(theirs);
+        open(true).unwrap();
+    }
 }
 
 /// An overlay's backing file is locked against writers too.

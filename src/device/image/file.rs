@@ -1,9 +1,4 @@
-//! The file of an image: a regular file, open through the page cache, and locked as QEMU locks it.
-//!
-//! QEMU announces in shared locks of single bytes how an open image is used, and which uses by others it excludes. These locks are taken and checked
-//! beside the lock and the lease that ironmap asks for on each raw image.
-//!
-//! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
+//! The file of an image: a regular file, open through the page cache.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -12,18 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno as OsErrno;
 
-use crate::device::owner::busy;
 use crate::device::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
-use crate::sys::file_locks;
 
-/// The byte of QEMU's first lock of a use, and of the first lock that excludes one.
-const USES: u32 = 100;
-const EXCLUDES: u32 = 200;
-/// Uses: to read consistent data, to write, to resize.
-const READ: u32 = 0;
-const WRITE: u32 = 1;
-const RESIZE: u32 = 3;
 /// `IOV_MAX`.
 const MAX_SEGMENTS: usize = 1024;
 
@@ -55,9 +41,6 @@ impl ImageFile {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
         let file = BlockFile::open(path, &mode)?;
-        if locked {
-            lock(file.fd(), path, write)?;
-        }
         let len = AtomicU64::new(file.size());
         Ok(Self { file, len })
     }
@@ -138,29 +121,4 @@ impl ImageFile {
     fn fd(&self) -> BorrowedFd<'_> {
         self.file.fd()
     }
-}
-
-/// Takes QEMU's locks for our use, then checks that no other program's use excludes it.
-fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
-    let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
-    let excluded = [WRITE, RESIZE];
-    let ours = uses.iter().map(|byte| USES + byte).chain(excluded.map(|byte| EXCLUDES + byte));
-    for byte in ours {
-        match file_locks::share(file, byte) {
-            Ok(()) => {}
-            // A file system without locks: QEMU has none there either.
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => return Ok(()),
-            Err(Errno::EAGAIN) => return Err(busy(path, "locked by another program")),
-            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
-        }
-    }
-    let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
-    let writers = excluded.map(|byte| (USES + byte, "written by QEMU"));
-    for (byte, what) in writers.into_iter().chain(against) {
-        let held = file_locks::is_held(file, byte);
-        if held.map_err(|errno| Error::io(errno, format!("{}: lock", path.display())))? {
-            return Err(busy(path, &format!("{what}, or by another program with its locks")));
-        }
-    }
-    Ok(())
 }

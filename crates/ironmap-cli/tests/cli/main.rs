@@ -28,6 +28,7 @@ mod making;
 mod measuring;
 mod oci;
 mod pages;
+mod power_cuts;
 mod reading;
 mod refusing;
 mod rescuing;

@@ -188,7 +188,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// Rule: who finds no space while a commit ends that gives space back tries again.
+/// Rule: an allocation that finds no space tries again if a commit has given space back meanwhile.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -201,7 +201,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // What the end of a commit does.
+            // As at the end of a commit.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

@@ -1,0 +1,46 @@
+//! QEMU's locks of image files and devices.
+//!
+//! QEMU announces in shared locks of single bytes how it uses an open file, and which uses by others it excludes. These locks are taken and
+//! checked beside `flock` and `O_EXCL`, which QEMU does not know.
+//!
+//! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use super::owner::busy;
+use crate::error::{Errno, Error, Result};
+use crate::sys::file_locks;
+
+/// The byte of QEMU's first lock of a use, and of the first lock that excludes one.
+const USES: u32 = 100;
+const EXCLUDES: u32 = 200;
+/// Uses: to read consistent data, to write, to resize.
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const RESIZE: u32 = 3;
+
+/// Takes QEMU's locks for our use, then checks that no other program's use excludes it.
+pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
+    let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
+    let excluded = [WRITE, RESIZE];
+    let ours = uses.iter().map(|byte| USES + byte).chain(excluded.map(|byte| EXCLUDES + byte));
+    for byte in ours {
+        match file_locks::share(file, byte) {
+            Ok(()) => {}
+            // A file system without locks: QEMU has none there either.
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK) => return Ok(()),
+            Err(Errno::EAGAIN) => return Err(busy(path, "locked by another program")),
+            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+        }
+    }
+    let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
+    let writers = excluded.map(|byte| (USES + byte, "written by QEMU"));
+    for (byte, what) in writers.into_iter().chain(against) {
+        let held = file_locks::is_held(file, byte);
+        if held.map_err(|errno| Error::io(errno, format!("{}: lock", path.display())))? {
+            return Err(busy(path, &format!("{what}, or by another program with its locks")));
+        }
+    }
+    Ok(())
+}
