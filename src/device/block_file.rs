@@ -419,6 +419,7 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
     let number = |name: &str| text(name).trim().parse::<u32>().ok();
     let logical_block = number("logical_block_size").unwrap_or(512);
     Limits {
+        read_only: is_read_only(file.as_fd()) == Ok(true),
         logical_block,
         physical_block: number("physical_block_size").unwrap_or(logical_block),
         // sysfs gives the mask of the address bits that must be zero.
@@ -454,6 +455,7 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
     }
     Limits {
+        read_only: false,
         logical_block,
         physical_block: PAGE,
         dma_align,

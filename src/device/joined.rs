@@ -32,6 +32,7 @@ impl Joined {
         let (one, other) = (*first.limits(), *second.limits());
         let logical_block = one.logical_block.max(other.logical_block);
         let limits = Limits {
+            read_only: one.read_only || other.read_only,
             logical_block,
             physical_block: one.physical_block.max(other.physical_block),
             dma_align: one.dma_align.max(other.dma_align),

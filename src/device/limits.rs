@@ -3,6 +3,8 @@
 /// Limits and promises of a device. All sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// The device refuses all writes, however it is opened.
+    pub read_only: bool,
     /// Offsets and lengths of direct requests are multiples of this.
     pub logical_block: u32,
     /// The unit that the device writes without a read-modify-write of its own.

@@ -22,6 +22,7 @@ impl Null {
     #[must_use]
     pub fn new(size: u64) -> Self {
         let limits = Limits {
+            read_only: false,
             logical_block: 512,
             physical_block: 4096,
             dma_align: 512,

@@ -34,6 +34,7 @@ struct Content {
 impl Ram {
     /// The limits of an NVMe device with a volatile cache.
     pub const LIMITS: Limits = Limits {
+        read_only: false,
         logical_block: 512,
         physical_block: 512,
         dma_align: 4,

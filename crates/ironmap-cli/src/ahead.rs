@@ -1,18 +1,27 @@
 //! Reads of a range of a file, one after the other for the caller, and ahead of the caller on a device that answers late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use ironmap::bio::{Buffer, Completion, Memory};
 use ironmap::dio::DioFlags;
+use ironmap::fs::{DirEntry, FileType};
+use ironmap::units::InodeNo;
 use ironmap::{Engine, Error, File, Queue};
 
 use crate::failure::Failure;
+use crate::source::Source;
 
 /// Bytes of one read: large enough that the cost of a request does not show.
 pub(crate) const CHUNK: usize = 1 << 20;
 /// Reads in flight on a server: with 20 ms each they are 400 MiB/s. Elsewhere more memory than the processor's cache has only costs time.
 const OF_SERVERS: u64 = 8;
+
+/// The largest file that is read together with others of its directory, and how many they are: 4 MiB of memory.
+const SMALL: u64 = 128 << 10;
+const TOGETHER: usize = 32;
+/// Files that are kept while the caller reads those of directories within: 32 MiB.
+const MOST_LOADED: usize = 256;
 
 /// The reads of one queue, which has no other requests.
 pub(crate) struct Ahead {
@@ -22,13 +31,85 @@ pub(crate) struct Ahead {
     /// The token of the next read. No token is used twice, so that a completion that an error has left is not taken for another.
     token: u64,
     done: BTreeMap<u64, Completion>,
+    /// Files that the caller is going to read, the next one last.
+    expected: Vec<InodeNo>,
+    /// The content of small files, and `None` for files that are read alone.
+    loaded: HashMap<InodeNo, Option<Buffer>>,
+    /// The file that is read now.
+    last: Option<InodeNo>,
 }
 
 impl Ahead {
     /// Of volumes with this engine.
     pub(crate) fn new(engine: Engine) -> Self {
         let depth = if engine == Engine::Nbd { OF_SERVERS } else { 1 };
-        Self { depth, free: Vec::new(), token: 0, done: BTreeMap::new() }
+        Self {
+            depth,
+            free: Vec::new(),
+            token: 0,
+            done: BTreeMap::new(),
+            expected: Vec::new(),
+            loaded: HashMap::new(),
+            last: None,
+        }
+    }
+
+    /// Whether files are read together.
+    pub(crate) fn reads_together(&self) -> bool {
+        self.depth > 1
+    }
+
+    /// The caller enters a directory and reads the files of these entries in this order.
+    pub(crate) fn expect(&mut self, entries: &[DirEntry]) {
+        if self.reads_together() {
+            let files = entries.iter().rev().filter(|entry| {
+                entry.file_type.is_none_or(|file_type| file_type == FileType::Regular)
+            });
+            self.expected.extend(files.map(|entry| entry.inode));
+        }
+    }
+
+    /// Reads a small file, which the caller reads next, together with small files that follow it. No error is reported: the caller's read has
+    /// it again.
+    pub(crate) fn load(&mut self, queue: &mut Queue, source: &Source, number: InodeNo) {
+        if let Some(last) = self.last.replace(number) {
+            self.loaded.remove(&last);
+        }
+        if !self.reads_together() || self.loaded.contains_key(&number) {
+            return;
+        }
+        // Files above it were not read: second names of a file, for example.
+        let Some(at) = self.expected.iter().rposition(|expected| *expected == number) else {
+            return;
+        };
+        self.expected.truncate(at + 1);
+        let batch = self.expected.split_off((at + 1).saturating_sub(TOGETHER));
+        if self.loaded.len() > MOST_LOADED {
+            self.loaded.clear();
+        }
+        let first = self.token;
+        let mut files = Vec::new();
+        for number in batch.into_iter().rev() {
+            self.loaded.insert(number, None);
+            let Ok(inode) = source.inode(number, b"") else { continue };
+            let size = inode.size();
+            if inode.file_type() == FileType::Regular
+                && (1..=SMALL).contains(&size)
+                && let Ok(file) = source.file(inode, b"")
+                && self.submit(queue, &file, 0, size as usize).is_ok()
+            {
+                files.push((file.inode(), size as usize));
+            }
+        }
+        while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
+        for (token, (number, size)) in (first..).zip(files) {
+            let completion = self.done.remove(&token);
+            if let Some(Ok((read, buffer))) = completion.map(Completion::into_buffer)
+                && read == size
+            {
+                self.loaded.insert(number, Some(buffer));
+            }
+        }
     }
 
     /// Gives the bytes of a range to `take`, in their order; fewer if the file ends before. Gives back where they end.
@@ -38,8 +119,13 @@ impl Ahead {
         file: &File,
         range: Range<u64>,
         failed: impl Fn(&Error) -> Failure,
-        take: impl FnMut(&[u8]) -> Result<(), Failure>,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
+        if let Some(Some(bytes)) = self.loaded.get(&file.inode()) {
+            let end = range.end.min(bytes.len() as u64);
+            let start = range.start.min(end);
+            return take(&bytes[start as usize..end as usize]).map(|()| end);
+        }
         let result = self.read_in_order(queue, file, range, failed, take);
         // Reads past the end, or after an error.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}

@@ -54,6 +54,7 @@ struct Disk {
 }
 
 const LIMITS: Limits = Limits {
+    read_only: false,
     logical_block: SECTOR as u32,
     physical_block: 4096,
     dma_align: 4,
@@ -101,7 +102,8 @@ impl Image {
         };
         let size = driver.size() / SECTOR * SECTOR;
         let disk = Disk { driver, base: 0, size };
-        Ok(Self { address: address.clone(), disk, limits: LIMITS, is_writable: write, notices })
+        let limits = Limits { read_only: address.format != ImageFormat::Qcow2, ..LIMITS };
+        Ok(Self { address: address.clone(), disk, limits, is_writable: write, notices })
     }
 
     /// The part of it from a byte on, of so many bytes.

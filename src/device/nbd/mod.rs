@@ -82,6 +82,7 @@ impl Export {
 
     fn limits(&self) -> Limits {
         Limits {
+            read_only: self.has(ExportFlags::READ_ONLY),
             logical_block: self.unit(),
             physical_block: self.blocks.preferred.clamp(self.unit(), 1 << 16),
             dma_align: 4,

@@ -126,6 +126,12 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
             FileType::Directory => {
+                // An error is reported when the walk enters it.
+                if self.ahead.reads_together()
+                    && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
+                {
+                    self.ahead.expect(&entries);
+                }
                 path.push(b'/');
                 EntryType::Directory
             }
@@ -216,8 +222,9 @@ impl Writer {
 
     fn content(&mut self, found: &Found, size: u64) -> Result<(), Failure> {
         let (source, path) = (&found.name.source, found.name.path());
-        let file = source.file(source.inode(found.number(), path)?, path)?;
         let Self { queue, ahead, out, length, place, .. } = self;
+        ahead.load(queue, source, found.number());
+        let file = source.file(source.inode(found.number(), path)?, path)?;
         let unread = |error: &ironmap::Error| source.read_failed(path, error);
         let end = ahead.read(queue, &file, 0..size, unread, |bytes| {
             *length += bytes.len() as u64;

@@ -25,13 +25,79 @@ fn large_files_of_servers_are_read_ahead() {
         succeed(&mut nbdkit);
         assert!(fs::read(bench.path("copied")).unwrap() == large, "{command}");
         fs::remove_file(bench.path("copied")).unwrap();
-        let log = fs::read_to_string(bench.path("requests")).unwrap();
-        fs::remove_file(bench.path("requests")).unwrap();
-        let (mut now, mut most) = (0, 0);
-        for line in log.lines() {
-            now += i32::from(line.contains(" Read id=")) - i32::from(line.contains("...Read id="));
-            most = most.max(now);
-        }
-        assert!(most >= 3, "{command}: {most} reads in flight\n{log}");
+        let most = most_in_flight(&bench);
+        assert!(most >= 3, "{command}: {most} reads in flight");
     }
+}
+
+/// The largest number of reads that the server had at a time, after its log.
+fn most_in_flight(bench: &Bench) -> i32 {
+    let log = fs::read_to_string(bench.path("requests")).unwrap();
+    fs::remove_file(bench.path("requests")).unwrap();
+    let (mut now, mut most) = (0, 0);
+    for line in log.lines() {
+        now += i32::from(line.contains(" Read id=")) - i32::from(line.contains("...Read id="));
+        most = most.max(now);
+    }
+    most
+}
+
+/// The small files of a tree are read several at a time. Files with two names, sparse, large and empty files, directories between them and links
+/// come out as they are.
+#[test]
+fn small_files_of_servers_are_read_together() {
+    require!([Need::Tool("nbdkit")]);
+    let bench = Bench::with(&["-t", "ext4", "-b", "4096", "-O", "inline_data"]);
+    let tree = bench.path("tree");
+    for dir in ["", "a", "a/middle", "k", "k/of/depth"] {
+        let dir = tree.join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        for number in 0..70_usize {
+            let size = [0, 1, 60, 511, 4096, 5000, 20_000, 128 << 10, 129 << 10][number % 9];
+            fs::write(dir.join(format!("f{number}")), pattern(size, number as u64)).unwrap();
+        }
+        for number in 0..40 {
+            fs::hard_link(dir.join(format!("f{number}")), dir.join(format!("g{number}"))).unwrap();
+        }
+        std::os::unix::fs::symlink("f1", dir.join("l")).unwrap();
+        let sparse = fs::File::create(dir.join("sparse")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", 70_000).unwrap();
+    }
+    bench.succeed(["cp", "-a", "tree", "image:/tree"]);
+    for command in [
+        "\"$IRONMAP\" cp -a \"$uri:/tree\" copied",
+        "mkdir copied && \"$IRONMAP\" tar \"$uri:/tree\" | tar -x -C copied",
+    ] {
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", "--filter=log", "--filter=delay", "file", "image"]);
+        nbdkit.args(["rdelay=2ms", "logfile=requests", "--run"]);
+        nbdkit.arg(command).current_dir(bench.path(""));
+        nbdkit.env("IRONMAP", bench.command().get_program());
+        succeed(&mut nbdkit);
+        succeed(tool("diff").args(["-r", "--no-dereference"]).arg(&tree).arg(bench.path("copied")));
+        fs::remove_dir_all(bench.path("copied")).unwrap();
+        let most = most_in_flight(&bench);
+        assert!(most >= 8, "{command}: {most} reads in flight");
+    }
+}
+
+/// `info` says whether the device takes writes, and not only whether the volume does.
+#[test]
+fn an_export_that_is_read_only_is_shown_so() {
+    require!([Need::Tool("nbdkit"), Need::Tool("qemu-img")]);
+    let bench = Bench::new();
+    for (option, writable) in [("-r", false), ("-v", true)] {
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", option, "file", "image", "--run"]);
+        nbdkit.arg("\"$IRONMAP\" info --json \"$uri\"").current_dir(bench.path(""));
+        nbdkit.env("IRONMAP", bench.command().get_program());
+        let info: serde_json::Value = serde_json::from_slice(&succeed(&mut nbdkit).stdout).unwrap();
+        assert_eq!(info["writable"], writable, "{info}");
+    }
+    succeed(
+        tool("qemu-img")
+            .args(["convert", "-O", "vmdk", "image", "disk"])
+            .current_dir(bench.path("")),
+    );
+    assert_eq!(bench.json(&["info", "--json", "vmdk:disk"])["writable"], false);
 }

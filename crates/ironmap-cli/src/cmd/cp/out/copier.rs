@@ -130,6 +130,7 @@ impl<'a> Copier<'a> {
             return Err(Failure::corrupt(self.source.name(path), &what));
         }
         let (entries, _) = self.source.entries_found(dir, path, self.report);
+        self.ahead.expect(&entries);
         for entry in &entries {
             if matches!(&*entry.name, b"." | b"..") {
                 continue;
@@ -186,6 +187,7 @@ impl<'a> Copier<'a> {
     fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
         let xattrs = self.xattrs(&inode, path);
         let stat = inode.stat().clone();
+        self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
         place.check(HostType::RegularFile, &self.spared)?;
         // Half a file looks like a whole one, and what it would replace may be a whole one.
