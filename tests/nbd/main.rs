@@ -11,6 +11,7 @@ mod fake;
 mod hostile;
 mod lost;
 mod mmp;
+mod oracles;
 mod proxy;
 mod server;
 mod silence;
