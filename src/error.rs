@@ -287,12 +287,18 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, what)
     }
 
-    /// Adds the operation that failed; the outermost is shown first. A path takes the place of the name that it ends with.
+    /// Adds the operation that failed; the outermost is shown first. A path takes the place of the name that it ends with, and no name stands
+    /// twice.
     #[must_use]
     pub fn context(mut self, operation: impl fmt::Display) -> Self {
         let operation = operation.to_string();
+        let Repr { context, what, .. } = &mut *self.0;
+        let outermost = context.last().map_or(&**what, String::as_str);
+        let rest = outermost.strip_prefix(&operation);
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(": ")) {
+            return self;
+        }
         let last = operation.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
-        let context = &mut self.0.context;
         context.pop_if(|inner| last == Some(inner.as_str()));
         context.push(operation);
         self

@@ -1,4 +1,4 @@
-//! What libnbd's programs and qemu-img see on an export that ironmap has written.
+//! Exports that ironmap has written, seen by libnbd's programs and by qemu-img.
 
 use std::path::Path;
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::skip::Need;
 use crate::require;
-use crate::support::{Bench, pattern, succeed, tool};
+use crate::support::{Bench, pattern, succeed, text, tool};
 
 /// A server that answers late is asked for the next bytes meanwhile, and the bytes come in their order.
 #[test]
@@ -100,4 +100,22 @@ fn an_export_that_is_read_only_is_shown_so() {
             .current_dir(bench.path("")),
     );
     assert_eq!(bench.json(&["info", "--json", "vmdk:disk"])["writable"], false);
+}
+
+/// An error names its export once.
+#[test]
+fn an_error_names_its_export_once() {
+    require!([Need::Tool("nbdkit")]);
+    let bench = Bench::new();
+    for place in [":/", "@p1:/"] {
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", "--filter=error", "memory", "64M", "error-pread-rate=100%"]);
+        nbdkit.arg("--run").arg(format!("! \"$IRONMAP\" ls \"$uri{place}\" 2>&1 >/dev/null"));
+        nbdkit.env("IRONMAP", bench.command().get_program());
+        let output = nbdkit.output().unwrap();
+        let message = text(&output.stdout);
+        assert!(output.status.success(), "{message}");
+        assert_eq!(message.matches("nbd+unix:").count(), 1, "{message}");
+        assert!(message.contains("read of"), "{message}");
+    }
 }
