@@ -28,19 +28,29 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
     for byte in ours {
         match file_locks::share(file, byte) {
             Ok(()) => {}
-            // A file system without locks: QEMU has none there either.
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK) => return Ok(()),
-            Err(Errno::EAGAIN) => return Err(busy(path, "locked by another program")),
+            Err(errno) if is_missing(errno) => return Ok(()),
+            Err(Errno::EAGAIN | Errno::EACCES) => {
+                return Err(busy(path, "locked by another program"));
+            }
             Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
         }
     }
     let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
     let writers = excluded.map(|byte| (USES + byte, "written by QEMU"));
     for (byte, what) in writers.into_iter().chain(against) {
-        let held = file_locks::is_held(file, byte);
-        if held.map_err(|errno| Error::io(errno, format!("{}: lock", path.display())))? {
-            return Err(busy(path, &format!("{what}, or by another program with its locks")));
+        match file_locks::is_held(file, byte) {
+            Ok(false) => {}
+            Ok(true) => {
+                return Err(busy(path, &format!("{what}, or by another program with its locks")));
+            }
+            Err(errno) if is_missing(errno) => return Ok(()),
+            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
         }
     }
     Ok(())
+}
+
+/// Of a file system without locks: QEMU has none there either.
+fn is_missing(errno: Errno) -> bool {
+    matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

@@ -13,6 +13,9 @@ use crate::show::one_line;
 use crate::source::Source;
 use crate::target;
 
+/// The reason why a volume cannot be written that could be.
+const REFUSED: &str = "the device takes no writes";
+
 /// Shows a volume's features, geometry and state, and its device's capabilities
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -76,7 +76,11 @@ fn gather(args: &Args, source: &Source, fs: &Xfs) -> Info {
         uuid: uuid_text(&sb.uuid),
         features: sb.features(),
         writable: false,
-        read_only: READ_ONLY,
+        read_only: if source.volume.device().limits().read_only {
+            super::REFUSED
+        } else {
+            READ_ONLY
+        },
         clean: !log.recovered,
         block_size: sb.block_size(),
         blocks: sb.blocks(),
