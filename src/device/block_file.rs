@@ -98,6 +98,7 @@ impl BlockFile {
                 owner::lock_image(path, &file, mode.write)?;
             }
             qemu_locks::lock(file.as_fd(), path, mode.write)?;
+            qemu_locks::refuse_writers_elsewhere(path, &stat)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
         }
         let io = |errno| Error::io(errno, path.display().to_string());

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -282,6 +282,26 @@ impl Claim {
         let fits = |own: u64| end <= own && (limit != 0 || own - end <= 1);
         own.iter().any(|(_, own)| own.is_none_or(fits))
     }
+}
+
+/// Other nodes of bytes of a block device: its disk, its partitions, and the file of a loop device.
+pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
+    let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
+    let mut nodes = Vec::new();
+    for (device, _) in devices {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let link = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+        let Ok(dir) = link.canonicalize() else { continue };
+        let Some(name) = dir.file_name() else { continue };
+        if device != stat.st_rdev {
+            nodes.push(Path::new("/dev").join(name));
+        }
+        if let Ok(file) = std::fs::read(dir.join("loop/backing_file")) {
+            let file = file.strip_suffix(b"\n").unwrap_or(&file);
+            nodes.push(OsStr::from_bytes(file).into());
+        }
+    }
+    nodes
 }
 
 /// The length of a block device in units of 512 bytes, by its directory in sysfs.

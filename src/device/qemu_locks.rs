@@ -5,10 +5,12 @@
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use super::owner::busy;
+use rustix::fs::{Mode, OFlags, Stat};
+
+use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
@@ -45,6 +47,20 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
             }
             Err(errno) if is_missing(errno) => return Ok(()),
             Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a block device that QEMU writes by another node of its bytes. A node that cannot be opened says nothing.
+pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
+    for node in owner::other_nodes(stat) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(&node, flags, Mode::empty()) else { continue };
+        let is_written = |byte| file_locks::is_held(file.as_fd(), USES + byte) == Ok(true);
+        if [WRITE, RESIZE].into_iter().any(is_written) {
+            let what = format!("written by QEMU as {}", node.display());
+            return Err(busy(path, &what));
         }
     }
     Ok(())

@@ -184,6 +184,40 @@ fn a_raw_image_has_one_writer() {
     }
 }
 
+/// QEMU's locks belong to a node, so a disk, its partitions and the file of a loop device are asked as well.
+#[test]
+fn a_writer_by_another_node_is_seen() {
+    require!([Need::Tool("qemu-io"), Need::Tool("addpart"), Need::Root]);
+    let dir = Dir::new();
+    let image = dir.raw("image", &content(9, SIZE));
+    let disk = LoopDevice::with(&["--partscan"], &image);
+    let (first, second) = (disk.partition(1, 1, 1), disk.partition(2, 2, 1));
+    let open = |path: &str, write| {
+        let mode = OpenMode { write, ..OpenMode::default() };
+        BlockFile::open(Path::new(path), &mode).map(drop)
+    };
+    for (theirs, ours) in [
+        (disk.node(), [&*first, &*second]),
+        (&*first, [disk.node(), disk.node()]),
+        (image.to_str().unwrap(), [disk.node(), &*second]),
+    ] {
+        let theirs = Theirs::open("raw", theirs);
+        for ours in ours {
+            for write in [false, true] {
+                let error = open(ours, write).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                assert!(error.to_string().contains("written by QEMU as"), "{error}");
+            }
+        }
+        drop(theirs);
+        ours.iter().for_each(|ours| open(ours, true).unwrap());
+    }
+    // Bytes of its own.
+    let theirs = Theirs::open("raw", &first);
+    open(&second, true).unwrap();
+    drop(theirs);
+}
+
 /// An overlay's backing file is locked against writers too.
 #[test]
 fn a_backing_file_is_not_written_meanwhile() {

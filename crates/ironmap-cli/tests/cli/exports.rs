@@ -70,7 +70,7 @@ fn small_files_of_servers_are_read_together() {
     ] {
         let mut nbdkit = tool("nbdkit");
         nbdkit.args(["-U", "-", "--filter=log", "--filter=delay", "file", "image"]);
-        nbdkit.args(["rdelay=2ms", "logfile=requests", "--run"]);
+        nbdkit.args(["rdelay=20ms", "logfile=requests", "--run"]);
         nbdkit.arg(command).current_dir(bench.path(""));
         nbdkit.env("IRONMAP", bench.command().get_program());
         succeed(&mut nbdkit);
