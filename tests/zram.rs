@@ -103,7 +103,7 @@ fn what_lies_over_it_takes_whole_pages_too() {
     let image = dir.path().join("image");
     std::fs::write(&image, vec![7; 8 << 20]).unwrap();
     takes_pages(&image);
-    let over = LoopDevice::with(&["--direct-io=on"], &image);
+    let over = LoopDevice::with(&["--direct-io=on", "--partscan"], &image);
     takes_pages(over.node().as_ref());
     let number = over.partition(1, 1, 1);
     takes_pages(number.as_ref());

@@ -200,9 +200,9 @@ enum Served {
 
 /// Looks at a disk by its directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // A name is bytes, and an error other than of one that is not there is no sign of nothing.
-    let path = match std::fs::read(dir.join("loop/backing_file")) {
-        Ok(path) if path.is_empty() => return Served::Nothing,
+    // An error other than of one that is not there is no sign of nothing.
+    let path = match backing_file(dir) {
+        Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
         Err(error) => match error.raw_os_error().map(Errno) {
             Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV) => return Served::Nothing,
@@ -214,9 +214,14 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
         Err(Errno::ENXIO) => return Served::Nothing,
         Err(_) => {}
     }
-    let path = path.as_deref().map(|path| path.strip_suffix(b"\n").unwrap_or(path));
-    let stat = path.and_then(|path| rustix::fs::stat(OsStr::from_bytes(path)).ok());
+    let stat = path.and_then(|path| rustix::fs::stat(&path).ok());
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
+}
+
+/// The path of a loop device's file, by its directory in sysfs. A name is bytes.
+fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
+    let path = std::fs::read(dir.join("loop/backing_file"))?;
+    Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
 }
 
 /// Asks a loop device. It needs the right to open it, and its node.
@@ -296,10 +301,7 @@ pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
         if device != stat.st_rdev {
             nodes.push(Path::new("/dev").join(name));
         }
-        if let Ok(file) = std::fs::read(dir.join("loop/backing_file")) {
-            let file = file.strip_suffix(b"\n").unwrap_or(&file);
-            nodes.push(OsStr::from_bytes(file).into());
-        }
+        nodes.extend(backing_file(&dir));
     }
     nodes
 }

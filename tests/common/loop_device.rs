@@ -33,7 +33,8 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Tells the kernel of a partition, from this MiB on and so many long; its path. It need not know any partition table.
+    /// Tells the kernel of a partition, from this MiB on and so many long; its path. No partition table is needed. The partition goes with the device
+    /// only if that was attached with `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
