@@ -255,7 +255,8 @@ fn torn_blocks_are_found() {
     let name = "torn_blocks";
     let variant = Variant { name, size: "96M", mkfs: "-m rmapbt=1", mount: "rw", newer: false };
     let (mut tally, mut refused) = (Tally::default(), 0);
-    record_all(&variant, ALL, states(), |parts, load| {
+    // Of which half are refused.
+    record_all(&variant, ALL, states().max(32), |parts, load| {
         let rng = &mut Rng::new(load.seed);
         let mut crashes = Crashes::new(&load.base, load.log.clone());
         let blocks = parts.metadata(&load.log);
