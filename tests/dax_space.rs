@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::again::{again, name_of, role};
 use common::command::{output, run};
+use common::full_disk::{Tmpfs, fill};
 use common::image::{Image, scratch};
 use common::mounted::{Mounted, unmount};
 use common::skip::{Need, note_part};
@@ -26,24 +27,6 @@ const SIZE: u64 = 8 << 20;
 const DATA: [(u64, usize); 4] =
     [(0, 5000), (1 << 20, 4096), ((3 << 20) + 4000, 200), (SIZE - 1, 1)];
 
-/// A tmpfs of this many MiB.
-struct Memory(TempDir);
-
-impl Memory {
-    fn new(mib: u64) -> Self {
-        let dir = scratch();
-        let size = format!("size={mib}m");
-        run("mount", &["-t", "tmpfs", "-o", &size, "none", dir.path().to_str().unwrap()]);
-        Self(dir)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        unmount(self.0.path());
-    }
-}
-
 /// An image with holes.
 fn sparse(dir: &Path) -> PathBuf {
     let path = dir.join("image");
@@ -54,20 +37,6 @@ fn sparse(dir: &Path) -> PathBuf {
     }
     file.sync_all().unwrap();
     path
-}
-
-/// Takes all the space that is left, as far as that goes.
-fn fill(dir: &Path) {
-    let file = File::create(dir.join("filler")).unwrap();
-    for piece in [1 << 20, 64 << 10, 4096_u64] {
-        loop {
-            let at = file.metadata().unwrap().len();
-            if rustix::fs::fallocate(&file, FallocateFlags::empty(), at, piece).is_err() {
-                break;
-            }
-        }
-    }
-    file.sync_all().unwrap();
 }
 
 fn mapped(path: &Path, write: bool, window: Option<(u64, u64)>) -> Result<OpenedEngine, Error> {
@@ -140,11 +109,11 @@ fn an_image_on_a_full_tmpfs() {
         return play(&role);
     }
     require!([Need::Root]);
-    let memory = Memory::new(16);
-    in_process(TEST, "write", &sparse(memory.0.path()));
-    let memory = Memory::new(16);
-    let path = sparse(memory.0.path());
-    fill(memory.0.path());
+    let memory = Tmpfs::new(16);
+    in_process(TEST, "write", &sparse(memory.path()));
+    let memory = Tmpfs::new(16);
+    let path = sparse(memory.path());
+    fill(memory.path());
     in_process(TEST, "read", &path);
     in_process(TEST, "refuse", &path);
 }
@@ -174,10 +143,10 @@ fn a_volume_on_a_full_tmpfs_is_read() {
     let image = Image::populated("32M", &["-t", "ext4", "-b", "4096"], tree.path());
     // Of zeros in blocks that the file has, the copy makes holes.
     image.bmap("/holes", 128..256).iter().for_each(|block| image.poke_block(*block, 0, &[0; 4096]));
-    let memory = Memory::new(8);
-    let path = memory.0.path().join("image");
+    let memory = Tmpfs::new(8);
+    let path = memory.path().join("image");
     run("cp", &["--sparse=always", image.path().to_str().unwrap(), path.to_str().unwrap()]);
-    fill(memory.0.path());
+    fill(memory.path());
     in_process("a_volume_on_a_full_tmpfs_is_read", "volume", &path);
 }
 

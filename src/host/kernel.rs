@@ -53,6 +53,16 @@ impl MapFile for Straight {
     }
 }
 
+/// How a read through the kernel begins.
+struct Attempt<'a> {
+    /// Around the page cache, by this descriptor.
+    direct: Option<&'a Descriptor>,
+    /// A direct read that is refused is not done through the page cache.
+    strict: bool,
+    /// A direct read of the range has failed.
+    failed: bool,
+}
+
 impl OpenFile {
     /// The file's size, as the kernel has it now; 0 where it does not say.
     pub(crate) fn size(&self) -> u64 {
@@ -70,7 +80,7 @@ impl OpenFile {
         strict: bool,
     ) -> Result<usize> {
         state.stats_mut().kernel_served += 1;
-        let Request { pos, len, flags, .. } = *request;
+        let Request { pos, len, .. } = *request;
         let descriptor = self.descriptor();
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
@@ -83,6 +93,29 @@ impl OpenFile {
         if let Some(descriptor) = refusing {
             return Err(descriptor.geometry.misaligned(pos, len));
         }
+        self.read_pieces(state, bufs, request, Attempt { direct: aligned, strict, failed: false })
+    }
+
+    /// Reads what a direct read through the kernel has failed to read.
+    pub(crate) fn read_kernel_again(
+        &self,
+        state: &mut State,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+    ) -> Result<usize> {
+        let attempt = Attempt { direct: self.descriptor(), strict: false, failed: true };
+        self.read_pieces(state, bufs, request, attempt)
+    }
+
+    fn read_pieces(
+        &self,
+        state: &State,
+        bufs: &mut [IoSliceMut<'_>],
+        request: &Request,
+        attempt: Attempt<'_>,
+    ) -> Result<usize> {
+        let Attempt { mut direct, strict, mut failed } = attempt;
+        let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
         // The caller's own slices stay as they are.
@@ -90,23 +123,31 @@ impl OpenFile {
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let mut left = &mut slices[..];
         let mut done = 0;
-        let mut direct = aligned.is_some();
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            let result = match aligned {
-                Some(descriptor) if direct => descriptor.file.read_once(left, at, rw_flags),
-                _ => rustix::io::preadv2(self.file.file(), left, at, rw_flags),
-            };
             // The rest after a short direct read may not be aligned any more; and some file systems refuse direct reads as such.
-            let was_direct = std::mem::replace(&mut direct, false);
+            let descriptor = direct.take();
+            let was_direct = descriptor.is_some();
+            let result = match descriptor {
+                Some(descriptor) => descriptor.file.read_once(left, at, rw_flags),
+                None => rustix::io::preadv2(self.file.file(), left, at, rw_flags),
+            };
             match result {
                 Ok(0) if !was_direct => break,
+                // It was the error of an earlier write, whose bytes are in the page cache alone.
+                Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
                     IoSliceMut::advance_slices(&mut left, count);
                 }
-                Err(OsErrno::INTR) => direct = was_direct && done == 0,
+                Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
+                // A direct read first writes dirty pages of the range back; then it gives, once, the error of any earlier write of the
+                // file (Linux's `filemap_check_errors`). The device's own error would come again.
+                Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && !failed => {
+                    failed = true;
+                    direct = descriptor;
+                }
                 // A part is there, as from the kernel's own interface.
                 Err(OsErrno::AGAIN) if done > 0 => break,
                 // A file system without NOWAIT cannot promise not to wait.

@@ -13,7 +13,7 @@ use super::{HostDevice, Shared};
 use crate::bio::Dev;
 use crate::device::{AnyQueue, BlockFile, DeviceQueue, Engine};
 use crate::dio::{Completion, DioFlags, Geometry, Request, State, Target};
-use crate::error::{Errno, ErrorKind};
+use crate::error::{Errno, ErrorKind, Result};
 use crate::fs::host::{HostMap, Tenure};
 use crate::units::{FilePos, InodeNo};
 
@@ -272,38 +272,47 @@ impl Lanes {
         index: u64,
         pos: FilePos,
     ) {
-        let again = match self.remove(index) {
+        let succeeded = completion.result.is_ok();
+        match self.remove(index) {
             Some(Route::Raw(lane)) => {
                 let stands = self.young && lane.tenure.stands(lane.number);
                 let file = lane.file.borrow().clone();
                 drop(lane.leave());
-                file.filter(|_| !stands || completion.result.is_err())
+                if let Some(file) = file
+                    && (!stands || completion.result.is_err())
+                {
+                    read_again(completion, pos, |slices, request| {
+                        state.stats_mut().cut += u64::from(succeeded);
+                        file.read_kernel(state, slices, request, false)
+                    });
+                }
             }
             Some(Route::Kernel(file, dev)) => {
                 device.detach(dev);
-                completion.result.is_err().then_some(file)
+                if completion.result.is_err() {
+                    read_again(completion, pos, |slices, request| {
+                        file.read_kernel_again(state, slices, request)
+                    });
+                }
             }
-            Some(Route::Done | Route::Vacant) | None => None,
-        };
-        if let Some(file) = again {
-            read_again(&file, state, completion, pos);
+            Some(Route::Done | Route::Vacant) | None => {}
         }
     }
 }
 
-/// Does a read again through the kernel whose raw one failed, or is not to be believed.
+/// Does a read again whose raw one is not to be believed, or that failed.
 #[cold]
 #[inline(never)]
-fn read_again(file: &OpenFile, state: &mut State, completion: &mut Completion, pos: FilePos) {
+fn read_again(
+    completion: &mut Completion,
+    pos: FilePos,
+    read: impl FnOnce(&mut [IoSliceMut<'_>], &Request) -> Result<usize>,
+) {
     let kind = completion.result.as_ref().err().map(|error| error.kind());
     if matches!(kind, None | Some(ErrorKind::Io(_))) {
-        if kind.is_none() {
-            state.stats_mut().cut += 1;
-        }
         let len = completion.memory.len();
         let mut slices: Vec<_> =
             completion.memory.buffers_mut().iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
-        let request = Request::read(pos, len, DioFlags::empty());
-        completion.result = file.read_kernel(state, &mut slices, &request, false);
+        completion.result = read(&mut slices, &Request::read(pos, len, DioFlags::empty()));
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod command;
 pub(crate) mod compare;
 pub(crate) mod debugfs;
 pub(crate) mod fixture;
+pub(crate) mod full_disk;
 pub(crate) mod image;
 pub(crate) mod kernel;
 pub(crate) mod loop_device;

@@ -2,10 +2,12 @@
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::calls::{Both, CALLS, read};
+use crate::common::full_disk::{Tmpfs, fill};
 use crate::common::mounted::Mounted;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
@@ -94,6 +96,37 @@ fn what_is_short_or_late_needs_no_kernel() {
         assert!(queue.stats().short > 0);
         assert_eq!(queue.stats().kernel_served, 0);
         assert!(host.events().take().0.is_empty());
+    }
+}
+
+/// The kernel's direct reads fail with what a write of the file failed with before, though they could be carried out.
+#[test]
+fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for mkfs in ["mke2fs -t ext4 -b 4096 -E lazy_itable_init=0", "mkfs.xfs"] {
+        let tmpfs = Tmpfs::new(200);
+        let mounted = Mounted::within(tmpfs.path(), mkfs, 320, "noatime");
+        let old = Rng::new(SEED).bytes(SIZE);
+        let path = mounted.write("file", &old);
+        let writer = OsOptions::new().write(true).open(&path).unwrap();
+        writer.sync_all().unwrap();
+        let host = Host::new(&HostOptions::default()).unwrap();
+        let mut queue = host.queue(&QueueOptions::default()).unwrap();
+        let both = Both::open(&host, &path);
+        assert_ne!(both.served(), "raw");
+        fill(tmpfs.path());
+        let new = Rng::new(SEED + 1).bytes(16 << 20);
+        for way in CALLS {
+            // These have blocks on no disk, and find no space there.
+            writer.write_all_at(&new, 1 << 20).unwrap();
+            let (at, len) = (2 << 20, 16384);
+            let range = (at, 0, len);
+            let (result, bytes) =
+                read(way, &mut queue, &both.strict, range, &[len], DioFlags::empty());
+            assert_eq!(result.unwrap(), len, "{mkfs} {way:?}");
+            let offset = at as usize - (1 << 20);
+            assert!(bytes == new[offset..offset + len], "{mkfs} {way:?}");
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use ironmap::units::FilePos;
 use ironmap::{File, FileOptions, Host, Queue, QueueOptions};
 
 use super::Setting;
+use super::common::command::output;
 use super::common::process::pause;
 use super::common::ranges::{bytes, pieces};
 use super::common::rng::Rng;
@@ -131,6 +132,16 @@ impl Reader<'_> {
     }
 
     fn fail(&self, what: &str, how: &str) -> ! {
+        // Whether the kernel met an error of its own.
+        let log = output::<&str>("dmesg", &[]).stdout;
+        let log = String::from_utf8_lossy(&log);
+        log.lines()
+            .rev()
+            .take(20)
+            .collect::<Vec<_>>()
+            .iter()
+            .rev()
+            .for_each(|line| println!("{line}"));
         panic!("{}, seed {:#x}: {how}: {what}", self.setting.kind.name(), self.setting.seed)
     }
 

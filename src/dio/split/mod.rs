@@ -8,6 +8,7 @@ mod slab;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::iter::once;
 
 pub(super) use self::slab::Slab;
 
@@ -169,14 +170,16 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
         return Ok(());
     }
     let geometry = target.geometry;
-    let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
-    if *target.strict && !geometry.is_aligned(pos, addresses.clone()) {
-        return Err(Rejected::boxed(geometry.misaligned(pos, len), memory));
+    if *target.strict {
+        let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
+        if !geometry.is_aligned(pos, addresses) {
+            return Err(Rejected::boxed(geometry.misaligned(pos, len), memory));
+        }
     }
-    if matches!(memory, Memory::Flat(_))
+    if let Memory::Flat(buffer) = &memory
         && target.is_light()
         && len as u64 <= target.size - pos.0
-        && geometry.is_direct(geometry.copied.reads, request, addresses)
+        && geometry.is_direct(geometry.copied.reads, request, once((buffer.address(), len)))
     {
         match generic::one_piece(target, pos, len, request.is_nowait()) {
             Ok(Some(at)) => return submit_whole(queue, state, target, at, memory, request),

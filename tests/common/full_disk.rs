@@ -1,0 +1,47 @@
+//! File systems with little space, and how it is taken.
+
+use std::fs::File;
+use std::path::Path;
+
+use rustix::fs::FallocateFlags;
+use tempfile::TempDir;
+
+use super::command::run;
+use super::image::scratch;
+use super::mounted::unmount;
+
+/// A tmpfs of this many MiB.
+pub(crate) struct Tmpfs(TempDir);
+
+impl Tmpfs {
+    pub(crate) fn new(mib: u64) -> Self {
+        let dir = scratch();
+        let size = format!("size={mib}m");
+        run("mount", &["-t", "tmpfs", "-o", &size, "none", dir.path().to_str().unwrap()]);
+        Self(dir)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        unmount(self.0.path());
+    }
+}
+
+/// Takes all the space that is left, as far as that goes.
+pub(crate) fn fill(dir: &Path) {
+    let file = File::create(dir.join("filler")).unwrap();
+    for piece in [1 << 20, 64 << 10, 4096_u64] {
+        loop {
+            let at = file.metadata().unwrap().len();
+            if rustix::fs::fallocate(&file, FallocateFlags::empty(), at, piece).is_err() {
+                break;
+            }
+        }
+    }
+    file.sync_all().unwrap();
+}
