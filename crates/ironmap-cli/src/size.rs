@@ -1,6 +1,6 @@
 //! Sizes on the command line.
 
-/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; and with 1000 in place of 1024 `1kB`, `1MB`.
+/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; with 1000 in place of 1024 `1kB`, `1MB`; and sectors of 512 bytes: `8s`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not a size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -9,13 +9,17 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     let suffix = suffix.to_ascii_lowercase();
     let mut letters = suffix.chars();
     let Some(letter) = letters.next() else { return Ok(value) };
+    let large = || format!("{text} is too large");
+    if suffix == "s" {
+        return value.checked_mul(512).ok_or_else(large);
+    }
     let power = "kmgtpe".find(letter).ok_or_else(wrong)? as u32 + 1;
     let base: u64 = match letters.as_str() {
         "" | "ib" => 1024,
         "b" => 1000,
         _ => return Err(wrong()),
     };
-    base.pow(power).checked_mul(value).ok_or_else(|| format!("{text} is too large"))
+    base.pow(power).checked_mul(value).ok_or_else(large)
 }
 
 /// The same, and not 0.
@@ -41,11 +45,12 @@ mod tests {
             ("010", 10),
             ("2g", 2 << 30),
             ("16T", 16 << 40),
+            ("2048s", 1 << 20),
         ];
         for (text, bytes) in good {
             assert_eq!(size(text), Ok(bytes));
         }
-        for text in ["", "k", "4x", "-1", "0x10", "1KiBx", "16E", "99999999999g"] {
+        for text in ["", "k", "4x", "-1", "0x10", "1KiBx", "1sb", "16E", "99999999999g"] {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Bytes of the volume, with an optional K, M, G or T; a number alone means bytes (of resize2fs: blocks)
+    /// Bytes of the volume, with an optional K, M, G or T, or sectors of 512 bytes with s; a number alone means bytes (of resize2fs: blocks)
     #[arg(value_parser = some)]
     size: Option<u64>,
 }

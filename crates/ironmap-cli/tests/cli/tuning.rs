@@ -159,9 +159,12 @@ fn a_uuid_is_made() {
         assert!(!seen.contains(&uuid), "{uuid}");
         seen.push(uuid);
     }
-    bench.succeed(["tune", "-U", "clear", own.path().to_str().unwrap()]);
-    assert_eq!(field(&own.path(), "Filesystem UUID"), "<none>");
-    fsck(&own.path());
+    for how in ["clear", "null"] {
+        bench.succeed(["tune", "-U", "random", own.path().to_str().unwrap()]);
+        bench.succeed(["tune", "-U", how, own.path().to_str().unwrap()]);
+        assert_eq!(field(&own.path(), "Filesystem UUID"), "<none>");
+        fsck(&own.path());
+    }
 }
 
 /// One line, the documented code, and every byte as it was.

@@ -234,7 +234,7 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
     Ok(match text {
         "random" => NewUuid::Random,
         "time" => NewUuid::Time,
-        "clear" => NewUuid::Clear,
+        "clear" | "null" => NewUuid::Clear,
         _ => NewUuid::Is(parse_uuid(text)?),
     })
 }
