@@ -1,6 +1,8 @@
 //! Writes beside a model of the disk: qemu-img finds no error in the image, and the model's bytes.
 
+use std::fs::File;
 use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ironmap::device::Device;
@@ -75,6 +77,41 @@ fn random_writes_leave_a_sound_image() {
             compare(&path, "qcow2", &model);
         }
         assert!(all(&qcow2(&path, false).unwrap()) == model, "{name}");
+    }
+}
+
+/// A file that grows past the reach of its refcount table gets a larger one, again and again.
+#[test]
+fn the_refcount_table_grows() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let size = 40 << 20;
+    let bytes = Rng::new(6).bytes(size);
+    let model = dir.raw("model", &bytes);
+    for (name, options, clusters) in [
+        ("small", "cluster_size=512", 2),
+        ("wide", "cluster_size=512,refcount_bits=64", 6),
+        ("kilo", "cluster_size=1024,refcount_bits=64", 2),
+    ] {
+        let path = dir.create(name, &["-o", options], size as u64);
+        let table = || {
+            let mut field = [0; 4];
+            File::open(&path).unwrap().read_exact_at(&mut field, 56).unwrap();
+            u32::from_be_bytes(field)
+        };
+        assert_eq!(table(), 1, "{name}");
+        for part in [0..size / 2, size / 2..size] {
+            let image = qcow2(&path, true).unwrap();
+            for (index, at) in part.step_by(1 << 20).enumerate() {
+                let data = [IoSlice::new(&bytes[at..at + (1 << 20)])];
+                image.write_all_at(&data, DevOffset(at as u64), index % 8 == 0).unwrap();
+            }
+            drop(image);
+            check(&path);
+        }
+        assert!(table() >= clusters, "{name}: {} clusters", table());
+        compare(&path, "qcow2", &model);
+        assert!(all(&qcow2(&path, false).unwrap()) == bytes, "{name}");
     }
 }
 

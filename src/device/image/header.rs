@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 /// `QFI\xfb`.
 pub(super) const MAGIC: &[u8; 4] = b"QFI\xFB";
 /// The length of a header of version 2, and the least of version 3.
-const V2_LEN: usize = 72;
+pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
 /// The length of the header that imago sees: of version 3, with the end of the list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::file::ImageFile;
-use super::header::{AUTOCLEAR, DIRTY, Header, INCOMPATIBLE, REFCOUNTS, SEEN_LEN};
-use super::metadata::{L2_OFFSET, Metadata};
+use super::header::{AUTOCLEAR, DIRTY, Header, INCOMPATIBLE, REFCOUNTS, SEEN_LEN, V2_LEN};
+use super::metadata::{L2_OFFSET, Metadata, table};
 use crate::error::{Errno, Error, Result};
 use crate::sys::image_storage::Store;
 
@@ -180,6 +180,28 @@ impl Layer {
         Ok(())
     }
 
+    /// A larger refcount table, which imago has written, takes the place of the old one. imago writes a header for that: its other fields must be
+    /// those of the header that it sees, or it is a table that wrong refcounts have put there.
+    fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
+        let is_header = |seen: [u8; SEEN_LEN]| {
+            let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
+            header.len() >= V2_LEN
+                && known.into_iter().all(|part| header.get(part.clone()) == seen.get(part))
+        };
+        if !self.seen.is_some_and(is_header) {
+            return Err(Errno::EUCLEAN);
+        }
+        let refcounts = Header::refcounts_of(header).ok_or(Errno::EUCLEAN)?;
+        let blocks = table(&self.file, refcounts.start, (refcounts.end - refcounts.start) / 8);
+        order.refcount_blocks.extend(blocks.map_err(|error| error.errno())?);
+        self.sync_all(order)?;
+        self.put(&header[REFCOUNTS], REFCOUNTS.start as u64)?;
+        // Before data are written over the old table.
+        self.sync_all(order)?;
+        order.refcounts = refcounts;
+        Ok(())
+    }
+
     /// A write of imago's: a table, a part of one, or data that it copies.
     fn write_table(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
@@ -188,23 +210,7 @@ impl Layer {
         let mut order = tables.order.lock();
         let bytes = || bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
         if at == 0 {
-            // The place of the refcount table. All other fields are those of the header that imago sees, or it is a table that wrong refcounts
-            // have put there.
-            let header = bytes();
-            let is_header = |seen: [u8; SEEN_LEN]| {
-                let known = [0..REFCOUNTS.start, REFCOUNTS.end..SEEN_LEN];
-                known.into_iter().all(|part| header.get(part.clone()) == Some(&seen[part]))
-            };
-            if !self.seen.is_some_and(is_header) {
-                return Err(Errno::EUCLEAN);
-            }
-            let changed = header.get(REFCOUNTS).ok_or(Errno::EUCLEAN)?;
-            self.sync_all(&mut order)?;
-            self.put(changed, REFCOUNTS.start as u64)?;
-            order.written = true;
-            let refcounts = Header::refcounts_of(&header).ok_or(Errno::EUCLEAN)?;
-            order.refcounts = refcounts;
-            return Ok(());
+            return self.move_refcounts(&mut order, &bytes());
         }
         if at < tables.cluster {
             self.give_up();

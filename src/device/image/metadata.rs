@@ -120,7 +120,7 @@ fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
 }
 
 /// Reads a table of big-endian numbers, whose length the header's check has bounded.
-fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
+pub(super) fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
     let mut bytes = vec![0; (entries * 8) as usize];
     file.read_at(&mut bytes, at)?;
     let (numbers, _) = bytes.as_chunks::<8>();

@@ -30,7 +30,10 @@ fn a_volume_in_an_image_survives_power_cuts() {
     let images: [(&str, &[&str]); 4] = [
         ("over a raw image", &["create", "-F", "raw", "-b", "image"]),
         ("small clusters", &["convert", "-f", "raw", "image", "-o", "cluster_size=4k"]),
-        ("smallest clusters", &["convert", "-f", "raw", "image", "-o", "cluster_size=1k"]),
+        (
+            "smallest clusters, a refcount table that grows",
+            &["convert", "-f", "raw", "image", "-o", "cluster_size=512,refcount_bits=64"],
+        ),
         ("compressed", &["convert", "-f", "raw", "image", "-c"]),
     ];
     for (seed, (name, make)) in (1..).zip(images) {
@@ -42,6 +45,9 @@ fn a_volume_in_an_image_survives_power_cuts() {
         let disk = bench.path("disk");
         let before = fs::read(&disk).unwrap();
         let steps = record(&bench, &disk);
+        // The place and the length of the refcount table.
+        let grown = fs::read(&disk).unwrap()[48..60] != before[48..60];
+        assert_eq!(grown, name.contains("grows"), "{name}");
         let mut rng = Rng::new(seed);
         for round in 0..cuts {
             let at = rng.below(steps.len() as u64 + 1) as usize;
