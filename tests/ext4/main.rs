@@ -19,5 +19,6 @@ mod paths;
 mod quota;
 mod resize;
 mod stamps;
+mod two_nodes;
 mod write_open;
 mod write_ops;

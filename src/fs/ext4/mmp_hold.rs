@@ -53,7 +53,9 @@ impl fmt::Debug for Count {
 }
 
 impl MmpHold {
-    /// Takes a volume whose last holder is gone: [`mmp::check`] has seen to that. Waits as long as two nodes need to see each other.
+    /// Takes a volume whose last holder is gone: [`mmp::check`] has seen to that. Waits as long as two nodes need to see each other, and counts
+    /// meanwhile: a third node, which looks at the number now, sees it change. What was read of the volume before may be old afterwards: another
+    /// node may have had it between the check and this.
     ///
     /// # Errors
     /// `Busy` where another node took it at the same time; `Io`.
@@ -79,10 +81,6 @@ impl MmpHold {
             lost: AtomicBool::new(false),
         });
         count.write(seq % SEQ_MAX)?;
-        std::thread::sleep(mmp::patience(sb.mmp_interval));
-        if !count.is_ours()? {
-            return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
-        }
         let own = Arc::clone(&count);
         let spawned = std::thread::Builder::new()
             .name("ironmap-mmp".to_owned())
@@ -91,7 +89,12 @@ impl MmpHold {
             Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)), "thread")
         })?;
         device.set_fence(Some(Arc::clone(&count) as Arc<dyn Fence>));
-        Ok(Some(Self { count, thread: Some(thread) }))
+        let held = Self { count, thread: Some(thread) };
+        std::thread::sleep(mmp::patience(sb.mmp_interval));
+        if held.check().is_err() || !held.count.is_ours()? {
+            return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
+        }
+        Ok(Some(held))
     }
 
     /// `Busy` where another node has taken the volume, or the device no longer answers: nothing may be written any more.

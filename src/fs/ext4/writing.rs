@@ -114,6 +114,11 @@ impl Ext4 {
         let mut found = open()?;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
+        if mmp.is_some() {
+            // Another node may have written until it saw this one.
+            found = open()?;
+            found.check_writable()?;
+        }
         let journal = found.journal.clone();
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {

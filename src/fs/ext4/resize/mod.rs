@@ -169,15 +169,12 @@ impl Volume {
         }
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
         // A holder that was waited for may have changed it.
+        check_state(device)?;
+        let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
+        // Another node may have written until it saw this one.
+        check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
-        if sb.errors.detected {
-            return Err(PLACE.field("s_state").corrupt("errors are recorded: use e2fsck -f first"));
-        }
-        if read(device)?.s_state.get() & STATE_VALID == 0 {
-            let what = "it was not unmounted, or a resize did not end: use e2fsck -f first";
-            return Err(PLACE.field("s_state").corrupt(what));
-        }
-        let held = MmpHold::take(device, &sb, &events, clock)?;
+        check_features(&sb)?;
         let found = Ext4::open_held(Arc::clone(device), sb, &events, PassedOver::default(), None)?;
         found.check_writable()?;
         Ok(Self { found, raw: read(device)?, held, clock })
@@ -207,6 +204,19 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     let mut bytes = vec![0; len];
     device.read_exact_at(&mut bytes, at)?;
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+}
+
+/// Refuses a volume that has to be checked first.
+fn check_state(device: &Arc<dyn Device>) -> Result<()> {
+    let sb = Ext4::read_superblock(&**device)?;
+    if sb.errors.detected {
+        return Err(PLACE.field("s_state").corrupt("errors are recorded: use e2fsck -f first"));
+    }
+    if sb.incompat.contains(Incompat::RECOVER) || read(device)?.s_state.get() & STATE_VALID == 0 {
+        let what = "it was not unmounted, or a resize did not end: use e2fsck -f first";
+        return Err(PLACE.field("s_state").corrupt(what));
+    }
+    Ok(())
 }
 
 /// Refuses layouts whose metadata would stand elsewhere than is known here.

@@ -19,7 +19,7 @@ use super::mmp_hold::MmpHold;
 use super::superblock::{Superblock, seal_superblock, set_time};
 use super::{Ext4, Incompat, RoCompat, mmp};
 use crate::device::Device;
-use crate::error::{Context, Error, Place, Result};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::events::Events;
 use crate::fs::Clock;
 
@@ -54,6 +54,14 @@ pub(crate) fn tune(
     }
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;
     let held = MmpHold::take(device, &sb, &events, clock)?;
+    if held.is_some() {
+        // Another node may have written until it saw this one.
+        sb = Ext4::read_superblock(&**device)?;
+        check_known(&sb)?;
+        if sb.incompat.contains(Incompat::RECOVER) {
+            return Err(Error::new(ErrorKind::Busy, "another node has just had it: try again"));
+        }
+    }
     let raw = changed(&read(device)?, options, clock)?;
     let new = Superblock::parse(raw.as_bytes(), device.size())?;
     let fs = Ext4::assemble(Arc::clone(device), sb, &events);
