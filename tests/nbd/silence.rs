@@ -116,3 +116,52 @@ fn a_write_to_a_silent_server_is_not_sent_again() {
         assert_eq!(asked.load(Ordering::Relaxed), times, "{command}");
     }
 }
+
+fn read(at: u64) -> Bio {
+    let memory = Memory::Flat(Buffer::from(vec![0; 4096]));
+    Bio { op: BioOp::Read, at: DevOffset(at), memory, ..write() }
+}
+
+/// Over a slow link requests wait for those before them, longer than the time-out: the server answers all the time.
+#[test]
+fn a_slow_server_is_waited_for() {
+    let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
+        while let Some(request) = connection.next() {
+            std::thread::park_timeout(Duration::from_millis(300));
+            connection.succeed(&request);
+        }
+    });
+    let device = Nbd::open(&server.address("&timeout=1"), true).unwrap();
+    let mut queue = device.queue(&QueueOptions::new().depth(10)).unwrap();
+    for number in 0..10 {
+        queue.submit(read(number * 4096)).unwrap();
+    }
+    queue.wait(10).unwrap();
+    for _ in 0..10 {
+        assert_eq!(queue.pop().unwrap().result, Ok(4096));
+    }
+}
+
+/// A server that answers all requests but one ends the session in time.
+#[test]
+fn a_request_that_is_passed_over_fails() {
+    let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
+        connection.next();
+        while let Some(request) = connection.next() {
+            connection.succeed(&request);
+        }
+    });
+    let device = Nbd::open(&server.address("&timeout=1"), true).unwrap();
+    within(Duration::from_secs(20), move || {
+        let mut queue = device.queue(&QueueOptions::new().depth(4)).unwrap();
+        queue.submit(read(0)).unwrap();
+        let errno = loop {
+            queue.submit(read(4096)).unwrap();
+            queue.wait(1).unwrap();
+            if let Err(errno) = queue.pop().unwrap().result {
+                break errno;
+            }
+        };
+        assert_eq!(errno, ETIMEDOUT);
+    });
+}

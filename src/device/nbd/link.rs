@@ -43,11 +43,13 @@ pub(super) struct Tag {
     pub(super) flush: u64,
     /// When it was accepted.
     pub(super) since: Instant,
+    /// How many requests of its link had been answered then.
+    pub(super) after: u64,
 }
 
 impl Tag {
     pub(super) fn of(owner: Option<(Attached, Arc<Mailbox>)>) -> Self {
-        Self { owner, flush: 0, since: Instant::now() }
+        Self { owner, flush: 0, since: Instant::now(), after: 0 }
     }
 }
 
@@ -65,6 +67,8 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// When a reply came last, or the first request began to wait for one.
     pub(super) heard: Instant,
+    /// How many requests were answered.
+    pub(super) answered: u64,
     /// When the ages of all requests were looked at.
     pub(super) looked: Instant,
     /// Before the next attempt to connect, until a reply comes.
@@ -160,6 +164,7 @@ impl Link {
             connection: Some(connection),
             generation,
             heard: Instant::now(),
+            answered: 0,
             looked: Instant::now(),
             pause: Duration::ZERO,
             watchers: Vec::new(),
@@ -222,6 +227,7 @@ impl Link {
         if request.command == Command::Flush {
             tag.flush = self.session.shared.lock().retained.begin_flush();
         }
+        tag.after = state.answered;
         connection.push(request, tag);
     }
 
@@ -319,6 +325,7 @@ impl Link {
         loop {
             let Some(connection) = &mut state.connection else { return };
             let Some(Answered { request, tag, mut result }) = connection.pop() else { break };
+            state.answered += 1;
             let is_void = if request.command == Command::Read {
                 state.generation != self.session.generation.load(Ordering::Acquire)
             } else {

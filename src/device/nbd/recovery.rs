@@ -21,6 +21,10 @@ const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+/// A server that has answered so many later requests, or 16 times as many as are in flight, has forgotten one.
+const PASSED_OVER: u64 = 1024;
+/// So many time-outs a request may take where the server answers others, but few.
+const SLOWEST: u32 = 10;
 /// How often the ages of all requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -49,15 +53,21 @@ impl Link {
         true
     }
 
-    /// Ends the session if a request has waited too long while others were answered.
+    /// Ends the session if the server passes over a request: it is older than the time-out, and many later ones were answered. On a slow link a request
+    /// takes longer without being passed over, since all that were sent before it come first.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
         }
         state.looked = state.heard;
         let Some(connection) = &state.connection else { return };
-        let oldest = connection.tags().map(|tag| tag.since).min();
-        if oldest.is_some_and(|since| since.elapsed() > self.session.address.timeout) {
+        let timeout = self.session.address.timeout;
+        let many = PASSED_OVER.max(16 * connection.in_flight() as u64);
+        let is_passed_over = |tag: &Tag| {
+            let age = tag.since.elapsed();
+            age > timeout && (state.answered - tag.after > many || age > SLOWEST * timeout)
+        };
+        if connection.tags().any(is_passed_over) {
             self.session.shared.lock().end(ETIMEDOUT, "the server does not answer a request");
             self.recover(state, None);
         }

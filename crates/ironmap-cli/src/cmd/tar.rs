@@ -227,6 +227,8 @@ impl Writer {
         let file = source.file(source.inode(found.number(), path)?, path)?;
         let unread = |error: &ironmap::Error| source.read_failed(path, error);
         let end = ahead.read(queue, &file, 0..size, unread, |bytes| {
+            // Of a damaged volume a size can be anything.
+            interrupt::check()?;
             *length += bytes.len() as u64;
             out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
         })?;

@@ -1,8 +1,10 @@
 //! `ironmap tar`: GNU tar extracts from it the same files as the kernel shows of the volume.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::common::image::Image;
 use crate::common::loop_device::LoopDevice;
@@ -11,6 +13,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
 use crate::trees::{compare, view};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Everything that tar holds comes out, from the root and from a directory, and the same volume gives the same archive.
 #[test]
@@ -125,4 +128,28 @@ fn names_of_attributes_are_those_of_gnu_tar() {
     let mut expected = names.map(|name| name.replace('=', "\\075"));
     expected.sort_unstable();
     assert_eq!(found, expected, "{listed}");
+}
+
+/// The size of a file can be anything, above all on a damaged volume: a signal ends the archive within a file too.
+#[test]
+fn an_archive_is_interrupted_within_a_file() {
+    let bench = Bench::empty();
+    let image = Image::mke2fs("64M", &["-t", "ext4"]);
+    let volume = image.path().display().to_string();
+    let target = format!("{volume}:/large");
+    bench.succeed(["touch", &target]);
+    bench.succeed(["truncate", "-s", "200G", &target]);
+    let mut command = bench.hearing_command();
+    command.args(["tar", &target]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut vec![0; 4 << 20]).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let left = std::io::copy(&mut out, &mut std::io::sink()).unwrap();
+    assert!(left < 20 << 30, "it has gone on for {left} bytes");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), &*text(&output.stderr)),
+        (Some(143), "ironmap: interrupted\n")
+    );
 }
