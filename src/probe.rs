@@ -23,6 +23,8 @@ const SWAP: &str = "a Linux swap area, not a file system";
 const LUKS: &str = "a LUKS container: unlock it first, and name the device below /dev/mapper";
 const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper";
 const RAID: &str = "a member of a Linux RAID array: name the array's device";
+const VIRTUAL_DISK: &str =
+    "a VDI, VHD or Parallels image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it";
 const FAT: &str = "a FAT file system: not supported";
 
 /// In the order of trust: a long magic at a place of its own first, two bytes that may be chance last.
@@ -60,6 +62,10 @@ const MAGICS: &[Magic] = &[
     magic(0, b"KDMV", "a VMDK image: name its format, as in vmdk:FILE"),
     magic(0, b"# Disk Descripto", "a VMDK image: name its format, as in vmdk:FILE"),
     magic(0, b"vhdxfile", "a VHDX image: name its format, as in vhdx:FILE"),
+    magic(64, &[0x7F, 0x10, 0xDA, 0xBE], VIRTUAL_DISK),
+    magic(0, b"conectix", VIRTUAL_DISK),
+    magic(0, b"WithoutFreeSpace", VIRTUAL_DISK),
+    magic(0, b"WithouFreSpacExt", VIRTUAL_DISK),
     magic(0, b"\xFD7zXZ\0", "compressed with xz: unpack it first"),
     magic(0, &[0x28, 0xB5, 0x2F, 0xFD], "compressed with zstd: unpack it first"),
     magic(0, &[0x1F, 0x8B, 0x08], "compressed with gzip: unpack it first"),
@@ -82,9 +88,11 @@ pub fn probe(device: &dyn Device) -> Option<&'static str> {
 pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
         0 => "is empty".to_owned(),
-        size if size < SMALLEST => format!("has only {size} bytes: too small for a file system"),
-        _ => match (probe(device), PartitionTable::read(device)) {
+        size => match (probe(device), PartitionTable::read(device)) {
             (Some(what), _) => format!("holds {what}"),
+            _ if size < SMALLEST => {
+                format!("has only {size} bytes: too small for a file system")
+            }
             (None, Ok(Some(table))) => {
                 let first = table.partitions.first().map_or(1, |partition| partition.number);
                 format!("has a partition table: name one, as in @p{first}; {table}")

@@ -12,14 +12,12 @@ use common::again::{again, name_of, role};
 use common::command::{output, run};
 use common::full_disk::{Tmpfs, fill};
 use common::image::{Image, scratch};
-use common::mounted::{Mounted, unmount};
+use common::mounted::Mounted;
 use common::skip::{Need, note_part};
 use ironmap::device::{BlockFile, Device, Engine, OpenMode, OpenedEngine, open_engine};
 use ironmap::fs::Follow;
 use ironmap::units::DevOffset;
 use ironmap::{Errno, Error, ErrorKind, FileOptions, Location, QueueOptions, VolumeOptions};
-use rustix::fs::FallocateFlags;
-use tempfile::TempDir;
 
 /// Of the images.
 const SIZE: u64 = 8 << 20;

@@ -114,7 +114,7 @@ fn assert_files(volume: &Volume) {
     }
 }
 
-/// What a node read before its claim may be old: it is read again.
+/// All that a node read before its claim may be old: it is read again.
 #[test]
 fn all_that_another_node_wrote_up_to_the_claim_stays() {
     let dir = scratch();

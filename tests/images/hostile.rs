@@ -254,6 +254,23 @@ fn tables_that_could_be_overwritten_are_only_read() {
     }
 }
 
+/// The tables of an image that is written are all known: so many are refused that memory has a bound.
+#[test]
+fn an_image_with_too_many_tables_is_only_read() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    for (gib, fits) in [(32, true), (33, false)] {
+        let path = dir.create("many", &["-o", "cluster_size=512"], gib << 30);
+        qcow2(&path, false).unwrap();
+        let error = qcow2(&path, true).err();
+        assert_eq!(error.is_none(), fits, "{gib} GiB");
+        if let Some(error) = error {
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("L2 tables"), "{error}");
+        }
+    }
+}
+
 /// A chain that leads back to itself, one that is too long, one to a device, and names that are no paths.
 #[test]
 fn backing_files_are_regular_files_in_a_short_chain() {

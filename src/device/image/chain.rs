@@ -35,7 +35,7 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
             return Err(within(Error::new(ErrorKind::Corrupt, what)));
         }
         if seen.len() == MAX_DEPTH {
-            let what = format!("more than {MAX_DEPTH} backing files");
+            let what = format!("more than {MAX_DEPTH} images in the chain");
             return Err(within(Error::new(ErrorKind::LimitExceeded, what)));
         }
         seen.push(identity);

@@ -6,6 +6,8 @@ use super::vmdk::Vmdk;
 use super::{Address, Description, ImageFormat, chain};
 use crate::error::Result;
 
+pub(super) const ONLY_READ: &str = "images of this format are only read";
+
 /// Describes an image. It is not locked, and may be in use.
 ///
 /// # Errors
@@ -23,6 +25,7 @@ pub fn describe(address: &Address) -> Result<Description> {
                 format: format!("VMDK {}", image.kind),
                 virtual_size: image.size(),
                 cluster_size: image.grain(),
+                read_only: Some(ONLY_READ.to_owned()),
                 files,
             })
         }
@@ -32,6 +35,7 @@ pub fn describe(address: &Address) -> Result<Description> {
                 format: "VHDX".to_owned(),
                 virtual_size: image.size(),
                 cluster_size: image.block,
+                read_only: Some(ONLY_READ.to_owned()),
                 files: vec![(address.path.clone(), "vhdx")],
             })
         }
@@ -49,6 +53,7 @@ fn describe_qcow2(address: &Address) -> Result<Description> {
         format: format!("qcow2 version {version}"),
         virtual_size,
         cluster_size,
+        read_only: top.and_then(|top| top.refuse_writing(&address.path)),
         files,
     })
 }

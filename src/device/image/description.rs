@@ -12,6 +12,8 @@ pub struct Description {
     pub virtual_size: u64,
     /// The unit of allocation in bytes; 0 where the format has none.
     pub cluster_size: u64,
+    /// Why it cannot be written; `None` if it can.
+    pub read_only: Option<String>,
     /// The files that the image consists of: itself first, then its backing files or extents, each with its format.
     pub files: Vec<(PathBuf, &'static str)>,
 }

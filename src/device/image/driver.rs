@@ -10,6 +10,11 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
+    /// Whether the image cannot be written, however it is opened.
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
     fn write(&self, _bufs: &[IoSlice<'_>], _at: u64) -> Result<()> {

@@ -2,6 +2,8 @@
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
+use std::path::Path;
+
 use super::file::ImageFile;
 use crate::error::{Error, ErrorKind, Place, Result};
 
@@ -15,6 +17,8 @@ pub(super) const SEEN_LEN: usize = V3_LEN + 8;
 /// The largest table of L2 tables in entries, and the largest refcount table in bytes: QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
+/// The places of all L2 tables of an image that is written are in memory, so that data are not written over one.
+const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
@@ -119,6 +123,33 @@ impl Header {
 
     pub(super) fn is_corrupt(&self) -> bool {
         self.incompatible & CORRUPT != 0
+    }
+
+    /// The reason why the image at this path is only read: states in which writes could damage it.
+    pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
+        let repair = format!("qemu-img check -r all {} repairs it", path.display());
+        if self.is_corrupt() {
+            return Some(format!("the image is marked as corrupt: {repair}"));
+        }
+        if self.is_dirty() {
+            return Some(format!("the image was not closed after it was written: {repair}"));
+        }
+        if self.version < 3 {
+            let what = "qcow2 of version 2 is only read: qemu-img amend -o compat=v3 converts it";
+            return Some(what.to_owned());
+        }
+        if self.snapshots > 0 {
+            return Some(format!(
+                "an image with internal snapshots is only read, and this one has {}: qemu-img snapshot -d removes one",
+                self.snapshots
+            ));
+        }
+        let entries = self.l1_entries;
+        (entries > MAX_WRITTEN_L1).then(|| {
+            format!(
+                "an image with {entries} L2 tables is only read: one with larger clusters has fewer"
+            )
+        })
     }
 
     fn check_features(&self, encryption: u32) -> Result<()> {

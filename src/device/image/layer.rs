@@ -62,21 +62,7 @@ impl Layer {
 
     /// Of an image that is to be written: refuses states in which writes could damage it.
     pub(super) fn for_writing(file: ImageFile, header: &Header) -> Result<Self> {
-        let advice = format!("qemu-img check -r all {} repairs it", file.path().display());
-        if header.is_corrupt() {
-            return Err(Error::unsupported(format!("the image is marked as corrupt: {advice}")));
-        }
-        if header.is_dirty() {
-            let what = format!("the image was not closed after it was written: {advice}");
-            return Err(Error::unsupported(what));
-        }
-        if header.version < 3 {
-            let what = "qcow2 of version 2 is only read: qemu-img amend -o compat=v3 converts it";
-            return Err(Error::unsupported(what));
-        }
-        if header.snapshots > 0 {
-            let what =
-                format!("the image has {} internal snapshots: it is only read", header.snapshots);
+        if let Some(what) = header.refuse_writing(&file.path()) {
             return Err(Error::unsupported(what));
         }
         let Metadata { l2, refcount_blocks } = Metadata::read(&file, header)?;

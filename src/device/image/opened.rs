@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use super::describe::ONLY_READ;
 use super::driver::Driver;
 use super::qcow2::Qcow2;
 use super::vhdx::Vhdx;
@@ -88,7 +89,7 @@ impl Image {
 
     fn open_as(address: &Address, write: bool, locked: bool) -> Result<Self> {
         if write && address.format != ImageFormat::Qcow2 {
-            let what = format!("{address}: images of this format are only read");
+            let what = format!("{address}: {ONLY_READ}");
             return Err(Error::new(ErrorKind::ReadOnly, what));
         }
         let path = &address.path;
@@ -102,7 +103,7 @@ impl Image {
         };
         let size = driver.size() / SECTOR * SECTOR;
         let disk = Disk { driver, base: 0, size };
-        let limits = Limits { read_only: address.format != ImageFormat::Qcow2, ..LIMITS };
+        let limits = Limits { read_only: disk.driver.is_read_only(), ..LIMITS };
         Ok(Self { address: address.clone(), disk, limits, is_writable: write, notices })
     }
 

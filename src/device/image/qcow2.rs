@@ -30,6 +30,7 @@ pub(super) struct Qcow2 {
     size: u64,
     cluster: u64,
     write: bool,
+    is_read_only: bool,
 }
 
 impl fmt::Debug for Qcow2 {
@@ -73,7 +74,8 @@ impl Qcow2 {
         let access = opening(|| open_one(store, true, write, below.take()));
         let access = RwLock::new(access.context(|| path.display())?);
         let (size, cluster) = (header.size, header.cluster());
-        Ok((Self { access, top, size, cluster, write }, notices))
+        let is_read_only = header.refuse_writing(path).is_some();
+        Ok((Self { access, top, size, cluster, write, is_read_only }, notices))
     }
 
     /// Runs an operation of imago. One that panics has left tables in an unknown state: no write succeeds afterwards.
@@ -183,6 +185,10 @@ fn failed(error: &io::Error) -> Error {
 impl Driver for Qcow2 {
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {

@@ -90,7 +90,9 @@ const NO_CERTIFICATE: &str = "the server demands a client certificate (client-ce
 pub(super) fn explained(place: &str, error: &rustls::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let (kind, why) = match error {
-        rustls::Error::InvalidCertificate(refused) => (PermissionDenied, certificate(refused)),
+        rustls::Error::InvalidCertificate(refused) => {
+            (PermissionDenied, format!("the server's certificate {}", certificate(refused)))
+        }
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
             (PermissionDenied, NO_CERTIFICATE.to_owned())
         }
@@ -108,6 +110,7 @@ pub(super) fn explained(place: &str, error: &rustls::Error) -> io::Error {
     io::Error::new(kind, format!("{place}: {why}"))
 }
 
+/// Why a certificate is refused, as the end of a sentence.
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
@@ -118,10 +121,16 @@ fn certificate(refused: &CertificateError) -> String {
         Refused::NotValidForName | Refused::NotValidForNameContext { .. } => "is for another name",
         _ => "is refused",
     };
-    // The library's own words have the names and the times.
-    match refused {
-        Refused::UnknownIssuer | Refused::Revoked => format!("the server's certificate {why}"),
-        _ => format!("the server's certificate {why} ({refused})"),
+    let words = refused.to_string();
+    // The library's own words have the names and the times; two of them are names of its own.
+    if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
+        why.to_owned()
+    } else if words.contains("UnsupportedCertVersion") {
+        "is of version 1, and version 3 is needed (openssl x509 -extfile makes one)".to_owned()
+    } else if words.contains("CaUsedAsEndEntity") {
+        "is that of an authority (CA:true)".to_owned()
+    } else {
+        format!("{why} ({words})")
     }
 }
 
@@ -243,7 +252,15 @@ fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
         Some((chain, key)) => {
             let secret = PrivateKeyDer::from_pem_file(&key).map_err(|error| unread(&key, error))?;
             let own = config.with_client_auth_cert(all(&chain)?, secret);
-            own.map_err(|error| wrong(&format!("{}: {error}", chain.display())))?
+            own.map_err(|error| {
+                let why = match &error {
+                    rustls::Error::InvalidCertificate(refused) => {
+                        format!("the certificate {}", certificate(refused))
+                    }
+                    other => other.to_string(),
+                };
+                wrong(&format!("{}: {why}", chain.display()))
+            })?
         }
         None => config.with_client_cert_resolver(Arc::new(Without(Arc::clone(lacks)))),
     };

@@ -54,7 +54,7 @@ impl fmt::Debug for Count {
 
 impl MmpHold {
     /// Takes a volume whose last holder is gone: [`mmp::check`] has seen to that. Waits as long as two nodes need to see each other, and counts
-    /// meanwhile: a third node, which looks at the number now, sees it change. What was read of the volume before may be old afterwards: another
+    /// meanwhile: a third node, which looks at the number now, sees it change. Anything that was read of the volume before may be old afterwards: another
     /// node may have had it between the check and this.
     ///
     /// # Errors

@@ -148,8 +148,18 @@ impl<'a> Opener<'a> {
                 let TargetSpec::Vol { volume, .. } = other else { return false };
                 volume.parse::<Location>().is_ok_and(|volume| stands_on(&volume, path))
             });
-        let OpenedEngine { device, engine, notices } =
-            self.engine_over(self.block_file(path, exclusive)?)?;
+        self.raw(spec, base, self.engine_over(self.block_file(path, exclusive)?)?)
+    }
+
+    /// A device as it is: it takes whole logical blocks alone.
+    fn raw(&self, spec: &TargetSpec, base: u64, opened: OpenedEngine) -> Result<Source> {
+        let OpenedEngine { device, engine, notices } = opened;
+        let unit = device.limits().logical_block;
+        if !self.plan.block.is_multiple_of(unit as usize) || !base.is_multiple_of(u64::from(unit)) {
+            return Err(Error::invalid(format!(
+                "requests to {spec} are whole blocks of {unit} bytes: see --bs"
+            )));
+        }
         let len = device.size().saturating_sub(base);
         let route = Shared::Device(device, Vec::new());
         Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
@@ -169,9 +179,7 @@ impl<'a> Opener<'a> {
             let opened = Location::parse(name.as_os_str())?.open(&how)?;
             (opened.device, opened.engine, opened.notices)
         };
-        let len = device.size().saturating_sub(base);
-        let route = Shared::Device(device, Vec::new());
-        Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
+        self.raw(spec, base, OpenedEngine { device, engine, notices })
     }
 
     fn open_kernel(&self, spec: &TargetSpec, path: &Path) -> Result<Source> {

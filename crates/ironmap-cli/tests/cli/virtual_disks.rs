@@ -1,10 +1,12 @@
 //! Commands on images of virtual machines, beside qemu-img.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
+use serde_json::Value;
 
 /// A volume in a qcow2 image takes the same commands as one in a raw image, and qemu-img has the same bytes.
 #[test]
@@ -57,5 +59,70 @@ fn an_image_without_its_prefix_is_refused() {
         assert!(bench.run(["ls", &format!("{format}:{format}:/")]).status.success());
         let written = bench.run(["mkdir", &format!("{format}:{format}:/new")]);
         assert_eq!(written.status.success(), format == "qcow2");
+    }
+}
+
+/// `info` says of an image that is only read why, in the words of the refusal of a write.
+#[test]
+fn info_says_why_an_image_is_only_read() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::new();
+    let make = |args: &[&str]| {
+        succeed(tool("qemu-img").args(args).current_dir(bench.path(".")));
+    };
+    let convert = |format: &str, options: &[&str], name: &str| {
+        let args = [&["convert", "-f", "raw", "-O", format], options, &["image", name]].concat();
+        make(&args);
+    };
+    convert("qcow2", &[], "plain");
+    convert("qcow2", &[], "snapshot");
+    make(&["snapshot", "-c", "first", "snapshot"]);
+    convert("qcow2", &["-o", "compat=0.10"], "old");
+    convert("qcow2", &[], "dirty");
+    let file = fs::OpenOptions::new().write(true).open(bench.path("dirty")).unwrap();
+    file.write_all_at(&1_u64.to_be_bytes(), 72).unwrap();
+    drop(file);
+    convert("vmdk", &[], "vmdk");
+    for (volume, why) in [
+        ("qcow2:plain", None),
+        ("qcow2:snapshot", Some("qemu-img snapshot -d")),
+        ("qcow2:old", Some("qemu-img amend")),
+        ("qcow2:dirty", Some("qemu-img check -r all")),
+        ("vmdk:vmdk", Some("images of this format are only read")),
+    ] {
+        // One of them has a note on standard error.
+        let shown = bench.run(["info", "--json", volume]);
+        let info: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        assert_eq!(info["writable"], why.is_none(), "{volume}");
+        let written = bench.run(["mkdir", &format!("{volume}:/new")]);
+        assert_eq!(written.status.success(), why.is_none(), "{volume}");
+        if let Some(why) = why {
+            let told = info["read_only"].as_str().unwrap();
+            assert!(told.contains(why), "{volume}: {told}");
+            let refusal = text(&written.stderr);
+            assert!(refusal.contains(told), "{volume}: {told}, but {refusal}");
+        }
+    }
+}
+
+/// An image is named by its format even where its own file is shorter than a file system; and it is not overwritten unasked.
+#[test]
+fn images_of_other_programs_are_known() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::new();
+    for (format, options, hint) in [
+        ("vmdk", "subformat=monolithicFlat", "vmdk:FILE"),
+        ("vdi", "static=off", "qemu-nbd"),
+        ("vpc", "subformat=dynamic", "qemu-nbd"),
+        ("parallels", "cluster_size=1048576", "qemu-nbd"),
+    ] {
+        let convert = ["convert", "-f", "raw", "-O", format, "-o", options, "image", format];
+        succeed(tool("qemu-img").args(convert).current_dir(bench.path(".")));
+        let message = text(&bench.run(["ls", &format!("./{format}:/")]).stderr);
+        assert!(message.contains(hint), "{format}: {message}");
+        let refused = bench.run(["mkfs", format, "64M"]);
+        assert!(!refused.status.success(), "{format}");
+        let message = text(&refused.stderr);
+        assert!(message.contains("-F overwrites it"), "{format}: {message}");
     }
 }

@@ -58,7 +58,9 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
         let has = device.size();
-        return Err(Error::invalid(format!("{size} bytes on a device that has {has}")));
+        return Err(Error::invalid(format!(
+            "{size} bytes on a device that has {has}: make the device larger first"
+        )));
     }
     let geometry = Geometry::new(options, size, device.limits().logical_block)?;
     if device.limits().logical_block as usize > geometry.block_size.bytes() {

@@ -112,7 +112,7 @@ pub(crate) fn resize(
     if blocks > device.size() >> shift {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "{} bytes on a device that has {has}",
+            "{} bytes on a device that has {has}: make the device larger first",
             blocks << shift
         )));
     }

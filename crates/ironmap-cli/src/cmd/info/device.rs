@@ -42,7 +42,8 @@ pub(super) struct Device {
 struct Image {
     format: String,
     virtual_size: u64,
-    cluster_size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_size: Option<u64>,
     /// Itself, then its backing files or extents.
     files: Vec<ImageFile>,
 }
@@ -62,7 +63,7 @@ impl Image {
         Some(Self {
             format: found.format,
             virtual_size: found.virtual_size,
-            cluster_size: found.cluster_size,
+            cluster_size: Some(found.cluster_size).filter(|size| *size > 0),
             files: found.files.into_iter().map(file).collect(),
         })
     }
@@ -181,8 +182,8 @@ impl Device {
         }
         if let Some(Image { format, virtual_size, cluster_size, files }) = &device.image {
             let clusters = match cluster_size {
-                0 => String::new(),
-                size => format!(", clusters of {size} bytes"),
+                None => String::new(),
+                Some(size) => format!(", clusters of {size} bytes"),
             };
             line("Image", format!("{format}, {virtual_size} bytes{clusters}"))?;
             for ImageFile { path, format } in files {

@@ -100,7 +100,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let encoding = Encoding::of([&*sb.label, &*sb.last_mounted]);
     let features = sb.compat.names().chain(sb.incompat.names()).chain(sb.ro_compat.names());
     let time = |at: u64| (at != 0).then(|| rfc3339(seconds(at)));
-    let refused = volume.device().limits().read_only.then(|| super::REFUSED.to_owned());
+    let refused = super::refused(source, &args.volume);
     let read_only = fs.check_writable().err().map(|error| error.to_string()).or(refused);
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
     // Not every error has all of it: zeros stand for unknown values.

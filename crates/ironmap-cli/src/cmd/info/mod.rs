@@ -7,14 +7,13 @@ mod xfs;
 use std::io::{self, Write};
 
 use ironmap::Location;
+use ironmap::device::image::describe;
+use ironmap::location::Medium;
 
 use crate::failure::Failure;
 use crate::show::one_line;
 use crate::source::Source;
 use crate::target;
-
-/// The reason why a volume cannot be written that could be.
-const REFUSED: &str = "the device takes no writes";
 
 /// Shows a volume's features, geometry and state, and its device's capabilities
 #[derive(Debug, clap::Args)]
@@ -44,6 +43,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(fs) => xfs::run(args, &source, fs),
         None => ext4::run(args, &source, source.ext4()?),
     }
+}
+
+/// The reason why the device or the image beneath a volume is not written.
+fn refused(source: &Source, location: &Location) -> Option<String> {
+    let image = match &location.data().medium {
+        Medium::Image(address) => describe(address).ok().and_then(|image| image.read_only),
+        _ => None,
+    };
+    let any = || "the device takes no writes".to_owned();
+    source.volume.device().limits().read_only.then(|| image.unwrap_or_else(any))
 }
 
 /// Writes a line with its label, for people.

@@ -27,7 +27,7 @@ struct Info {
     features: Vec<String>,
     writable: bool,
     /// Why it is not.
-    read_only: &'static str,
+    read_only: String,
     clean: bool,
     block_size: usize,
     blocks: u64,
@@ -76,11 +76,7 @@ fn gather(args: &Args, source: &Source, fs: &Xfs) -> Info {
         uuid: uuid_text(&sb.uuid),
         features: sb.features(),
         writable: false,
-        read_only: if source.volume.device().limits().read_only {
-            super::REFUSED
-        } else {
-            READ_ONLY
-        },
+        read_only: super::refused(source, &args.volume).unwrap_or_else(|| READ_ONLY.to_owned()),
         clean: !log.recovered,
         block_size: sb.block_size(),
         blocks: sb.blocks(),

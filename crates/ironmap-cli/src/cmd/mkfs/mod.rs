@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Medium};
-use ironmap::{Engine, ErrorKind, Location, Volume};
+use ironmap::{Engine, Errno, Error, ErrorKind, Location, Volume};
+use rustix::param::page_size;
 
 use self::fill::Sources;
 use self::fit::Fit;
@@ -141,6 +142,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
     // A signal during the work fails a read that waits for more of a source.
     let made = make_and_fill(args, report).map_err(interrupt::cause)?;
+    let block = made.block_size.bytes();
+    if block > page_size() {
+        report.warning(format_args!(
+            "blocks of {block} bytes: most kernels mount such a volume only where pages are as large"
+        ));
+    }
     if args.quiet { Ok(()) } else { Ok(print(args, &made)?) }
 }
 
@@ -202,12 +209,19 @@ fn make_to_fit(
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let opened =
+        args.volume.open(&how).map_err(|error| Failure::open(&missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
     let options = options.clone().uuid(options.uuid.or(derived));
     let superblock = Volume::make(&*opened.device, &options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
+        let error = match error.kind() {
+            ErrorKind::Exists => {
+                Error::new(ErrorKind::Exists, format!("{error}: -F overwrites it"))
+            }
+            _ => error,
+        };
         let error = named(&args.volume, error);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }
     })?;
@@ -215,6 +229,15 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
         integrity.device.close().map_err(|error| Failure::at(&args.volume, &error))?;
     }
     Ok(superblock)
+}
+
+/// An image of a virtual machine is not made by its first volume, as a raw image is.
+fn missing(volume: &Location, error: Error) -> Error {
+    if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
+        return error;
+    }
+    let what = "there is no such image: qemu-img create -f qcow2 FILE SIZE makes one";
+    Error::new(ErrorKind::NotFound, what).context(volume)
 }
 
 impl Args {
