@@ -54,6 +54,7 @@ impl MapFile for Straight {
 }
 
 /// How a read through the kernel begins.
+#[derive(Clone, Copy)]
 struct Attempt<'a> {
     /// Around the page cache, by this descriptor.
     direct: Option<&'a Descriptor>,
