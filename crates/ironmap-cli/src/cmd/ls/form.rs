@@ -1,5 +1,6 @@
 //! The forms of a list: JSON, long, in columns, or one name a line.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use anstream::ColorChoice;
@@ -125,12 +126,13 @@ impl Writer {
     }
 
     /// A name as it is written: raw for a pipe, without controls and in the colour of its type for a terminal.
-    fn name(&self, file: &Listed) -> Vec<u8> {
+    fn name<'a>(&self, file: &'a Listed) -> Cow<'a, [u8]> {
         if !self.terminal {
-            return file.name.clone();
+            return Cow::Borrowed(&file.name);
         }
         let (name, style) = (for_terminal(&file.name), style(file.inode.stat()));
-        if self.colour { format!("{style}{name}{style:#}").into_bytes() } else { name.into_bytes() }
+        let shown = if self.colour { format!("{style}{name}{style:#}") } else { name };
+        Cow::Owned(shown.into_bytes())
     }
 
     pub(super) fn end(self) -> Result<(), Failure> {
@@ -193,17 +195,23 @@ fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) ->
 
 /// Cells of one width: names have blanks after them, numbers before.
 fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
-    let cells: Vec<_> = cells.collect();
-    let width = cells.iter().map(|(text, _)| text.width()).max().unwrap_or(0);
-    let fill = |(text, number)| {
-        if number { format!("{text:>width$}") } else { format!("{text:width$}") }
+    let cells: Vec<_> = cells.map(|(text, number)| (text.width(), text, number)).collect();
+    let widest = cells.iter().map(|(width, ..)| *width).max().unwrap_or(0);
+    let fill = |(width, mut text, number): (usize, String, bool)| {
+        let blanks = std::iter::repeat_n(' ', widest - width);
+        if number {
+            blanks.chain(text.chars()).collect()
+        } else {
+            text.extend(blanks);
+            text
+        }
     };
     cells.into_iter().map(fill).collect()
 }
 
 /// A user or group as it is shown, and whether that is a number.
 fn owner(shown: String, number: u32) -> (String, bool) {
-    let is_number = shown == number.to_string();
+    let is_number = shown.parse() == Ok(number);
     (shown, is_number)
 }
 
@@ -231,12 +239,13 @@ fn long(
     files: &[Listed],
     numbers: &[String],
     columns: &[Vec<String>; 6],
-    names: &[Vec<u8>],
+    names: &[Cow<'_, [u8]>],
 ) -> io::Result<()> {
     for (at, ((file, name), number)) in files.iter().zip(names).zip(numbers).enumerate() {
-        write!(out, "{number}")?;
+        out.write_all(number.as_bytes())?;
         for column in columns {
-            write!(out, "{} ", column[at])?;
+            out.write_all(column[at].as_bytes())?;
+            out.write_all(b" ")?;
         }
         out.write_all(name)?;
         if let Some(target) = &file.target {
@@ -247,7 +256,7 @@ fn long(
                 out.write_all(target)?;
             }
         }
-        writeln!(out)?;
+        out.write_all(b"\n")?;
     }
     Ok(())
 }
