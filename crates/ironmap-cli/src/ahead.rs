@@ -128,6 +128,9 @@ impl Ahead {
             let start = range.start.min(end);
             return take(&bytes[start as usize..end as usize]).map(|()| end);
         }
+        if !self.reads_together() {
+            return self.read_one_by_one(queue, file, range, failed, take);
+        }
         let result = self.read_in_order(queue, file, range, failed, take);
         // Reads past the end, or after an error.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
@@ -136,6 +139,38 @@ impl Ahead {
                 self.keep(buffer);
             }
         }
+        result
+    }
+
+    /// Into the same memory: nothing is zeroed before it is read, and it stays in the processor's cache.
+    fn read_one_by_one(
+        &mut self,
+        queue: &mut Queue,
+        file: &File,
+        range: Range<u64>,
+        failed: impl Fn(&Error) -> Failure,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<u64, Failure> {
+        let kept = self.free.pop().map_or_else(|| Buffer::aligned(CHUNK), Ok);
+        let mut buffer = kept.map_err(|error| failed(&error))?;
+        let mut taken = range.start;
+        let result = loop {
+            let len = range.end.saturating_sub(taken).min(CHUNK as u64) as usize;
+            if len == 0 {
+                break Ok(taken);
+            }
+            let read = file.read_at(queue, &mut buffer[..len], taken);
+            let given = read.map_err(|error| failed(&error)).and_then(|count| {
+                take(&buffer[..count])?;
+                Ok(count)
+            });
+            match given {
+                Ok(count) if count == len => taken += count as u64,
+                Ok(count) => break Ok(taken + count as u64),
+                Err(failure) => break Err(failure),
+            }
+        };
+        self.keep(buffer);
         result
     }
 
