@@ -1,8 +1,9 @@
 //! Two nodes and one volume with multiple mount protection: only one writes it at a time, and the next one finds all that the last one wrote.
 
 use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::command::run;
@@ -33,6 +34,12 @@ fn check(ram: &Ram, dir: &Path) {
     let image = dir.join("left");
     ram.store(&std::fs::File::create(&image).unwrap()).unwrap();
     run("e2fsck", &["-fn", image.to_str().unwrap()]);
+}
+
+fn bytes_of(ram: &Ram) -> Buffer {
+    let mut bytes = Buffer::aligned(ram.size() as usize).unwrap();
+    ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
+    bytes
 }
 
 fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
@@ -66,12 +73,10 @@ fn a_node_that_has_just_begun_is_seen() {
     assert!(second.read("/file").unwrap() == vec![1; 100_000]);
 }
 
-/// A device on which another node has the volume at the moment of the claim: it was open when this node looked last, or so it seemed.
+/// A device on which another node works at the moment of the claim: it was not there when this node looked last, or so it seemed.
 struct Meddled {
     at: DevOffset,
-    other: Arc<Ram>,
-    meddle: Mutex<fn(Arc<Ram>)>,
-    done: AtomicBool,
+    meddle: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl fmt::Debug for Meddled {
@@ -84,66 +89,93 @@ impl Layer for Meddled {
     fn begin(&self, request: &Request<'_>) -> Verdict {
         if let Request::Write { at, .. } = request
             && *at == self.at
-            && !self.done.swap(true, Ordering::Relaxed)
         {
-            let meddle = *self.meddle.lock().unwrap();
-            meddle(self.other.clone());
+            let meddle = self.meddle.lock().unwrap().take();
+            meddle.into_iter().for_each(|meddle| meddle());
         }
         Verdict::pass(request)
     }
 }
 
-fn meddled(ram: &Arc<Ram>, at: DevOffset, meddle: fn(Arc<Ram>)) -> Arc<dyn Device> {
-    let (other, meddle) = (ram.clone(), Mutex::new(meddle));
-    let layer = Meddled { at, other, meddle, done: AtomicBool::new(false) };
-    Arc::new(Layered::with_layer(ram.clone(), layer))
+fn meddled(
+    ram: &Arc<Ram>,
+    at: DevOffset,
+    meddle: impl FnOnce() + Send + 'static,
+) -> Arc<dyn Device> {
+    let meddle = Mutex::new(Some(Box::new(meddle) as Box<dyn FnOnce() + Send>));
+    Arc::new(Layered::with_layer(ram.clone(), Meddled { at, meddle }))
 }
 
-fn write_files(ram: Arc<Ram>) {
-    let other = writable(ram).unwrap();
-    for number in 0..20_u8 {
-        other.write(format!("/other{number}"), vec![number; 50_000]).unwrap();
+/// Another node opens the volume, works, and closes it.
+fn between(ram: &Arc<Ram>, work: fn(&Volume)) -> impl FnOnce() + Send + use<> {
+    let ram = ram.clone();
+    move || {
+        let other = writable(ram).unwrap();
+        work(&other);
+        other.close().unwrap();
     }
-    other.close().unwrap();
 }
 
-fn assert_files(volume: &Volume) {
-    for number in 0..20_u8 {
+fn write_files(volume: &Volume, numbers: Range<u8>) {
+    for number in numbers {
+        volume.write(format!("/other{number}"), vec![number; 50_000]).unwrap();
+    }
+}
+
+fn assert_files(volume: &Volume, numbers: Range<u8>) {
+    for number in numbers {
         let found = volume.read(format!("/other{number}")).unwrap();
         assert!(found == vec![number; 50_000], "/other{number}");
     }
 }
 
-/// All that a node read before its claim may be old: it is read again.
+/// The journal and the superblock that a node read before its claim may be old: they are read again. The other node commits until it sees the claim.
 #[test]
-fn all_that_another_node_wrote_up_to_the_claim_stays() {
+fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();
     let (ram, at) = protected(dir.path());
-    let volume = writable(meddled(&ram, at, write_files)).unwrap();
+    let other = writable(ram.clone()).unwrap();
+    write_files(&other, 0..10);
+    other.fs().sync().unwrap();
+    // On this device the other node's number stands still.
+    let shared = Arc::new(Ram::from_image(&bytes_of(&ram)));
+    let (seen, disk) = (ram.clone(), shared.clone());
+    let device = meddled(&shared, at, move || {
+        write_files(&other, 10..20);
+        other.fs().sync().unwrap();
+        disk.write_all_at(&[IoSlice::new(&bytes_of(&seen))], DevOffset(0), true).unwrap();
+    });
+    let volume = writable(device).unwrap();
+    assert_files(&volume, 0..20);
     volume.write("/own", vec![7; 3 << 20]).unwrap();
-    assert_files(&volume);
+    volume.close().unwrap();
+    drop(volume);
+    check(&shared, dir.path());
+    assert_files(&Volume::on(shared).unwrap(), 0..20);
+}
+
+/// The same for a node that had the volume and closed it in between.
+#[test]
+fn all_that_another_node_did_up_to_the_claim_stays() {
+    let dir = scratch();
+    let (ram, at) = protected(dir.path());
+    let device = meddled(&ram, at, between(&ram, |other| write_files(other, 0..20)));
+    let volume = writable(device).unwrap();
+    volume.write("/own", vec![7; 3 << 20]).unwrap();
     volume.close().unwrap();
     drop(volume);
     check(&ram, dir.path());
-    assert_files(&Volume::on(ram.clone()).unwrap());
 
-    let device = meddled(&ram, at, |ram| {
-        let other = writable(ram).unwrap();
-        other.write("/third", vec![3; 4 << 20]).unwrap();
-        other.close().unwrap();
-    });
+    let write = |other: &Volume| other.write("/third", vec![3; 4 << 20]).unwrap();
+    let device = meddled(&ram, at, between(&ram, write));
     let smaller = ResizeOptions::new().size(NewSize::Bytes(24 << 20));
     Volume::resize(&device, &smaller, Clock::default()).unwrap();
     check(&ram, dir.path());
-    let device = meddled(&ram, at, |ram| {
-        let other = writable(ram).unwrap();
-        other.remove_file("/third").unwrap();
-        other.close().unwrap();
-    });
+    let device = meddled(&ram, at, between(&ram, |other| other.remove_file("/third").unwrap()));
     let label = TuneOptions::new().label(Some(b"new".to_vec()));
     Volume::tune(&device, &label, Clock::default()).unwrap();
     check(&ram, dir.path());
     let volume = Volume::on(ram.clone()).unwrap();
-    assert_files(&volume);
+    assert_files(&volume, 0..20);
     assert!(volume.read("/third").is_err() && volume.read("/own").unwrap() == vec![7; 3 << 20]);
 }
