@@ -91,6 +91,8 @@ impl Layer for Forgetful {
                     }
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
                     put(&cache.durable, &data, at);
+                    // Over a server another connection can flush before this request goes on: its data may not be missing then.
+                    put(&self.disk, &data, at);
                 } else {
                     cache.since.push((at, request.len()));
                 }
