@@ -38,8 +38,8 @@ impl Fsck {
     /// orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // e2fsck 1.47.0 says that errors are left if it must make lost+found in a root directory whose checksums it has just
-        // repaired: it finds the old checksum there. Its next run finishes the work.
+        // e2fsck 1.47.0 says that errors are left if it must make lost+found in a root directory whose checksums or index it has just
+        // repaired: it finds the old checksum there, or no space for a new one. Its next run finishes the work.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,
@@ -75,7 +75,8 @@ impl Fsck {
     }
 }
 
-const NO_LOST_AND_FOUND: &str = "Error creating /lost+found directory (ext2fs_link): Directory block checksum does not match directory block";
+const NO_LOST_AND_FOUND: &str =
+    "Error creating /lost+found directory (ext2fs_link): Directory block ";
 
 /// Fields that a volume in use may leave to its recovery, because Linux does: the superblock's counts of free blocks and inodes
 /// are written when a volume is unmounted, and until then those of the groups are right; a flag says that it is in use. Of an
