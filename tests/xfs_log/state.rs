@@ -6,10 +6,9 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use ironmap::Volume;
 use ironmap::fs::Usage;
 use ironmap::fs::xfs::{Incompat, LogState};
-use ironmap::units::InodeNo;
-use ironmap::{ErrorKind, Volume};
 use rustix::fs::SeekFrom;
 
 use crate::changes::Changes;
@@ -218,11 +217,6 @@ fn compare_with(
     let (log, incompat) = (xfs.log().clone(), xfs.superblock().incompat);
     let usage = volume.fs().usage();
     let what = &format!("{what}, {log:?}");
-    if is_half_removed(&volume) {
-        note_part("xfs_log", what, HALF_REMOVED);
-        keep(ours, seed);
-        return None;
-    }
     assert_clean(&volume, what);
     drop(volume);
     let mount = match Mount::new(image, "ro") {
@@ -288,29 +282,6 @@ fn keep(image: &Image, seed: u64) {
 fn only_parents(log: &LogState, incompat: Incompat) -> bool {
     let of_files = log.unfinished.iter().filter(|(what, _)| OF_FILES.contains(what));
     incompat.contains(Incompat::PARENT) && of_files.into_iter().all(|(what, _)| *what == ATTRIBUTES)
-}
-
-/// Linux removes an inode with attributes in two steps: it first gives up the content of their blocks, and later the blocks. A block that was never
-/// written then holds old content, and Linux's own recovery reads it as damaged.
-const HALF_REMOVED: &str = "a crash in the removal of an inode: its attributes' blocks have no content any more, and are still its own";
-
-/// Whether all that is wrong are blocks of attributes of inodes without names.
-fn is_half_removed(volume: &Volume) -> bool {
-    let Ok(report) = volume.fs().check(&mut |_| {}) else { return false };
-    let texts = report.findings.iter().map(ToString::to_string);
-    let wrong: Vec<_> = texts.filter(|text| !text.starts_with("note: ")).collect();
-    let is_one = |text: &String| {
-        let of = text.split_once(": inode ").and_then(|(_, rest)| rest.split_once(": "));
-        let Some((number, what)) = of else { return false };
-        let Ok(number) = number.parse() else { return false };
-        let links = volume.fs().inode(InodeNo(number)).map(|inode| inode.stat().links);
-        let is_removed = match links {
-            Ok(links) => links == 0,
-            Err(error) => error.kind() == ErrorKind::NotFound,
-        };
-        is_removed && what.starts_with("attribute ")
-    };
-    !wrong.is_empty() && wrong.iter().all(is_one)
 }
 
 /// A crash alone damages nothing. Gives the notes of the check.
