@@ -1,5 +1,6 @@
 //! Images of ext4 and XFS volumes, made by mke2fs and mkfs.xfs, and their kernel mounts; all gone when their guards are dropped.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,12 @@ pub(crate) fn scratch_in(dir: &Path) -> TempDir {
 /// The options of a program, as one writes them in a shell.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
+}
+
+/// What xfs_repair is told so that it changes nothing. It does not look at a single group unless it is told to.
+fn check_of(image: &Path) -> [&OsStr; 4] {
+    let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
+    [no_changes, option, value, image.as_os_str()]
 }
 
 /// The format of an image's volume.
@@ -174,9 +181,14 @@ impl Image {
 
     /// Lets this program find no fault in an XFS volume.
     pub(crate) fn check_by(&self, xfs_repair: &str) {
-        // It does not look at a single group unless it is told to.
-        let how = ["-n", "-o", "force_geometry"];
-        run(xfs_repair, &[&how.map(AsRef::as_ref)[..], &[self.path().as_os_str()]].concat());
+        let path = self.path();
+        run(xfs_repair, &check_of(&path));
+    }
+
+    /// Whether this program finds no fault in an XFS volume.
+    pub(crate) fn passes(&self, xfs_repair: &str) -> bool {
+        let path = self.path();
+        output(xfs_repair, &check_of(&path)).status.success()
     }
 
     /// Lets e2fsck complete what mke2fs or debugfs left half done.
@@ -200,7 +212,7 @@ impl Image {
 
     fn run_e2fsck(&self, how: &[&str]) {
         let path = self.path();
-        let mut args: Vec<&std::ffi::OsStr> = how.iter().map(AsRef::as_ref).collect();
+        let mut args: Vec<&OsStr> = how.iter().map(AsRef::as_ref).collect();
         args.push(path.as_os_str());
         let result = output("e2fsck", &args);
         // 1: errors were corrected.
