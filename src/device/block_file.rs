@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
 use super::{DeviceProtection, Limits, qemu_locks, whole_pages};
-use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
@@ -351,6 +352,17 @@ impl BlockFile {
         zeroed.map_err(|errno| self.failed("zeros", errno, pos))
     }
 
+    /// The first range from `at` on that is not a hole of an image.
+    pub(super) fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        let end = DevOffset(self.size.max(at.0));
+        if self.is_device || at >= end {
+            return Ok(at..end);
+        }
+        let part = Part { file: &self.file, start: self.base, len: self.size };
+        let data = part.data_from(self.absolute(at)).context(|| self.path.display())?;
+        Ok(DevOffset(data.start - self.base)..DevOffset(data.end - self.base))
+    }
+
     fn failed(&self, what: &str, errno: Errno, at: u64) -> Error {
         Error::io(errno, format!("{}: {what} at {at}", self.path.display()))
     }
@@ -490,53 +502,6 @@ fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let result = rustix::io::preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT);
     !matches!(result, Err(OsErrno::OPNOTSUPP))
 }
-
-/// The methods of a [`Device`](super::Device) over the open file in its field `file` that differ in no engine: only its queues do.
-macro_rules! through_file {
-    () => {
-        fn size(&self) -> u64 {
-            self.file.size()
-        }
-
-        fn read_exact_at(
-            &self,
-            buf: &mut [u8],
-            at: $crate::units::DevOffset,
-        ) -> $crate::error::Result<()> {
-            self.file.read_exact_at(buf, at)
-        }
-
-        fn is_writable(&self) -> bool {
-            self.file.is_writable()
-        }
-
-        fn write_all_at(
-            &self,
-            bufs: &[std::io::IoSlice<'_>],
-            at: $crate::units::DevOffset,
-            fua: bool,
-        ) -> $crate::error::Result<()> {
-            self.file.write_all_at(bufs, at, fua)
-        }
-
-        fn flush(&self) -> $crate::error::Result<()> {
-            self.file.flush()
-        }
-
-        fn discard(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
-            self.file.discard(at, len)
-        }
-
-        fn write_zeroes(
-            &self,
-            at: $crate::units::DevOffset,
-            len: u64,
-        ) -> $crate::error::Result<()> {
-            self.file.write_zeroes(at, len)
-        }
-    };
-}
-pub(super) use through_file;
 
 #[cfg(test)]
 mod tests {

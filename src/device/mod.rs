@@ -28,6 +28,7 @@ mod record;
 mod runs;
 mod sim;
 mod space;
+mod through_file;
 mod uring;
 mod whole_pages;
 #[cfg(all(test, shuttle))]
@@ -35,6 +36,7 @@ mod yielding;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Errno, Error, Result};
@@ -125,6 +127,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
+    }
+
+    /// The first range from `at` on that may hold anything but zeros. All before it reads as zeros; nothing is said of the rest after it. Empty, at
+    /// the end of the device, where all the rest reads as zeros. A device that cannot tell gives all from `at` on.
+    ///
+    /// # Errors
+    /// `Io` with the device's errno.
+    fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        Ok(at..DevOffset(self.size().max(at.0)))
     }
 
     /// From now on a device that connects again asks the fence before it writes anything; without one, no longer. For other devices it means

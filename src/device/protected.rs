@@ -6,10 +6,10 @@ use std::convert::Infallible;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::block_file::through_file;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::runs::{each_run, until, verify_run};
+use super::through_file::through_file;
 use super::uring::{Attached, UringOptions, result, through_ring};
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,

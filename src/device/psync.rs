@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
-use super::block_file::through_file;
 use super::files::Files;
+use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, Immediate, Limits, QueueOptions, Transfer,
     Transfers,

@@ -1,6 +1,7 @@
 //! The space below an image, as its file system has it: an access to a mapping that needs some and gets none is a fault, not an error.
 
 use std::fs::File;
+use std::ops::Range;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno as OsErrno;
@@ -52,6 +53,22 @@ impl Part<'_> {
             }
         }
         Ok(holes)
+    }
+
+    /// The first range from a position of the file on that is not a hole; empty, at the end of the part, where all the rest is a hole. Where the file system
+    /// knows of no holes, and where the file changes meanwhile, all may be data.
+    pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
+        let end = self.end();
+        let hole = self.seek(SeekFrom::Hole(at))?.unwrap_or(end).min(end);
+        if hole > at {
+            return Ok(at..hole);
+        }
+        let start = self.seek(SeekFrom::Data(at))?.map_or(end, |data| data.clamp(at, end));
+        if start == end {
+            return Ok(end..end);
+        }
+        let hole = self.seek(SeekFrom::Hole(start))?.filter(|hole| *hole > start);
+        Ok(start..hole.unwrap_or(end).min(end))
     }
 
     /// Allocates space for all holes. True if no write needs space from then on; false on a file system that may need space to

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::block_file::through_file;
 use super::files::Files;
 use super::nvme::Namespace;
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
+use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
     QueueOptions, Transfer as _,

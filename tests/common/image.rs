@@ -35,7 +35,7 @@ pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
-/// What xfs_repair is told so that it changes nothing. It does not look at a single group unless it is told to.
+/// The arguments of an xfs_repair that changes nothing. It does not look at a single group unless it is told to.
 fn check_of(image: &Path) -> [&OsStr; 4] {
     let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
     [no_changes, option, value, image.as_os_str()]

@@ -7,6 +7,7 @@ use ironmap::units::DevOffset;
 
 use crate::common::command::run;
 use crate::common::image::scratch_in;
+use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::data::{Load, SIZE, content};
 use crate::require;
@@ -51,5 +52,84 @@ fn other_clients_see_the_same() {
         // Offset, length, and the flags of base:allocation: 1 is a hole, 2 reads as zeros.
         let flags = |line: &str| line.split_whitespace().nth(2).unwrap().parse::<u32>().unwrap();
         assert!(map.lines().all(|line| flags(line) & 2 != 0), "{program} {args}: {map}");
+    }
+}
+
+/// The ranges that read as zeros, after libnbd: joined, sorted, of a whole export.
+fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
+    let map = String::from_utf8(run("nbdinfo", &["--map", uri])).unwrap();
+    let mut zeros: Vec<std::ops::Range<u64>> = Vec::new();
+    for line in map.lines() {
+        let words: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let [at, len, flags] = words[..] else { panic!("a line of nbdinfo: {line}") };
+        match zeros.last_mut() {
+            _ if flags & 2 == 0 => {}
+            Some(last) if last.end == at => last.end += len,
+            _ => zeros.push(at..at + len),
+        }
+    }
+    zeros
+}
+
+/// The same, after the device: the gaps between the ranges that may have data.
+fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
+    let (mut at, mut gaps) = (0, Vec::new());
+    while at < device.size() {
+        let data = device.data_from(DevOffset(at)).unwrap();
+        assert!(data.start.0 >= at && data.end >= data.start, "{data:?} from {at}");
+        if data.start.0 > at {
+            gaps.push(at..data.start.0);
+        }
+        assert!(data.end.0 > at, "{data:?} from {at}");
+        at = data.end.0;
+    }
+    gaps
+}
+
+/// Ranges without data are those that nbdinfo shows, where the server tells them: after a reconnection too. A server that does not tell them has data everywhere. In a part of an export positions are the part's.
+#[test]
+fn ranges_without_data_are_those_of_nbdinfo() {
+    require!([
+        Need::Tool("nbdkit"),
+        Need::Tool("qemu-nbd"),
+        Need::Tool("qemu-img"),
+        Need::Tool("nbdinfo"),
+    ]);
+    let dir = scratch_in(Path::new("/dev/shm"));
+    let (raw, qcow2) = (dir.path().join("raw"), dir.path().join("qcow2"));
+    let (raw, qcow2) = (raw.to_str().unwrap(), qcow2.to_str().unwrap());
+    let rng = &mut Rng::new(0x0057_a705);
+    let mut bytes = vec![0; SIZE];
+    for _ in 0..20 {
+        let (at, len) = (rng.below(60) as usize * 65536, 1 + rng.below(100_000) as usize);
+        bytes[at..at + len].copy_from_slice(&rng.bytes(len));
+    }
+    std::fs::write(raw, &bytes).unwrap();
+    // It leaves out zeros.
+    run("qemu-img", &["convert", "-O", "qcow2", raw, qcow2]);
+    run("qemu-img", &["convert", "-O", "raw", qcow2, raw]);
+    let disk = std::fs::read(qcow2).unwrap();
+    let nbdkit = format!("-f --exit-with-parent -U SOCKET file {raw}");
+    for (program, args, tells) in [
+        ("nbdkit", nbdkit.clone(), true),
+        ("nbdkit", format!("--no-sr {nbdkit}"), false),
+        ("qemu-nbd", "-t -e 8 -k SOCKET -f qcow2 DISK".to_owned(), true),
+    ] {
+        let mut server = Server::start(program, &args, &disk);
+        let uri = server.address("").to_string();
+        let device = server.open(false).unwrap();
+        let expected = if tells { zeros_of(&uri) } else { Vec::new() };
+        assert_eq!(!expected.is_empty(), tells, "{program} {args}: {expected:?}");
+        assert_eq!(gaps_of(&device), expected, "{program} {args}");
+        let part = server.open(false).unwrap().part(1 << 20, 2 << 20).unwrap();
+        let within = |zeros: &std::ops::Range<u64>| {
+            let (start, end) = (zeros.start.max(1 << 20), zeros.end.min(3 << 20));
+            (start < end).then(|| start - (1 << 20)..end - (1 << 20))
+        };
+        let of_part: Vec<_> = expected.iter().filter_map(within).collect();
+        assert_eq!(gaps_of(&part), of_part, "{program} {args}, a part");
+        server.kill();
+        server.restart();
+        assert_eq!(gaps_of(&device), expected, "{program} {args}, after a restart");
     }
 }

@@ -194,7 +194,7 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// Lets both recover the same state, and compares; then the kernel has recovered the image. `None` where that is no sound volume, which is
+/// Lets both recover the same state, and compares; then the kernel has recovered the image. `None` where that volume is not sound, which is
 /// noted: of some hundred states of a small volume the kernel refuses one, or comes to the same damage as ironmap.
 pub(crate) fn compare(image: &Image, what: &str, seed: u64, tally: &mut Tally) -> Option<LogState> {
     let ours = copy(image);
@@ -311,7 +311,7 @@ const SAME_DAMAGE: &str = "the kernel's recovery leaves the same damage, and xfs
 /// The structure of attributes that name the parents of a file.
 const PARENTS: &str = "parent pointers";
 
-/// What a check found.
+/// The findings of a check.
 struct Checked {
     notes: Vec<String>,
     wrong: Vec<Finding>,
@@ -326,7 +326,7 @@ impl Checked {
         Self { notes: notes.iter().map(ToString::to_string).collect(), wrong }
     }
 
-    /// Leaves out what is wrong with attributes of inodes that the kernel's recovery has removed.
+    /// Leaves out damage of attributes of inodes that the kernel's recovery has removed.
     fn forget_removed(&mut self, by_kernel: &Self, recovered: &Volume) {
         let is_removed = |finding: &Finding| {
             let place = finding.site.place;

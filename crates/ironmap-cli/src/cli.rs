@@ -5,7 +5,7 @@ use ironmap::Location;
 
 use crate::bench;
 use crate::cmd::{
-    cat, chattr, check, chmod, chown, complete, completions, cp, demo, df, diff, du, dump,
+    cat, chattr, check, chmod, chown, clone, complete, completions, cp, demo, df, diff, du, dump,
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
     readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
@@ -86,6 +86,7 @@ pub(crate) enum Command {
     Undelete(undelete::Args),
     Integrity(integrity::Args),
     Cp(cp::Args),
+    Clone(clone::Args),
     Mkfs(Box<mkfs::Args>),
     Tune(Box<tune::Args>),
     Resize(resize::Args),
@@ -140,6 +141,7 @@ impl Command {
             Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
+            Self::Clone(args) => clone::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
             Self::Tune(args) => tune::run(args),
             Self::Resize(args) => resize::run(args),

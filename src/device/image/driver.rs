@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use crate::error::{Errno, Error, Result};
 
@@ -16,6 +17,11 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
+
+    /// The first range from a byte on, before the `end` of the disk or of a part, that may hold anything but zeros; empty at the end.
+    fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
+        Ok(at..end)
+    }
 
     fn write(&self, _bufs: &[IoSlice<'_>], _at: u64) -> Result<()> {
         Err(Error::io(Errno::EROFS, "the format is only read"))

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::describe::ONLY_READ;
@@ -190,6 +191,14 @@ impl Device for Image {
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let done = self.disk.place(at, len).and_then(|at| self.disk.driver.write_zeroes(at, len));
         self.context(done, "zeros", at, len)
+    }
+
+    fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        let Disk { driver, base, size } = &self.disk;
+        let place = self.disk.place(at, 0)?;
+        let found = driver.data_from(place, base + size);
+        let found = self.context(found, "look for data", at, size - at.0)?;
+        Ok(DevOffset(found.start - base)..DevOffset(found.end - base))
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {

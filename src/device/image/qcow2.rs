@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 use imago::qcow2::Qcow2 as Format;
 use imago::raw::Raw;
-use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, ShallowMapping};
+use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, Mapping, ShallowMapping};
 use parking_lot::RwLock;
 
 use super::chain::{self, Link};
@@ -194,6 +195,22 @@ impl Driver for Qcow2 {
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let access = self.access.read();
         self.guarded(|| access.read(buf, at).map_err(|error| failed(&error)))
+    }
+
+    fn data_from(&self, mut at: u64, end: u64) -> Result<Range<u64>> {
+        let access = self.access.read();
+        while at < end {
+            let len = self.guarded(|| match access.get_mapping(at, end - at) {
+                Ok((Mapping::Zero { .. }, len)) => Ok((true, len)),
+                Ok((_, len)) => Ok((false, len)),
+                Err(error) => Err(failed(&error)),
+            });
+            match len? {
+                (true, len @ 1..) => at += len,
+                (_, len) => return Ok(at..at.saturating_add(len.max(1)).min(end)),
+            }
+        }
+        Ok(end..end)
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::stream::Stream;
-use super::wire::{Command, ESHUTDOWN, Headers, REQUEST_MAX, Reply, ReplyKind, errno};
+use super::wire::{Command, ESHUTDOWN, Headers, REQUEST_MAX, Reply, ReplyKind, STATUS, errno};
 use crate::bio::Memory;
 use crate::error::Errno;
 
@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) len: u32,
     /// A write that is durable only after a flush, which is part of the request.
     pub(super) flush_after: bool,
-    /// The data, as long as that, of reads and writes.
+    /// The data, as long as that, of reads and writes; the answer to a question for the status of blocks.
     pub(super) memory: Memory,
 }
 
@@ -41,6 +41,15 @@ impl Request {
     pub(super) fn without_data(command: Command) -> Self {
         let memory = Memory::Vectored(Vec::new());
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
+    }
+
+    /// Bytes that its answer brings.
+    fn brings(&self) -> usize {
+        match self.command {
+            Command::Read => self.len as usize,
+            Command::BlockStatus => STATUS,
+            _ => 0,
+        }
     }
 }
 
@@ -322,12 +331,13 @@ impl<S: Stream, T> Connection<S, T> {
                     // The numbers at the beginning of the content are needed with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data => 8,
-                        ReplyKind::Hole => 12,
+                        ReplyKind::Hole | ReplyKind::Status => 12,
+                        ReplyKind::WideStatus => 24,
                         ReplyKind::Error => 4,
                         ReplyKind::Simple(_) | ReplyKind::None => 0,
                     };
                     let Some(content) = bytes.get(len..len + extra) else { return Ok(()) };
-                    let content: SmallVec<[u8; 12]> = content.into();
+                    let content: SmallVec<[u8; 24]> = content.into();
                     self.filled.start += len + extra;
                     self.begin(&reply, &content)?;
                 }
@@ -372,6 +382,7 @@ impl<S: Stream, T> Connection<S, T> {
                 self.part = (left > 0).then_some(Part::Text { left: left as usize });
             }
             ReplyKind::Data | ReplyKind::Hole if !is_read => return Err("data come unasked".into()),
+            ReplyKind::Status | ReplyKind::WideStatus => entry.take_status(content, after)?,
             ReplyKind::Data => {
                 let left = after.filter(|left| *left > 0 && *left <= len as u64);
                 let left = left.ok_or("a part of the data has a wrong length")? as usize;
@@ -397,8 +408,7 @@ impl<S: Stream, T> Connection<S, T> {
         let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
         // A request stays where it is when its reply is refused: another connection answers it.
         let has_all = place.as_ref().is_some_and(|entry| {
-            let is_read = entry.request.command == Command::Read;
-            entry.error.is_some() || !is_read || entry.received.is_all(entry.request.len)
+            entry.error.is_some() || entry.received.is_all(entry.request.brings())
         });
         if !has_all {
             return Err("a reply has not all of the data".into());
@@ -424,6 +434,30 @@ impl<T> InFlight<T> {
         let start = start.ok_or("data come from outside of the range")? as usize;
         self.received.add(start..start + len)?;
         Ok(start)
+    }
+
+    /// Takes the status of the first blocks: a context and one extent.
+    fn take_status(&mut self, content: &[u8], after: Option<u64>) -> Result<(), &'static str> {
+        if self.request.command != Command::BlockStatus {
+            return Err("a status comes unasked");
+        }
+        let word = |at: usize| content[at..at + 4].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+        let wide = |at: usize| word(at) << 32 | word(at + 4);
+        let (count, len, bits) = match content.len() {
+            12 => (1, word(4), word(8)),
+            _ => (word(4), wide(8), wide(16)),
+        };
+        if after != Some(0) || count != 1 || len == 0 || len > u64::from(self.request.len) {
+            return Err("a status is not that of one range");
+        }
+        self.received.add(0..STATUS)?;
+        let mut bytes = &[len.to_be_bytes(), bits.to_be_bytes()].concat()[..];
+        each_part(&mut self.request.memory, 0, STATUS, |part| {
+            let (now, later) = bytes.split_at(part.len());
+            part.copy_from_slice(now);
+            bytes = later;
+        });
+        Ok(())
     }
 }
 
@@ -451,8 +485,12 @@ impl Received {
         Ok(())
     }
 
-    fn is_all(&self, len: u32) -> bool {
-        matches!(&self.0[..], [all] if all.start == 0 && all.end == len as usize)
+    fn is_all(&self, len: usize) -> bool {
+        match &self.0[..] {
+            [] => len == 0,
+            [all] => *all == (0..len),
+            _ => false,
+        }
     }
 }
 

@@ -308,6 +308,61 @@ fn violated_rules_have_names() {
     }
 }
 
+/// The status of blocks is kept as a length and the bits of the context, whatever the width of the reply, and a reply that is not one range within
+/// the question is refused.
+#[test]
+fn a_status_is_one_range() {
+    let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
+    let extended = |count: u32, len: u64, bits: u64| {
+        let [context, count] = [7, count].map(u32::to_be_bytes);
+        [&context[..], &count, &len.to_be_bytes(), &bits.to_be_bytes()].concat()
+    };
+    let asks = Command::BlockStatus;
+    let cases = [
+        (asks, Headers::Structured, 5, structured(4096, 3), Ok((4096, 3))),
+        (asks, Headers::Structured, 5, structured(8192, 0), Ok((8192, 0))),
+        (asks, Headers::Structured, 5, structured(8193, 0), Err("not that of one range")),
+        (asks, Headers::Structured, 5, structured(0, 0), Err("not that of one range")),
+        (asks, Headers::Structured, 5, [structured(1, 0), vec![0; 8]].concat(), Err("one range")),
+        (asks, Headers::Structured, 5, structured(1, 0)[..4].to_vec(), Err("one range")),
+        (asks, Headers::Structured, 0, Vec::new(), Err("not all of the data")),
+        (asks, Headers::Structured, 1, vec![0; 20], Err("data come unasked")),
+        (asks, Headers::Extended, 6, extended(1, 8192, 2), Ok((8192, 2))),
+        (asks, Headers::Extended, 6, extended(2, 1, 2), Err("not that of one range")),
+        (asks, Headers::Extended, 6, extended(1, u64::MAX, 2), Err("not that of one range")),
+        (Command::Read, Headers::Structured, 5, structured(512, 0), Err("comes unasked")),
+        (Command::Flush, Headers::Extended, 6, extended(1, 512, 0), Err("comes unasked")),
+    ];
+    for (command, headers, kind, content, expected) in cases {
+        let mut connection = Connection::new(Wire::default(), headers);
+        connection.stream.part.set(9000);
+        let len = if command == Command::Read { 8192 } else { STATUS };
+        let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
+        let nothing = Request::without_data(command);
+        connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
+        connection.send().unwrap();
+        let asked = &requests(headers, &connection.stream.sent.take())[0];
+        let mut reply = chunk(headers, asked, true, kind, &content);
+        // A reply that is too short is not the last one.
+        reply.extend([0; 64]);
+        connection.stream.replies.borrow_mut().extend(reply);
+        let received = connection.receive(false).map_err(|lost| lost.to_string());
+        match expected {
+            Ok((len, bits)) => {
+                let answered = connection.pop().unwrap();
+                let Memory::Flat(bytes) = answered.request.memory else { unreachable!() };
+                let words: [u64; 2] = [len, bits];
+                assert_eq!(bytes[..], words.map(u64::to_be_bytes).concat(), "{content:?}");
+            }
+            Err(rule) => {
+                let error = received.unwrap_err();
+                assert!(error.contains(rule), "{content:?}: {error}");
+                assert_eq!(connection.into_unanswered().len(), 1, "{rule}");
+            }
+        }
+    }
+}
+
 /// Errors are those of the request; the rest of a reply's parts is taken in.
 #[test]
 fn errors_are_given_on() {

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use super::connection::{Connection, Request};
 use super::stream::Stream;
-use super::wire::{Command, Headers};
+use super::wire::{Command, Headers, STATUS};
 use crate::bio::{Buffer, Memory};
 
 /// A server that takes every request, and has these replies ready.
@@ -33,7 +33,7 @@ impl Stream for Script<'_> {
     }
 }
 
-/// Sends reads of these lengths, the first of cookie `1 << 32`, the next of `2 << 32 | 1`, and takes the replies in. `form` is that of the replies:
+/// Sends reads of these lengths, or a question for the status of blocks in place of an empty read, the first of cookie `1 << 32`, the next of `2 << 32 | 1`, and takes the replies in. `form` is that of the replies:
 /// simple, structured or extended.
 ///
 /// # Panics
@@ -43,9 +43,13 @@ pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8])
     let script = Script { rest: RefCell::new(replies), most: most.max(1) };
     let mut connection = Connection::new(script, headers);
     for (number, (at, len)) in reads.iter().enumerate() {
+        let (command, bytes) = match *len {
+            0 => (Command::BlockStatus, STATUS),
+            len => (Command::Read, usize::from(len)),
+        };
         let len = u32::from(*len).max(1);
-        let memory = Memory::Flat(Buffer::from(vec![0; len as usize]));
-        let nothing = Request::without_data(Command::Read);
+        let memory = Memory::Flat(Buffer::from(vec![0; bytes]));
+        let nothing = Request::without_data(command);
         connection.push(Request { at: *at, len, memory, ..nothing }, number);
     }
     let sent = connection.send();

@@ -7,8 +7,8 @@ use super::SECTOR;
 use super::stream::Socket;
 use super::tls::Client;
 use super::wire::{
-    ExportFlags, FIXED_NEWSTYLE, Headers, INFO_BLOCK_SIZE, INFO_EXPORT, NO_ZEROES, OPTION_MAGIC,
-    OPTION_REPLY_MAGIC, SERVER_MAGIC, option, option_reply,
+    ALLOCATION, ExportFlags, FIXED_NEWSTYLE, Headers, INFO_BLOCK_SIZE, INFO_EXPORT, NO_ZEROES,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, SERVER_MAGIC, option, option_reply,
 };
 use crate::error::{Errno, Error, ErrorKind, Result};
 
@@ -24,6 +24,8 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
+    /// The server tells which ranges read as zeros.
+    pub(super) tells_zeros: bool,
 }
 
 /// Sizes of requests in bytes.
@@ -168,11 +170,33 @@ pub(super) fn negotiate(
     } else {
         Headers::Simple
     };
+    let tells_zeros = headers != Headers::Simple && tells_allocation(&talk, name)?;
     let export = match go(&talk, name, headers)? {
         Some(export) => export,
         None => by_name(&talk, name, headers, greeting & NO_ZEROES == 0)?,
     };
-    Ok((socket, export))
+    Ok((socket, Export { tells_zeros, ..export }))
+}
+
+/// Whether the server will tell which ranges of the export read as zeros.
+fn tells_allocation(talk: &Talk<'_>, name: &str) -> Result<bool> {
+    let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let one = 1u32.to_be_bytes();
+    let content = [&text(name)[..], &one, &text(ALLOCATION)].concat();
+    talk.ask(option::SET_META_CONTEXT, &content)?;
+    let mut tells = false;
+    for _ in 0..MAX_REPLIES {
+        let (kind, content) = talk.reply(option::SET_META_CONTEXT)?;
+        match kind {
+            option_reply::ACK => return Ok(tells),
+            // The number of the context is before its name. It is the only one, so that the number says nothing.
+            option_reply::META_CONTEXT => tells |= content.get(4..) == Some(ALLOCATION.as_bytes()),
+            // Whatever the reason is, the choice of the export meets it again.
+            kind if kind & option_reply::ERROR != 0 => return Ok(false),
+            kind => return Err(broken(format!("a reply has the unknown type {kind}"))),
+        }
+    }
+    Err(broken("the list of metadata contexts does not end"))
 }
 
 /// Exchanges the greetings. Gives back the server's flags.
@@ -219,7 +243,8 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
         match (kind, content.first_chunk().map(|kind| u16::from_be_bytes(*kind))) {
             (option_reply::ACK, _) => {
                 let (size, flags) = export.ok_or_else(|| broken("the export has no size"))?;
-                return Ok(Some(Export { size, flags, blocks: blocks.check()?, headers }));
+                let blocks = blocks.check()?;
+                return Ok(Some(Export { size, flags, blocks, headers, tells_zeros: false }));
             }
             (option_reply::INFO, Some(INFO_EXPORT)) => {
                 let [_, _, size @ .., high, low] = &content[..] else {
@@ -258,7 +283,7 @@ fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Resul
     if zeroes {
         talk.bytes::<124>()?;
     }
-    Ok(Export { size, flags, blocks: Blocks::UNSAID, headers })
+    Ok(Export { size, flags, blocks: Blocks::UNSAID, headers, tells_zeros: false })
 }
 
 fn not_found(name: &str) -> Error {

@@ -326,7 +326,7 @@ impl Link {
             let Some(connection) = &mut state.connection else { return };
             let Some(Answered { request, tag, mut result }) = connection.pop() else { break };
             state.answered += 1;
-            let is_void = if request.command == Command::Read {
+            let is_void = if request.command.looks() {
                 state.generation != self.session.generation.load(Ordering::Acquire)
             } else {
                 let mut shared = self.session.shared.lock();

@@ -27,6 +27,7 @@ mod wire;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use self::address::{Address, Server, Tls};
@@ -241,6 +242,25 @@ impl Device for Nbd {
         self.check(at, len)?;
         let what = format_args!("zeros of {len} bytes at {}", at.0);
         self.call(what, |client| client.write_zeroes(at, len))
+    }
+
+    fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        let end = self.window.size;
+        if !self.session.export.tells_zeros {
+            return Ok(at..DevOffset(end));
+        }
+        let mut from = at.0;
+        while from < end {
+            let what = format_args!("block status at {from}");
+            match self.call(what, |client| client.status(DevOffset(from), end - from)) {
+                Ok((true, len)) => from += len,
+                Ok((false, len)) => return Ok(DevOffset(from)..DevOffset(from + len)),
+                // A server that does not know it has not failed to give the data.
+                Err(error) if error.errno() == Errno::EIO => return Err(error),
+                Err(_) => return Ok(DevOffset(from)..DevOffset(end)),
+            }
+        }
+        Ok(DevOffset(end)..DevOffset(end))
     }
 
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {

@@ -7,7 +7,7 @@ use super::connection::Request;
 use super::handshake::Export;
 use super::link::Link;
 use super::mailbox::Mailbox;
-use super::wire::{Command, ExportFlags, FAST_ZERO, FUA};
+use super::wire::{Command, ExportFlags, FAST_ZERO, FUA, READS_AS_ZEROS, REQ_ONE, STATUS};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::uring::Attached;
 use crate::device::{DeviceQueue, Drained, LentPart};
@@ -200,6 +200,29 @@ impl Client {
             done += count;
         }
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
+    }
+
+    /// Whether the first bytes of a range read as zeros, and how many have the same answer.
+    pub(super) fn status(&mut self, at: DevOffset, len: u64) -> Result<(bool, u64), Errno> {
+        // Lengths of 32 bits, and of those whole units. One extent an answer: each is read or skipped by itself.
+        let from = at.0 / self.unit * self.unit;
+        let end = (at.0 + len).next_multiple_of(self.unit);
+        let count = end.min(self.window.whole - self.window.base) - from;
+        let memory = Memory::Flat(Buffer::from(vec![0; STATUS]));
+        let (memory, result) = self.call(Request {
+            at: self.window.base + from,
+            flags: REQ_ONE,
+            len: count.min(1 << 30) as u32,
+            memory,
+            ..Request::without_data(Command::BlockStatus)
+        });
+        result?;
+        let Memory::Flat(answer) = memory else { return Err(Errno::EIO) };
+        let (words, _) = answer.as_chunks::<8>();
+        let &[count, bits] = words else { return Err(Errno::EIO) };
+        let end = from.saturating_add(u64::from_be_bytes(count));
+        let bits = u64::from_be_bytes(bits);
+        Ok((bits & READS_AS_ZEROS != 0, end.saturating_sub(at.0).clamp(1, len)))
     }
 
     /// Discards the content of a range.

@@ -19,6 +19,7 @@ pub(super) mod option {
     pub(crate) const STARTTLS: u32 = 5;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
     pub(crate) const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -26,6 +27,7 @@ pub(super) mod option {
 pub(super) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
     /// Set in all types that are errors.
     pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
@@ -40,6 +42,11 @@ pub(super) mod option_reply {
 /// Kinds of information about an export.
 pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
+
+/// The metadata context that says where an export has data, and where it reads as zeros.
+pub(super) const ALLOCATION: &str = "base:allocation";
+/// The bit of that context for a range that reads as zeros.
+pub(super) const READS_AS_ZEROS: u64 = 1 << 1;
 
 bitflags::bitflags! {
     /// Abilities of an export.
@@ -70,6 +77,7 @@ pub(super) enum Command {
     Flush = 3,
     Trim = 4,
     WriteZeroes = 6,
+    BlockStatus = 7,
 }
 
 impl Command {
@@ -77,12 +85,22 @@ impl Command {
     pub(super) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
+
+    /// Whether a lost request is sent again whatever happened meanwhile, and its answer is void if the session has another connection.
+    pub(super) fn looks(self) -> bool {
+        matches!(self, Self::Read | Self::BlockStatus)
+    }
 }
 
 /// A write that is durable when it is answered.
 pub(super) const FUA: u16 = 1;
 /// Zeros that are refused with EOPNOTSUPP unless they are faster than written ones.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
+
+/// A question for the status of blocks that has one extent as its answer.
+pub(super) const REQ_ONE: u16 = 1 << 3;
+/// Bytes of such an answer, as it is kept: a length and the bits of the context, big-endian.
+pub(super) const STATUS: usize = 16;
 
 /// The form of requests and replies that was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +170,10 @@ pub(super) enum ReplyKind {
     Data,
     /// A position, and a length of zeros.
     Hole,
+    /// A context, a length and its bits, of 32 bits each.
+    Status,
+    /// A context, a number of extents, a length and its bits of 64 bits each.
+    WideStatus,
     /// An error, with a message.
     Error,
 }
@@ -193,6 +215,8 @@ impl Reply {
             0 => ReplyKind::None,
             1 => ReplyKind::Data,
             2 => ReplyKind::Hole,
+            5 => ReplyKind::Status,
+            6 => ReplyKind::WideStatus,
             CHUNK_ERROR.. => ReplyKind::Error,
             _ => return Err("a part of a reply has an unknown type"),
         };

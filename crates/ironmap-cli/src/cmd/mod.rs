@@ -5,6 +5,7 @@ pub(crate) mod chattr;
 pub(crate) mod check;
 pub(crate) mod chmod;
 pub(crate) mod chown;
+pub(crate) mod clone;
 pub(crate) mod complete;
 pub(crate) mod completions;
 pub(crate) mod cp;

@@ -13,6 +13,7 @@ mod agreeing_with_fio;
 mod archiving;
 mod changing;
 mod checking;
+mod cloning;
 mod comparing;
 mod completing;
 mod copying;

@@ -232,7 +232,7 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
 }
 
 /// An image of a virtual machine is not made by its first volume, as a raw image is.
-fn missing(volume: &Location, error: Error) -> Error {
+pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
     }

@@ -1,0 +1,313 @@
+//! `ironmap clone`: all bytes of one location to another one, holes left out.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::{panic, thread};
+
+use ironmap::device::Device;
+use ironmap::fs::FileType;
+use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
+use ironmap::units::DevOffset;
+use ironmap::{Buffer, Engine, Errno, Error, ErrorKind, Location, Volume};
+
+use super::mkfs::missing;
+use crate::failure::{Failure, Report};
+use crate::interrupt;
+use crate::progress::{Progress, Total};
+use crate::room::{self, Room};
+use crate::spared::Spared;
+use crate::target;
+
+/// Bytes of one request.
+const CHUNK: u64 = 1 << 20;
+/// Requests at a time: with 20 ms each of a server they are 400 MiB/s.
+const WORKERS: usize = 8;
+/// Zeros of this length, at a multiple of it, are not written. It is a multiple of every device's unit.
+const GRAIN: usize = 64 << 10;
+
+/// Copies a whole device, image or export, or a part of it, to another one
+///
+/// Ranges that read as zeros are neither transferred nor written: holes of images, ranges that an NBD server or a qcow2 image has no data for, and zeros
+/// in the data. A TARGET that does not exist is made as a raw image with holes; it may be larger than SOURCE, and the rest of it stays as it is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ironmap clone disk.img nbd://server/export
+  ironmap clone 'nbd+unix:///rbd?socket=/run/nbd.sock' backup.img
+  ironmap clone qcow2:guest.qcow2@p2 root.img")]
+pub(crate) struct Args {
+    /// Overwrite a file system or a partition table
+    #[arg(short = 'F', long)]
+    force: bool,
+    /// The source of all bytes: a block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, or a part of one
+    #[arg(value_name = "SOURCE", value_parser = target::volume())]
+    source: Location,
+    /// Where it is copied to, at least as large
+    #[arg(value_name = "TARGET", value_parser = target::volume())]
+    target: Location,
+}
+
+pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    interrupt::catch();
+    refuse_own(args)?;
+    let how = LocationOptions::new().engine(Engine::Auto);
+    let source = args.source.open(&how).map_err(|error| Failure::open(&error))?;
+    let size = source.device.size();
+    let room = match args.target.whole_file() {
+        // Images have whole sectors.
+        Some(path) => room::make(path, size.next_multiple_of(512))?,
+        None => Room::Old,
+    };
+    let target = match open_target(args, size) {
+        Ok(target) => target,
+        Err(failure) => {
+            room.undo();
+            return Err(failure);
+        }
+    };
+    for notice in source.notices.iter().chain(&target.notices) {
+        report.warning(notice);
+    }
+    let progress = Progress::of_copy();
+    let mut total = Total::default();
+    total.add(FileType::Regular, size);
+    progress.set_total(total);
+    progress.begin(&args.source.to_string(), FileType::Regular, size);
+    let copy = Copy {
+        args,
+        source: &*source.device,
+        target: &*target.device,
+        unit: u64::from(target.device.limits().logical_block),
+        zeros: Buffer::aligned(CHUNK as usize).map_err(|error| Failure::new(error.to_string()))?,
+        next: Mutex::new(Next { at: 0, data: 0..0 }),
+        stops: AtomicBool::new(false),
+    };
+    let copied = copy.run(&progress);
+    drop(progress);
+    interrupt::check()?;
+    copied?;
+    target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
+    if let Some(integrity) = target.integrity {
+        integrity.device.close().map_err(|error| Failure::at(&args.target, &error))?;
+    }
+    room.keep();
+    Ok(())
+}
+
+/// Refuses a target that is the source, or a file that the source is read from.
+fn refuse_own(args: &Args) -> Result<(), Failure> {
+    let spared = Spared::of(&args.source);
+    let is_own = |site: &Site| {
+        let path = match &site.medium {
+            Medium::File(path) => Some(path),
+            Medium::Image(address) => Some(&address.path),
+            _ => None,
+        };
+        path.is_some_and(|path| spared.has(path)) || args.source.data().shares_device(site)
+    };
+    let sites = [Some(args.target.data()), args.target.tags()];
+    if sites.into_iter().flatten().any(is_own) {
+        let what = format!("{}: is on the device or image that is copied", args.target);
+        return Err(Failure::usage(what));
+    }
+    Ok(())
+}
+
+fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
+    let how = LocationOptions::new().engine(Engine::Auto).write(true);
+    let opened = args.target.open(&how);
+    let opened = opened.map_err(|error| Failure::open(&missing(&args.target, error)))?;
+    let device = &*opened.device;
+    let unit = u64::from(device.limits().logical_block);
+    if device.size() < size.next_multiple_of(unit) {
+        let sizes = format!("has {} bytes, {} needs {size}", device.size(), args.source);
+        return Err(Failure::new(format!("{}: {sizes}", args.target)));
+    }
+    let empty = if args.force { Ok(()) } else { Volume::check_empty(device) };
+    empty.map_err(|error| match error.kind() {
+        ErrorKind::Exists => {
+            let what = format!("{}: {error}: -F overwrites it", args.target);
+            Failure::open(&Error::new(ErrorKind::Exists, what))
+        }
+        _ => Failure::open(&error.context(&args.target)),
+    })?;
+    Ok(opened)
+}
+
+/// A copy that several threads carry out.
+struct Copy<'a> {
+    args: &'a Args,
+    source: &'a dyn Device,
+    target: &'a dyn Device,
+    /// Bytes of the smallest write.
+    unit: u64,
+    zeros: Buffer,
+    next: Mutex<Next>,
+    stops: AtomicBool,
+}
+
+/// The next part of the copy.
+struct Next {
+    at: u64,
+    /// The data that were found last.
+    data: Range<u64>,
+}
+
+/// A range of the source. It begins at a multiple of the unit; zeros also end at one.
+enum Part {
+    Data(Range<u64>),
+    Zeros(Range<u64>),
+}
+
+impl Copy<'_> {
+    fn run(&self, progress: &Progress) -> Result<(), Failure> {
+        let (sender, done) = channel();
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..WORKERS)
+                .map(|_| {
+                    let sender = sender.clone();
+                    scope.spawn(move || self.work(&sender))
+                })
+                .collect();
+            drop(sender);
+            for len in done {
+                progress.advance(len);
+                self.stops.fetch_or(interrupt::caught(), Ordering::Relaxed);
+            }
+            let ends = workers.into_iter().map(|worker| {
+                worker.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
+            });
+            ends.fold(Ok(()), Result::and)
+        })
+    }
+
+    /// Copies parts until there are no more, and tells their lengths.
+    fn work(&self, done: &Sender<u64>) -> Result<(), Failure> {
+        let copied = self.copy_parts(done);
+        if copied.is_err() {
+            self.stops.store(true, Ordering::Relaxed);
+        }
+        copied
+    }
+
+    fn copy_parts(&self, done: &Sender<u64>) -> Result<(), Failure> {
+        let buffer = Buffer::aligned(CHUNK as usize);
+        let mut buffer = buffer.map_err(|error| Failure::new(error.to_string()))?;
+        while !self.stops.load(Ordering::Relaxed)
+            && let Some(part) = self.take()?
+        {
+            let (Part::Data(range) | Part::Zeros(range)) = &part;
+            let len = range.end - range.start;
+            match part {
+                Part::Data(range) => self.copy(range, &mut buffer)?,
+                Part::Zeros(range) => self.zero(range)?,
+            }
+            // The receiver lives as long as the workers.
+            let _ = done.send(len);
+        }
+        Ok(())
+    }
+
+    /// The next part, which no other thread takes.
+    fn take(&self) -> Result<Option<Part>, Failure> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = self.source.size();
+        if next.at >= size {
+            return Ok(None);
+        }
+        if next.at >= next.data.end {
+            let data = self.source.data_from(DevOffset(next.at));
+            let data = data.map_err(|error| Failure::at(&self.args.source, &error))?;
+            // A source that ends within a unit has data there.
+            let start = data.start.0.min(size) / self.unit * self.unit;
+            let start = start.max(next.at);
+            next.data = start..data.end.0.next_multiple_of(self.unit).min(size).max(start);
+        }
+        let from = next.at;
+        let part = if from < next.data.start {
+            next.at = next.data.start;
+            Part::Zeros(from..next.at)
+        } else {
+            let end = (from / CHUNK + 1) * CHUNK;
+            next.at = end.min(next.data.end);
+            Part::Data(from..next.at)
+        };
+        Ok(Some(part))
+    }
+
+    /// Copies at most a chunk of data. Grains without any are zeros.
+    fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
+        let len = (range.end - range.start) as usize;
+        let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));
+        read.map_err(|error| Failure::at(&self.args.source, &error))?;
+        let whole = len.next_multiple_of(self.unit as usize);
+        if whole > len {
+            // The rest of the last unit belongs to the target.
+            let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
+            rest.map_err(|error| self.failed(&error))?;
+        }
+        let (mut from, mut end) = (0, GRAIN.min(whole));
+        while from < whole {
+            let has_data = has_data(&buffer[from..end]);
+            while end < whole && self::has_data(&buffer[end..whole.min(end + GRAIN)]) == has_data {
+                end = whole.min(end + GRAIN);
+            }
+            let at = range.start + from as u64;
+            if has_data {
+                self.write(&buffer[from..end], at)?;
+            } else {
+                self.zero(at..range.start + end as u64)?;
+            }
+            (from, end) = (end, whole.min(end + GRAIN));
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, unless it does so already.
+    fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
+        let mut at = range.start;
+        while at < range.end {
+            let data = self.target.data_from(DevOffset(at)).map_err(|error| self.failed(&error))?;
+            let from = (data.start.0 / self.unit * self.unit).max(at);
+            if from >= range.end {
+                break;
+            }
+            let end = data.end.0.next_multiple_of(self.unit);
+            let end = end.clamp(from + self.unit, range.end);
+            match self.target.write_zeroes(DevOffset(from), end - from) {
+                Err(error) if error.errno() == Errno::EOPNOTSUPP => {
+                    self.write_zeros(from..end)?;
+                }
+                zeroed => zeroed.map_err(|error| self.failed(&error))?,
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn write_zeros(&self, range: Range<u64>) -> Result<(), Failure> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(CHUNK);
+            self.write(&self.zeros[..len as usize], at)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn write(&self, data: &[u8], at: u64) -> Result<(), Failure> {
+        let written = self.target.write_all_at(&[IoSlice::new(data)], DevOffset(at), false);
+        written.map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &Error) -> Failure {
+        Failure::at(&self.args.target, error)
+    }
+}
+
+fn has_data(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| *byte != 0)
+}

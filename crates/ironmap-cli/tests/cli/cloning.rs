@@ -1,0 +1,166 @@
+//! `clone`: whole devices, images and exports copied to others.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, pattern, succeed, text, tool};
+
+/// A sparse image of 48 MiB and an odd number of sectors, with a volume and with data up to its last sector.
+fn sparse(bench: &Bench) -> Vec<u8> {
+    let file = fs::File::create(bench.path("source.img")).unwrap();
+    file.write_all_at(&fs::read(bench.image()).unwrap()[..8 << 20], 0).unwrap();
+    file.write_all_at(&pattern(70_000, 3), 20 << 20 | 4096).unwrap();
+    file.write_all_at(&pattern(512, 4), 48 << 20).unwrap();
+    drop(file);
+    fs::read(bench.path("source.img")).unwrap()
+}
+
+/// The bytes of a location, as qemu-img has them.
+fn by_qemu(bench: &Bench, format: &str, what: &str) -> Vec<u8> {
+    let convert = ["convert", "-f", format, "-O", "raw", what, "by-qemu"];
+    succeed(tool("qemu-img").args(convert).current_dir(bench.path(".")));
+    fs::read(bench.path("by-qemu")).unwrap()
+}
+
+/// Every byte arrives, over older data too, and holes stay holes: from and to raw images, qcow2 images, parts of them and exports.
+#[test]
+fn every_byte_arrives_and_holes_stay() {
+    require!([Need::Tool("qemu-img"), Need::Tool("nbdkit")]);
+    let bench = Bench::new();
+    let expected = sparse(&bench);
+    let len = expected.len();
+    let allocated = |name: &str| fs::metadata(bench.path(name)).unwrap().blocks() * 512;
+    bench.succeed(["clone", "source.img", "raw.img"]);
+    assert!(fs::read(bench.path("raw.img")).unwrap() == expected, "a new image");
+    assert!(allocated("raw.img") <= 9 << 20, "{} bytes are allocated", allocated("raw.img"));
+    // Longer than the source: its end stays.
+    let old = pattern(len + 5000, 7);
+    fs::write(bench.path("old.img"), &old).unwrap();
+    bench.succeed(["clone", "source.img", "old.img"]);
+    let new = fs::read(bench.path("old.img")).unwrap();
+    assert!(new[..len] == expected && new[len..] == old[len..], "an old image");
+    assert!(allocated("old.img") <= 9 << 20, "{} bytes are allocated", allocated("old.img"));
+    succeed(
+        tool("qemu-img")
+            .args(["create", "-q", "-f", "qcow2", "new.qcow2", "50M"])
+            .current_dir(bench.path(".")),
+    );
+    bench.succeed(["clone", "source.img", "qcow2:new.qcow2"]);
+    succeed(tool("qemu-img").args(["check", "-q", "new.qcow2"]).current_dir(bench.path(".")));
+    assert!(by_qemu(&bench, "qcow2", "new.qcow2")[..len] == expected, "to qcow2");
+    assert!(allocated("new.qcow2") <= 10 << 20, "{} bytes are allocated", allocated("new.qcow2"));
+    bench.succeed(["clone", "qcow2:new.qcow2", "back.img"]);
+    let back = fs::read(bench.path("back.img")).unwrap();
+    assert!(back.len() == 50 << 20 && back[..len] == expected, "from qcow2");
+    bench.succeed(["clone", "old.img@1M", "part.img"]);
+    assert!(fs::read(bench.path("part.img")).unwrap()[..len - (1 << 20)] == expected[1 << 20..]);
+    let mut nbdkit = tool("nbdkit");
+    nbdkit.args(["-U", "-", "--filter=log", "memory", "50M", "logfile=requests", "--run"]);
+    // The server warns that others may write it.
+    nbdkit
+        .arg("\"$IRONMAP\" clone source.img \"$uri\" && \"$IRONMAP\" clone \"$uri\" of-export.img");
+    nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
+    succeed(&mut nbdkit);
+    assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
+    // Nothing without data is asked for.
+    let log = fs::read_to_string(bench.path("requests")).unwrap();
+    let reads = log.lines().filter(|line| line.contains(" Read id="));
+    let count_of = |line: &str| {
+        let (_, rest) = line.split_once("count=0x").unwrap();
+        u64::from_str_radix(rest.split(' ').next().unwrap(), 16).unwrap()
+    };
+    let read: u64 = reads.map(count_of).sum();
+    assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
+    assert!(log.contains(" Extents id="), "the server was not asked where it has data");
+}
+
+/// A source that ends within a sector, and a target with larger sectors: the bytes of the target after that end stay.
+#[test]
+fn the_end_of_a_source_within_a_sector_arrives() {
+    require!([Need::Tool("nbdkit")]);
+    let bench = Bench::empty();
+    let expected = [vec![0; 300_000], pattern(777, 1)].concat();
+    fs::write(bench.path("odd"), &expected).unwrap();
+    bench.succeed(["clone", "odd", "new"]);
+    let new = fs::read(bench.path("new")).unwrap();
+    assert!(
+        new[..expected.len()] == expected && new[expected.len()..].iter().all(|byte| *byte == 0)
+    );
+    let old = pattern(1 << 20, 2);
+    fs::write(bench.path("old"), &old).unwrap();
+    let mut nbdkit = tool("nbdkit");
+    nbdkit.args(["-U", "-", "--filter=blocksize-policy", "file", "old"]);
+    nbdkit.args(["blocksize-minimum=4096", "blocksize-error-policy=error", "--run"]);
+    nbdkit.arg("\"$IRONMAP\" clone odd \"$uri\"");
+    nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
+    succeed(&mut nbdkit);
+    let new = fs::read(bench.path("old")).unwrap();
+    assert!(new[..expected.len()] == expected && new[expected.len()..] == old[expected.len()..]);
+}
+
+/// A wrong target is refused before anything is changed.
+#[test]
+fn targets_that_would_lose_something_are_refused() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::new();
+    let expected = sparse(&bench);
+    let before = fs::read(bench.image()).unwrap();
+    let create = |args: &[&str]| {
+        succeed(
+            tool("qemu-img")
+                .args(["create", "-q", "-f", "qcow2"])
+                .args(args)
+                .current_dir(bench.path(".")),
+        );
+    };
+    create(&["-F", "raw", "-b", "source.img", "overlay.qcow2"]);
+    create(&["small.qcow2", "40M"]);
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let output = bench.run([&["clone"], args].concat());
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+        assert!(message.contains(why) && message.lines().count() == 1, "{args:?}: {message}");
+    };
+    refused(
+        &["source.img", "image"],
+        3,
+        "holds an ext2, ext3 or ext4 file system: -F overwrites it",
+    );
+    assert!(fs::read(bench.image()).unwrap() == before, "the target was written");
+    refused(&["-F", "source.img", "./source.img"], 2, "is on the device or image that is copied");
+    refused(&["-F", "qcow2:overlay.qcow2", "source.img"], 2, "that is copied");
+    refused(&["source.img", "qcow2:small.qcow2"], 1, "has 41943040 bytes, source.img needs");
+    refused(&["source.img", "qcow2:none.qcow2"], 3, "qemu-img create");
+    refused(&["none.img", "new.img"], 3, "none.img");
+    refused(&["source.img@p7", "new.img"], 3, "partition");
+    assert!(!bench.path("new.img").exists(), "a target of no copy was left");
+    refused(&["source.img", "noload:image"], 3, "only read");
+    assert!(fs::read(bench.path("source.img")).unwrap() == expected, "the source was written");
+    bench.succeed(["clone", "-F", "source.img", "image"]);
+    assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);
+}
+
+/// A copy that fails or is interrupted leaves no new image, and says where it failed.
+#[test]
+fn a_copy_that_fails_leaves_no_new_image() {
+    require!([Need::Tool("nbdkit")]);
+    let bench = Bench::new();
+    for (filter, how, code) in [
+        ("--filter=error", "error-pread-rate=100% error-pread=EIO", 1),
+        ("--filter=delay", "rdelay=1", 130),
+    ] {
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", filter, "file", "image"]).args(how.split(' ')).arg("--run");
+        // A shell's background ignores the signal.
+        let run = "env --default-signal=INT \"$IRONMAP\" clone \"$uri\" new.img & pid=$!; \
+                   if [ $CODE != 1 ]; then until [ -e new.img ]; do :; done; kill -INT $pid; fi; \
+                   wait $pid";
+        nbdkit.arg(run).env("CODE", code.to_string());
+        nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
+        let output = nbdkit.output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{filter}: {}", text(&output.stderr));
+        assert!(!bench.path("new.img").exists(), "{filter}: a part of a copy was left");
+    }
+}

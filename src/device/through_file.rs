@@ -1,0 +1,55 @@
+//! The calls of a device that its open file carries out by itself.
+
+/// The methods of a [`Device`](super::Device) over the open file in its field `file` that differ in no engine: only its queues do.
+macro_rules! through_file {
+    () => {
+        fn size(&self) -> u64 {
+            self.file.size()
+        }
+
+        fn read_exact_at(
+            &self,
+            buf: &mut [u8],
+            at: $crate::units::DevOffset,
+        ) -> $crate::error::Result<()> {
+            self.file.read_exact_at(buf, at)
+        }
+
+        fn is_writable(&self) -> bool {
+            self.file.is_writable()
+        }
+
+        fn write_all_at(
+            &self,
+            bufs: &[std::io::IoSlice<'_>],
+            at: $crate::units::DevOffset,
+            fua: bool,
+        ) -> $crate::error::Result<()> {
+            self.file.write_all_at(bufs, at, fua)
+        }
+
+        fn flush(&self) -> $crate::error::Result<()> {
+            self.file.flush()
+        }
+
+        fn discard(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
+            self.file.discard(at, len)
+        }
+
+        fn write_zeroes(
+            &self,
+            at: $crate::units::DevOffset,
+            len: u64,
+        ) -> $crate::error::Result<()> {
+            self.file.write_zeroes(at, len)
+        }
+
+        fn data_from(
+            &self,
+            at: $crate::units::DevOffset,
+        ) -> $crate::error::Result<std::ops::Range<$crate::units::DevOffset>> {
+            self.file.data_from(at)
+        }
+    };
+}
+pub(super) use through_file;
