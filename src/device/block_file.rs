@@ -349,6 +349,11 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
+        // A range that begins or ends within one of its larger sectors can be written.
+        let zeroed = zeroed.map_err(|errno| match errno {
+            Errno::EINVAL => Errno::EOPNOTSUPP,
+            errno => errno,
+        });
         zeroed.map_err(|errno| self.failed("zeros", errno, pos))
     }
 

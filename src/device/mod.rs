@@ -129,8 +129,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
     }
 
-    /// The first range from `at` on that may hold anything but zeros. All before it reads as zeros; nothing is said of the rest after it. Empty, at
-    /// the end of the device, where all the rest reads as zeros. A device that cannot tell gives all from `at` on.
+    /// A range at or after `at` that may hold anything but zeros. All before it reads as zeros; nothing is said of the rest after it. An empty
+    /// range only says that all before it reads as zeros. A device that cannot tell gives all from `at` on.
     ///
     /// # Errors
     /// `Io` with the device's errno.

@@ -73,12 +73,14 @@ fn zeros_of(uri: &str) -> Vec<std::ops::Range<u64>> {
 
 /// The same, after the device: the gaps between the ranges that may have data.
 fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
-    let (mut at, mut gaps) = (0, Vec::new());
+    let (mut at, mut gaps) = (0, Vec::<std::ops::Range<u64>>::new());
     while at < device.size() {
         let data = device.data_from(DevOffset(at)).unwrap();
         assert!(data.start.0 >= at && data.end >= data.start, "{data:?} from {at}");
-        if data.start.0 > at {
-            gaps.push(at..data.start.0);
+        match gaps.last_mut() {
+            _ if data.start.0 == at => {}
+            Some(last) if last.end == at => last.end = data.start.0,
+            _ => gaps.push(at..data.start.0),
         }
         assert!(data.end.0 > at, "{data:?} from {at}");
         at = data.end.0;

@@ -1,11 +1,14 @@
 //! The image file that a volume is made in: a new one, or one that becomes longer.
 
+use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ironmap::device::{BlockFile, OpenMode};
+use ironmap::device::{BlockFile, Device, OpenMode, Psync};
+use ironmap::{Error, ErrorKind, Volume};
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
@@ -88,8 +91,12 @@ impl NewImage {
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
+    /// It stays, and its name is durable as far as its directory can be synced.
     pub(crate) fn keep(mut self) {
         self.kept = true;
+        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = File::open(dir.unwrap_or(Path::new(".")));
+        let _ = dir.and_then(|dir| dir.sync_all());
     }
 
     /// Whether its name is still its own.
@@ -131,11 +138,30 @@ fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// Makes an image file of this size, or extends one.
-pub(crate) fn make(path: &Path, size: u64) -> Result<Room, Failure> {
-    let Some(image) = NewImage::create(path)? else { return extend(path, size) };
+/// Makes an image file of this size, or extends one, which holds nothing unless it is overwritten by `force`.
+pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
+    let Some(image) = NewImage::create(path)? else {
+        // At the new end there would be no tags, and no backup of a partition table.
+        if !force && path.is_file() {
+            let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
+            let file = file.map_err(|error| Failure::open(&error))?;
+            check_empty(&Psync::new(Arc::new(file)), path.display())?;
+        }
+        return extend(path, size);
+    };
     image.empty(size)?;
     Ok(Room::New(image))
+}
+
+/// Refuses a device that holds something.
+pub(crate) fn check_empty(device: &dyn Device, place: impl Display) -> Result<(), Failure> {
+    Volume::check_empty(device).map_err(|error| match error.kind() {
+        ErrorKind::Exists => {
+            let what = format!("{place}: {error}: -F overwrites it");
+            Failure::open(&Error::new(ErrorKind::Exists, what))
+        }
+        _ => Failure::open(&error.context(place)),
+    })
 }
 
 /// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.

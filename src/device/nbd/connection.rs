@@ -19,6 +19,8 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest text of an error.
 const MAX_ERROR: u64 = 32 << 10;
+/// The longest status beyond its first range. One range was asked for, but servers may give more.
+const MAX_STATUS: u64 = 1 << 20;
 /// The largest number of parts of one reply that do not join.
 const MAX_PARTS: usize = 4096;
 
@@ -109,6 +111,8 @@ enum Part {
 pub(super) struct Connection<S, T> {
     stream: S,
     headers: Headers,
+    /// The number of the context that questions for the status of blocks are about.
+    allocation: Option<u32>,
     slots: Vec<Option<InFlight<T>>>,
     free: Vec<u32>,
     serial: u32,
@@ -126,6 +130,7 @@ impl<S: Stream, T> Connection<S, T> {
         Self {
             stream,
             headers,
+            allocation: None,
             slots: Vec::new(),
             free: Vec::new(),
             serial: 0,
@@ -136,6 +141,11 @@ impl<S: Stream, T> Connection<S, T> {
             part: None,
             answered: VecDeque::new(),
         }
+    }
+
+    /// The same after a negotiation that chose this context.
+    pub(super) fn with_allocation(self, allocation: Option<u32>) -> Self {
+        Self { allocation, ..self }
     }
 
     pub(super) fn stream(&self) -> &S {
@@ -382,7 +392,12 @@ impl<S: Stream, T> Connection<S, T> {
                 self.part = (left > 0).then_some(Part::Text { left: left as usize });
             }
             ReplyKind::Data | ReplyKind::Hole if !is_read => return Err("data come unasked".into()),
-            ReplyKind::Status | ReplyKind::WideStatus => entry.take_status(content, after)?,
+            ReplyKind::Status | ReplyKind::WideStatus => {
+                let left = after.filter(|left| *left <= MAX_STATUS);
+                let left = left.ok_or("a status has a wrong length")? as usize;
+                entry.take_status(content, self.allocation)?;
+                self.part = (left > 0).then_some(Part::Text { left });
+            }
             ReplyKind::Data => {
                 let left = after.filter(|left| *left > 0 && *left <= len as u64);
                 let left = left.ok_or("a part of the data has a wrong length")? as usize;
@@ -406,6 +421,12 @@ impl<S: Stream, T> Connection<S, T> {
     /// Ends a request whose last part was received.
     fn finish(&mut self, slot: u32) -> Result<(), Lost> {
         let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
+        if let Some(entry) = place
+            && entry.request.command == Command::BlockStatus
+            && entry.received.is_all(0)
+        {
+            entry.error.get_or_insert(Errno::EINVAL);
+        }
         // A request stays where it is when its reply is refused: another connection answers it.
         let has_all = place.as_ref().is_some_and(|entry| {
             entry.error.is_some() || entry.received.is_all(entry.request.brings())
@@ -436,19 +457,21 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Takes the status of the first blocks: a context and one extent.
-    fn take_status(&mut self, content: &[u8], after: Option<u64>) -> Result<(), &'static str> {
+    /// Takes the status of the first blocks: a context, a length and its bits. One that says nothing of them is an error of the request alone: the
+    /// data can still be read.
+    fn take_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a status comes unasked");
         }
         let word = |at: usize| content[at..at + 4].iter().fold(0, |n, b| n << 8 | u64::from(*b));
         let wide = |at: usize| word(at) << 32 | word(at + 4);
-        let (count, len, bits) = match content.len() {
-            12 => (1, word(4), word(8)),
-            _ => (word(4), wide(8), wide(16)),
+        let (len, bits) = match content.len() {
+            12 => (word(4), word(8)),
+            _ => (wide(8), wide(16)),
         };
-        if after != Some(0) || count != 1 || len == 0 || len > u64::from(self.request.len) {
-            return Err("a status is not that of one range");
+        if Some(word(0)) != context.map(u64::from) || len == 0 || !self.received.is_all(0) {
+            self.error.get_or_insert(Errno::EINVAL);
+            return Ok(());
         }
         self.received.add(0..STATUS)?;
         let mut bytes = &[len.to_be_bytes(), bits.to_be_bytes()].concat()[..];

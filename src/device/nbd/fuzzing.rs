@@ -41,7 +41,7 @@ impl Stream for Script<'_> {
 pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8]) {
     let headers = [Headers::Simple, Headers::Structured, Headers::Extended][usize::from(form % 3)];
     let script = Script { rest: RefCell::new(replies), most: most.max(1) };
-    let mut connection = Connection::new(script, headers);
+    let mut connection = Connection::new(script, headers).with_allocation(Some(7));
     for (number, (at, len)) in reads.iter().enumerate() {
         let (command, bytes) = match *len {
             0 => (Command::BlockStatus, STATUS),

@@ -24,8 +24,8 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
-    /// The server tells which ranges read as zeros.
-    pub(super) tells_zeros: bool,
+    /// The number of the context that tells which ranges read as zeros, if the server has it.
+    pub(super) allocation: Option<u32>,
 }
 
 /// Sizes of requests in bytes.
@@ -170,29 +170,35 @@ pub(super) fn negotiate(
     } else {
         Headers::Simple
     };
-    let tells_zeros = headers != Headers::Simple && tells_allocation(&talk, name)?;
+    let allocation = match headers {
+        Headers::Simple => None,
+        _ => choose_allocation(&talk, name)?,
+    };
     let export = match go(&talk, name, headers)? {
         Some(export) => export,
         None => by_name(&talk, name, headers, greeting & NO_ZEROES == 0)?,
     };
-    Ok((socket, Export { tells_zeros, ..export }))
+    Ok((socket, Export { allocation, ..export }))
 }
 
-/// Whether the server will tell which ranges of the export read as zeros.
-fn tells_allocation(talk: &Talk<'_>, name: &str) -> Result<bool> {
+/// Asks for the context that tells which ranges of the export read as zeros; its number, if the server has it.
+fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
     let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
     let one = 1u32.to_be_bytes();
     let content = [&text(name)[..], &one, &text(ALLOCATION)].concat();
     talk.ask(option::SET_META_CONTEXT, &content)?;
-    let mut tells = false;
+    let mut chosen = None;
     for _ in 0..MAX_REPLIES {
         let (kind, content) = talk.reply(option::SET_META_CONTEXT)?;
         match kind {
-            option_reply::ACK => return Ok(tells),
-            // The number of the context is before its name. It is the only one, so that the number says nothing.
-            option_reply::META_CONTEXT => tells |= content.get(4..) == Some(ALLOCATION.as_bytes()),
+            option_reply::ACK => return Ok(chosen),
+            option_reply::META_CONTEXT => {
+                let number = content.split_first_chunk();
+                let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
+                chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
+            }
             // Whatever the reason is, the choice of the export meets it again.
-            kind if kind & option_reply::ERROR != 0 => return Ok(false),
+            kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => return Err(broken(format!("a reply has the unknown type {kind}"))),
         }
     }
@@ -244,7 +250,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
             (option_reply::ACK, _) => {
                 let (size, flags) = export.ok_or_else(|| broken("the export has no size"))?;
                 let blocks = blocks.check()?;
-                return Ok(Some(Export { size, flags, blocks, headers, tells_zeros: false }));
+                return Ok(Some(Export { size, flags, blocks, headers, allocation: None }));
             }
             (option_reply::INFO, Some(INFO_EXPORT)) => {
                 let [_, _, size @ .., high, low] = &content[..] else {
@@ -283,7 +289,7 @@ fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Resul
     if zeroes {
         talk.bytes::<124>()?;
     }
-    Ok(Export { size, flags, blocks: Blocks::UNSAID, headers, tells_zeros: false })
+    Ok(Export { size, flags, blocks: Blocks::UNSAID, headers, allocation: None })
 }
 
 fn not_found(name: &str) -> Error {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::connection::{Answered, Connection, Request};
+use super::handshake::Export;
 use super::mailbox::Mailbox;
 use super::session::{ATTEMPT, Session, Shared};
 use super::stream::Socket;
@@ -134,7 +135,9 @@ impl State {
 impl Link {
     /// The common link, over the connection that was made to open the session.
     pub(super) fn over(session: &Arc<Session>, socket: Arc<Socket>) -> Self {
-        Self::of(session, Connection::new(socket, session.export.headers), 0, None)
+        let Export { headers, allocation, .. } = session.export;
+        let connection = Connection::new(socket, headers).with_allocation(allocation);
+        Self::of(session, connection, 0, None)
     }
 
     /// A link of its own for one queue.

@@ -245,22 +245,18 @@ impl Device for Nbd {
     }
 
     fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
-        let end = self.window.size;
-        if !self.session.export.tells_zeros {
-            return Ok(at..DevOffset(end));
+        let end = DevOffset(self.window.size.max(at.0));
+        if self.session.export.allocation.is_none() || at == end {
+            return Ok(at..end);
         }
-        let mut from = at.0;
-        while from < end {
-            let what = format_args!("block status at {from}");
-            match self.call(what, |client| client.status(DevOffset(from), end - from)) {
-                Ok((true, len)) => from += len,
-                Ok((false, len)) => return Ok(DevOffset(from)..DevOffset(from + len)),
-                // A server that does not know it has not failed to give the data.
-                Err(error) if error.errno() == Errno::EIO => return Err(error),
-                Err(_) => return Ok(DevOffset(from)..DevOffset(end)),
-            }
+        let what = format_args!("block status at {}", at.0);
+        match self.call(what, |client| client.status(at, end.0 - at.0)) {
+            Ok((true, len)) => Ok(DevOffset(at.0 + len)..DevOffset(at.0 + len)),
+            Ok((false, len)) => Ok(at..DevOffset(at.0 + len)),
+            Err(error) if self.session.end().is_some() => Err(error),
+            // A server that cannot tell may give the data all the same.
+            Err(_) => Ok(at..end),
         }
-        Ok(DevOffset(end)..DevOffset(end))
     }
 
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {

@@ -100,7 +100,8 @@ impl Session {
         let still = self.still(&export).inspect_err(|error| {
             self.shared.lock().end(Errno::EINVAL, &error.to_string());
         });
-        Ok(Connection::new(Arc::new(socket), still?.headers))
+        let Export { headers, allocation, .. } = *still?;
+        Ok(Connection::new(Arc::new(socket), headers).with_allocation(allocation))
     }
 
     /// # Errors

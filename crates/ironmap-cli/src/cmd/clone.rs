@@ -11,7 +11,7 @@ use ironmap::device::Device;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
-use ironmap::{Buffer, Engine, Errno, Error, ErrorKind, Location, Volume};
+use ironmap::{Buffer, Engine, Errno, Error, Location};
 
 use super::mkfs::missing;
 use crate::failure::{Failure, Report};
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let size = source.device.size();
     let room = match args.target.whole_file() {
         // Images have whole sectors.
-        Some(path) => room::make(path, size.next_multiple_of(512))?,
+        Some(path) => room::make(path, size.next_multiple_of(512), args.force)?,
         None => Room::Old,
     };
     let target = match open_target(args, size) {
@@ -71,6 +71,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
+    // Ranges of the target that read as zeros are left out: a server that crashes later may not lose them.
+    target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::of_copy();
     let mut total = Total::default();
     total.add(FileType::Regular, size);
@@ -126,14 +128,9 @@ fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
         let sizes = format!("has {} bytes, {} needs {size}", device.size(), args.source);
         return Err(Failure::new(format!("{}: {sizes}", args.target)));
     }
-    let empty = if args.force { Ok(()) } else { Volume::check_empty(device) };
-    empty.map_err(|error| match error.kind() {
-        ErrorKind::Exists => {
-            let what = format!("{}: {error}: -F overwrites it", args.target);
-            Failure::open(&Error::new(ErrorKind::Exists, what))
-        }
-        _ => Failure::open(&error.context(&args.target)),
-    })?;
+    if !args.force {
+        room::check_empty(device, &args.target)?;
+    }
     Ok(opened)
 }
 
@@ -224,7 +221,8 @@ impl Copy<'_> {
             // A source that ends within a unit has data there.
             let start = data.start.0.min(size) / self.unit * self.unit;
             let start = start.max(next.at);
-            next.data = start..data.end.0.next_multiple_of(self.unit).min(size).max(start);
+            let end = data.end.0.max(next.at + 1).next_multiple_of(self.unit);
+            next.data = start..end.min(size).max(start);
         }
         let from = next.at;
         let part = if from < next.data.start {
@@ -269,21 +267,23 @@ impl Copy<'_> {
     /// Makes a range read as zeros, unless it does so already.
     fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
         let mut at = range.start;
-        while at < range.end {
+        while at < range.end && !self.stops.load(Ordering::Relaxed) {
             let data = self.target.data_from(DevOffset(at)).map_err(|error| self.failed(&error))?;
             let from = (data.start.0 / self.unit * self.unit).max(at);
             if from >= range.end {
                 break;
             }
-            let end = data.end.0.next_multiple_of(self.unit);
-            let end = end.clamp(from + self.unit, range.end);
+            let end = data.end.0.max(at + 1).next_multiple_of(self.unit).min(range.end);
+            at = end.max(from);
+            if from >= end {
+                continue;
+            }
             match self.target.write_zeroes(DevOffset(from), end - from) {
                 Err(error) if error.errno() == Errno::EOPNOTSUPP => {
                     self.write_zeros(from..end)?;
                 }
                 zeroed => zeroed.map_err(|error| self.failed(&error))?,
             }
-            at = end;
         }
         Ok(())
     }

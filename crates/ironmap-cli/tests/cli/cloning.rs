@@ -136,7 +136,11 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["none.img", "new.img"], 3, "none.img");
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
-    refused(&["source.img", "noload:image"], 3, "only read");
+    refused(&["-F", "source.img", "noload:image"], 3, "only read");
+    // Longer, it would have no tags at its end.
+    fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
+    assert!(bench.run(["integrity", "format", "tagged"]).status.success());
+    refused(&["source.img", "tagged"], 3, "holds the tags of an integrity device: -F");
     assert!(fs::read(bench.path("source.img")).unwrap() == expected, "the source was written");
     bench.succeed(["clone", "-F", "source.img", "image"]);
     assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);

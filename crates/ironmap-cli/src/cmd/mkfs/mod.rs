@@ -162,7 +162,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
     }
     let layers = sources.open()?;
     let room = match (args.volume.whole_file(), args.size) {
-        (Some(path), Some(size)) => room::make(path, size)?,
+        (Some(path), Some(size)) => room::make(path, size, args.force)?,
         _ => Room::Old,
     };
     options.zeroed = matches!(room, Room::New(_));
