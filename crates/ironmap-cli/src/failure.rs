@@ -83,7 +83,8 @@ impl Failure {
         let (place, text) = (place.to_string(), error.to_string());
         // The end of a path is named already.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
-        let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+        let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
+        let rest = named.and_then(|rest| rest.strip_prefix(": "));
         let text = rest.unwrap_or(&text);
         let message = match error.kind() {
             ErrorKind::Io(_) => format!("{place}: {text}"),

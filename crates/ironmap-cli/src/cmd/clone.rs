@@ -53,6 +53,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
     refuse_own(args)?;
+    refuse_unlikely(&args.target)?;
     let how = LocationOptions::new().engine(Engine::Auto);
     let source = args.source.open(&how).map_err(|error| Failure::open(&error))?;
     let size = source.device.size();
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         unit: u64::from(target.device.limits().logical_block),
         zeros: Buffer::aligned(CHUNK as usize).map_err(|error| Failure::new(error.to_string()))?,
         next: Mutex::new(Next { at: 0, data: 0..0 }),
+        failed: Mutex::new(None),
         stops: AtomicBool::new(false),
     };
     let copied = copy.run(&progress);
@@ -118,6 +120,18 @@ fn refuse_own(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses to make a file of a name that is meant otherwise in other programs.
+fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
+    let Some(path) = target.whole_file().filter(|path| !path.exists()) else { return Ok(()) };
+    let name = path.to_string_lossy();
+    let prefix = name.split_once(':').filter(|(prefix, _)| !prefix.contains('/'));
+    if name != "-" && prefix.is_none() {
+        return Ok(());
+    }
+    let what = "not an address or an image that ironmap knows; for a new file of this name write";
+    Err(Failure::usage(format!("{name}: {what} ./{name}")))
+}
+
 fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
     let how = LocationOptions::new().engine(Engine::Auto).write(true);
     let opened = args.target.open(&how);
@@ -143,6 +157,8 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
+    /// The first failure.
+    failed: Mutex<Option<Failure>>,
     stops: AtomicBool,
 }
 
@@ -174,20 +190,22 @@ impl Copy<'_> {
                 progress.advance(len);
                 self.stops.fetch_or(interrupt::caught(), Ordering::Relaxed);
             }
-            let ends = workers.into_iter().map(|worker| {
-                worker.join().unwrap_or_else(|payload| panic::resume_unwind(payload))
-            });
-            ends.fold(Ok(()), Result::and)
-        })
+            for worker in workers {
+                worker.join().unwrap_or_else(|payload| panic::resume_unwind(payload));
+            }
+        });
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.map_or(Ok(()), Err)
     }
 
     /// Copies parts until there are no more, and tells their lengths.
-    fn work(&self, done: &Sender<u64>) -> Result<(), Failure> {
-        let copied = self.copy_parts(done);
-        if copied.is_err() {
+    fn work(&self, done: &Sender<u64>) {
+        if let Err(failure) = self.copy_parts(done) {
             self.stops.store(true, Ordering::Relaxed);
+            // Later ones may only follow from the first.
+            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.get_or_insert(failure);
         }
-        copied
     }
 
     fn copy_parts(&self, done: &Sender<u64>) -> Result<(), Failure> {
@@ -245,7 +263,7 @@ impl Copy<'_> {
         if whole > len {
             // The rest of the last unit belongs to the target.
             let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
-            rest.map_err(|error| self.failed(&error))?;
+            rest.map_err(|error| self.of_target(&error))?;
         }
         let (mut from, mut end) = (0, GRAIN.min(whole));
         while from < whole {
@@ -268,7 +286,8 @@ impl Copy<'_> {
     fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
         let mut at = range.start;
         while at < range.end && !self.stops.load(Ordering::Relaxed) {
-            let data = self.target.data_from(DevOffset(at)).map_err(|error| self.failed(&error))?;
+            let data =
+                self.target.data_from(DevOffset(at)).map_err(|error| self.of_target(&error))?;
             let from = (data.start.0 / self.unit * self.unit).max(at);
             if from >= range.end {
                 break;
@@ -282,7 +301,7 @@ impl Copy<'_> {
                 Err(error) if error.errno() == Errno::EOPNOTSUPP => {
                     self.write_zeros(from..end)?;
                 }
-                zeroed => zeroed.map_err(|error| self.failed(&error))?,
+                zeroed => zeroed.map_err(|error| self.of_target(&error))?,
             }
         }
         Ok(())
@@ -300,10 +319,10 @@ impl Copy<'_> {
 
     fn write(&self, data: &[u8], at: u64) -> Result<(), Failure> {
         let written = self.target.write_all_at(&[IoSlice::new(data)], DevOffset(at), false);
-        written.map_err(|error| self.failed(&error))
+        written.map_err(|error| self.of_target(&error))
     }
 
-    fn failed(&self, error: &Error) -> Failure {
+    fn of_target(&self, error: &Error) -> Failure {
         Failure::at(&self.args.target, error)
     }
 }

@@ -134,6 +134,8 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img", "qcow2:small.qcow2"], 1, "has 41943040 bytes, source.img needs");
     refused(&["source.img", "qcow2:none.qcow2"], 3, "qemu-img create");
     refused(&["none.img", "new.img"], 3, "none.img");
+    refused(&["source.img", "nbd:localhost:10809"], 2, "./nbd:localhost:10809");
+    refused(&["source.img", "-"], 2, "write ./-");
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only read");
@@ -164,7 +166,9 @@ fn a_copy_that_fails_leaves_no_new_image() {
         nbdkit.arg(run).env("CODE", code.to_string());
         nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
         let output = nbdkit.output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{filter}: {}", text(&output.stderr));
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{filter}: {message}");
+        assert_eq!(message.matches("socket=").count(), usize::from(code == 1), "{message}");
         assert!(!bench.path("new.img").exists(), "{filter}: a part of a copy was left");
     }
 }
