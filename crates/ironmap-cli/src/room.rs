@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
-use ironmap::{Error, ErrorKind, Volume};
+use ironmap::location::Medium;
+use ironmap::{Errno, Error, ErrorKind, Location, Volume};
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
@@ -151,6 +152,15 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
     };
     image.empty(size)?;
     Ok(Room::New(image))
+}
+
+/// The error of a volume that cannot be opened to be made. An image of a virtual machine is not made by its first volume, as a raw image is.
+pub(crate) fn missing(volume: &Location, error: Error) -> Error {
+    if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
+        return error;
+    }
+    let what = "there is no such image: qemu-img create -f qcow2 FILE SIZE makes one";
+    Error::new(ErrorKind::NotFound, what).context(volume)
 }
 
 /// Refuses a device that holds something.

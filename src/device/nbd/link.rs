@@ -329,7 +329,7 @@ impl Link {
             let Some(connection) = &mut state.connection else { return };
             let Some(Answered { request, tag, mut result }) = connection.pop() else { break };
             state.answered += 1;
-            let is_void = if request.command.looks() {
+            let is_void = if request.command.only_reads() {
                 state.generation != self.session.generation.load(Ordering::Acquire)
             } else {
                 let mut shared = self.session.shared.lock();

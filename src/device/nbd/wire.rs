@@ -87,7 +87,7 @@ impl Command {
     }
 
     /// Whether a lost request is sent again whatever happened meanwhile, and its answer is void if the session has another connection.
-    pub(super) fn looks(self) -> bool {
+    pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
 }

@@ -13,7 +13,6 @@ use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Engine, Errno, Error, Location};
 
-use super::mkfs::missing;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::progress::{Progress, Total};
@@ -135,7 +134,7 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
 fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
     let how = LocationOptions::new().engine(Engine::Auto).write(true);
     let opened = args.target.open(&how);
-    let opened = opened.map_err(|error| Failure::open(&missing(&args.target, error)))?;
+    let opened = opened.map_err(|error| Failure::open(&room::missing(&args.target, error)))?;
     let device = &*opened.device;
     let unit = u64::from(device.limits().logical_block);
     if device.size() < size.next_multiple_of(unit) {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Medium};
-use ironmap::{Engine, Errno, Error, ErrorKind, Location, Volume};
+use ironmap::{Engine, Error, ErrorKind, Location, Volume};
 use rustix::param::page_size;
 
 use self::fill::Sources;
@@ -209,8 +209,10 @@ fn make_to_fit(
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened =
-        args.volume.open(&how).map_err(|error| Failure::open(&missing(&args.volume, error)))?;
+    let opened = args
+        .volume
+        .open(&how)
+        .map_err(|error| Failure::open(&room::missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
     let options = options.clone().uuid(options.uuid.or(derived));
@@ -229,15 +231,6 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
         integrity.device.close().map_err(|error| Failure::at(&args.volume, &error))?;
     }
     Ok(superblock)
-}
-
-/// An image of a virtual machine is not made by its first volume, as a raw image is.
-pub(crate) fn missing(volume: &Location, error: Error) -> Error {
-    if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
-        return error;
-    }
-    let what = "there is no such image: qemu-img create -f qcow2 FILE SIZE makes one";
-    Error::new(ErrorKind::NotFound, what).context(volume)
 }
 
 impl Args {
