@@ -13,6 +13,8 @@ mod lost;
 mod mmp;
 mod oracles;
 mod proxy;
+#[cfg(feature = "psk")]
+mod psk;
 mod server;
 mod silence;
 #[cfg(feature = "tls")]

@@ -1,5 +1,6 @@
 //! Exports that ironmap has written, seen by libnbd's programs and by qemu-img.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use ironmap::device::Device;
@@ -134,4 +135,27 @@ fn ranges_without_data_are_those_of_nbdinfo() {
         server.restart();
         assert_eq!(gaps_of(&device), expected, "{program} {args}, after a restart");
     }
+}
+
+/// A server tells many ranges in one answer, so a file of many pieces needs few questions.
+#[test]
+fn many_ranges_need_few_questions() {
+    require!([Need::Tool("nbdkit"), Need::Tool("nbdinfo")]);
+    const PIECES: u64 = 500;
+    let mut server = Server::nbdkit("--filter=log file DISK logfile=DIR/asked", &[]);
+    let file = std::fs::File::create(server.disk()).unwrap();
+    file.set_len(PIECES * 32768).unwrap();
+    for piece in 0..PIECES {
+        file.write_all_at(&[1; 4096], piece * 32768 + 8192).unwrap();
+    }
+    let uri = server.address("").to_string();
+    let expected = zeros_of(&uri);
+    assert_eq!(expected.len() as u64, PIECES + 1);
+    server.kill();
+    server.restart();
+    assert_eq!(gaps_of(&server.open(false).unwrap()), expected);
+    server.stop();
+    let asked = std::fs::read_to_string(server.path("asked")).unwrap();
+    let asked = asked.lines().filter(|line| line.contains(" Extents ")).count();
+    assert!((1..=4).contains(&asked), "{asked} questions");
 }

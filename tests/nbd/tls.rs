@@ -219,13 +219,13 @@ fn the_authorities_of_the_system_are_trusted() {
 }
 
 /// The beginning of a server, until TLS is asked for: whether it was.
-fn greet(stream: &mut UnixStream) -> bool {
+pub(crate) fn greet(stream: &mut UnixStream) -> bool {
     stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
     let mut asked = [0; 4 + 16];
     stream.read_exact(&mut asked).is_ok() && asked[4..] == *b"IHAVEOPT\0\0\0\x05\0\0\0\0"
 }
 
-fn reply(option: u32, kind: u32) -> Vec<u8> {
+pub(crate) fn reply(option: u32, kind: u32) -> Vec<u8> {
     let magic = 0x0003_E889_0455_65A9_u64.to_be_bytes();
     [&magic[..], &option.to_be_bytes(), &kind.to_be_bytes(), &[0; 4]].concat()
 }

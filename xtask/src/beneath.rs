@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::shell::{Result, Status, Tee, command, fail, run, say, variable};
+use crate::shell::{Result, Status, Tee, WORKSPACE, command, fail, run, say, variable};
 
 /// The layers, each with the programs of suites whose volumes lie on devices that the tests open, and the suites in `./x test`. Of a queue to an
 /// export, `dio` and `no_alloc` would count what only the system's queues have.
@@ -24,7 +24,9 @@ const NOT_BENEATH: [&str; 6] =
 const OURS: &str =
     "what_ironmap_leaves what_threads quota_is_recovered what_is_durable broken_promises";
 /// The features of the workspace, as the tests have been built already.
-const TEST: &str = "cargo test --workspace --no-fail-fast";
+fn test(programs: &str) -> String {
+    format!("cargo test {WORKSPACE} --no-fail-fast {programs}")
+}
 
 /// The suites with each of these layers, or with every one where none is named.
 pub(crate) fn suites(names: &[&str]) -> Result {
@@ -36,12 +38,12 @@ pub(crate) fn suites(names: &[&str]) -> Result {
         if !names.is_empty() && !names.contains(&name) {
             return Ok(());
         }
-        run(&mut with(name, &format!("{TEST} {programs} --{skips}")))
+        run(&mut with(name, &test(&format!("{programs} --{skips}"))))
     })
 }
 
 pub(crate) fn short(tee: &Tee) -> Result {
-    each(|name, _, short| tee.run(&mut with(name, &format!("{TEST} {short}"))))
+    each(|name, _, short| tee.run(&mut with(name, &test(short))))
 }
 
 /// So many crash states of each kind of workload, also with each layer.
@@ -54,8 +56,8 @@ pub(crate) fn crash(states: &str) -> Result {
         }
         run(&mut command)
     };
-    of(command(&format!("{TEST} --test ext4 -- --nocapture crash:: crash_data::")))?;
-    each(|name, _, _| of(with(name, &format!("{TEST} --test ext4 -- --nocapture {OURS}"))))
+    of(command(&test("--test ext4 -- --nocapture crash:: crash_data::")))?;
+    each(|name, _, _| of(with(name, &test(&format!("--test ext4 -- --nocapture {OURS}")))))
 }
 
 /// Every layer has its turn, whatever the one before came to.

@@ -5,13 +5,13 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use crate::shell::{Failure, Result, Tee, command, fail, run, say, sh, skip, target};
+use crate::shell::{Failure, Result, Tee, WORKSPACE, command, fail, run, say, sh, skip, target};
 
 /// Runs the tests of tests/lab there, with this program or a fresh build.
 pub(crate) fn test(tee: &Tee, ironmap: Option<&Path>) -> Result {
     say("lab: tests in an emulated machine");
     // With the features that the tests of the workspace have been built with.
-    let built = command("cargo test --workspace --no-run --test lab").output()?;
+    let built = command(&format!("cargo test {WORKSPACE} --no-run --test lab")).output()?;
     let messages = String::from_utf8_lossy(&built.stderr);
     let program = messages.lines().find_map(|line| {
         line.trim_start().strip_prefix("Executable")?.rsplit_once('(')?.1.strip_suffix(')')

@@ -1,7 +1,8 @@
 //! Format, clippy, docs, public interface, house rules, packages, dependencies, shell.
 
 use crate::shell::{
-    self, Result, command, fail, has, has_rust, or_install, say, sh, skip, succeeds, target,
+    self, Result, WORKSPACE, command, fail, has, has_rust, or_install, say, sh, skip, succeeds,
+    target,
 };
 use crate::{api, package, tidy};
 
@@ -9,7 +10,7 @@ type Step = (&'static str, fn() -> Result);
 
 const STEPS: [Step; 12] = [
     ("format", || sh("cargo fmt --all --check")),
-    ("clippy", || sh("cargo clippy --quiet --workspace --all-targets -- -D warnings")),
+    ("clippy", || sh(&format!("cargo clippy --quiet {WORKSPACE} --all-targets -- -D warnings"))),
     // The workspace has all features of the library.
     ("clippy without features", || {
         sh("cargo clippy --quiet -p ironmap --lib --test nbd -- -D warnings")
@@ -45,7 +46,7 @@ pub(crate) fn run() -> Result {
 }
 
 fn docs() -> Result {
-    let mut docs = command("cargo doc --quiet --workspace --no-deps");
+    let mut docs = command(&format!("cargo doc --quiet {WORKSPACE} --no-deps"));
     shell::run(docs.env("RUSTDOCFLAGS", "-D warnings"))
 }
 

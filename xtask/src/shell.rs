@@ -126,9 +126,12 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(output(&mut command("id -u"))?.trim() == "0")
 }
 
+/// The workspace with every feature: pre-shared keys link OpenSSL, so none of its crates has them by default.
+pub(crate) const WORKSPACE: &str = "--workspace --features ironmap/psk";
+
 /// The program, built for release.
 pub(crate) fn ironmap() -> Result<PathBuf> {
-    sh("cargo build --quiet --locked --release -p ironmap-cli")?;
+    sh("cargo build --quiet --locked --release -p ironmap-cli --features psk")?;
     Ok(target("release/ironmap"))
 }
 

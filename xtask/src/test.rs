@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Stdio;
 
-use crate::shell::{Result, Status, Tee, command, fail, ironmap, say, target, variable};
+use crate::shell::{Result, Status, Tee, WORKSPACE, command, fail, ironmap, say, target, variable};
 use crate::{aarch64, beneath, ceph, deb, fio, foreign, lab, nightly, users, xfsprogs};
 
 /// Runs them all, whatever those before came to. The arguments go to cargo test; `IRONMAP_SKIP_LOG` names the log of skips.
@@ -17,13 +17,13 @@ pub(crate) fn run(args: &[&str]) -> Result {
     // Benches measure a release build. It has minutes for one processor, and so has the build of the tests, in a directory of its own; errors of that
     // one are shown when the tests are run.
     say("cargo build --release, and the tests");
-    let mut building = command("cargo test --workspace --no-run");
+    let mut building = command(&format!("cargo test {WORKSPACE} --no-run"));
     let building = building.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let ironmap = ironmap();
     // It does not outlive a build that fails.
     let _ = building.and_then(|mut building| building.wait());
     let ironmap = ironmap?;
-    let mut tests = command("cargo test --workspace --no-fail-fast");
+    let mut tests = command(&format!("cargo test {WORKSPACE} --no-fail-fast"));
     tests.args(args).env("IRONMAP_BIN", &ironmap);
     if let Some(images) = foreign::images()? {
         tests.env(foreign::VARIABLE, images);

@@ -14,15 +14,14 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time-out that is taken: a day.
 const MAX_TIMEOUT: u64 = 86_400;
 pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
-/// User names and keys are of one way to authenticate, which rustls does not have.
-const WITHOUT_PSK: &str =
-    "the TLS library (rustls) has no pre-shared keys (PSK): use certificates, tls-certificates=DIR";
+#[cfg_attr(feature = "psk", allow(dead_code))]
+pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap's feature `psk`): certificates are the other way, tls-certificates=DIR";
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
 /// The query takes more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
 /// reconnected (60). `flush=none` allows writing to a server that has no flush: each answered write then counts as durable. For TLS,
-/// `tls-certificates=DIR` and `tls-hostname=NAME` are the fields of [`Tls`].
+/// `tls-certificates=DIR` and `tls-hostname=NAME`, or `tls-psk-file=FILE` with `USER@` in front of the host, are the fields of [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The place of the server.
@@ -37,14 +36,34 @@ pub struct Address {
     pub tls: Option<Tls>,
 }
 
-/// Whom a connection with TLS trusts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the authorities
-    /// of the system are trusted.
-    pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate must have, if it is not the host's.
-    pub hostname: Option<String>,
+/// How the two sides of a connection with TLS know each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// A server with a certificate of a trusted authority.
+    Certificates {
+        /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the
+        /// authorities of the system are trusted.
+        directory: Option<PathBuf>,
+        /// The name that the server's certificate must have, if it is not the host's.
+        hostname: Option<String>,
+    },
+    /// A server that has the same key as we (pre-shared keys, PSK).
+    Psk {
+        /// A file with a line `USER:KEY` for each user, the key in hexadecimal digits.
+        keys: PathBuf,
+        /// Our name.
+        user: String,
+    },
+}
+
+/// The fields of an address that are of TLS.
+#[derive(Default)]
+struct TlsFields {
+    user: Option<String>,
+    keys: Option<PathBuf>,
+    directory: Option<PathBuf>,
+    hostname: Option<String>,
+    kind: Option<String>,
 }
 
 /// The place of a server.
@@ -67,7 +86,7 @@ impl Address {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with other paths of its socket and its certificates, if it has them and `path` gives them.
+    /// The same address with other paths of its socket, its certificates and its keys, if it has them and `path` gives them.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -75,9 +94,11 @@ impl Address {
             Server::Unix(socket) => Server::Unix(other(socket)),
             tcp => tcp.clone(),
         };
-        let tls = self.tls.as_ref().map(|tls| Tls {
-            certificates: tls.certificates.as_ref().map(other),
-            hostname: tls.hostname.clone(),
+        let tls = self.tls.clone().map(|tls| match tls {
+            Tls::Certificates { directory, hostname } => {
+                Tls::Certificates { directory: directory.as_ref().map(other), hostname }
+            }
+            Tls::Psk { keys, user } => Tls::Psk { keys: other(&keys), user },
         });
         Self { server, tls, ..self.clone() }
     }
@@ -98,12 +119,17 @@ impl Address {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(decoded(user)?), host),
+            None => (None, authority),
+        };
+        let mut tls = TlsFields { user, ..TlsFields::default() };
         let mut address = Self {
             server: Server::Unix(PathBuf::new()),
             export: decoded(export)?,
             timeout: TIMEOUT,
             without_flush: false,
-            tls: is_tls.then(Tls::default),
+            tls: None,
         };
         let mut socket = None;
         for field in query.split('&').filter(|field| !field.is_empty()) {
@@ -112,49 +138,79 @@ impl Address {
                 ("socket", path) if is_unix && !path.is_empty() => socket = Some(decoded(path)?),
                 ("timeout", seconds) => address.timeout = timeout(seconds)?,
                 ("flush", "none") => address.without_flush = true,
-                (name, value) if name.starts_with("tls-") => address.tls_field(name, value)?,
+                (name, value) if name.starts_with("tls-") && is_tls => tls.take(name, value)?,
+                (name, _) if name.starts_with("tls-") => {
+                    return Err(Error::invalid(format!("{name} is for nbds:// and nbds+unix://")));
+                }
                 _ => return Err(Error::invalid(format!("{field} has no meaning here"))),
             }
         }
         if is_unix {
             let socket = socket.ok_or_else(|| Error::invalid("?socket=PATH is missing"))?;
-            if !authority.is_empty() {
-                return Err(Error::invalid(format!("a socket has no host: {authority}")));
+            if !host.is_empty() {
+                return Err(Error::invalid(format!("a socket has no host: {host}")));
             }
             address.server = Server::Unix(socket.into());
         } else {
-            address.server = tcp_server(authority)?;
+            address.server = tcp_server(host)?;
         }
         if address.export.len() > 4096 {
             return Err(Error::invalid("the export's name has more than 4096 bytes"));
         }
-        let is_nameless = address.tls.as_ref().is_some_and(|tls| tls.hostname.is_none());
-        if is_unix && is_nameless {
-            let what = "tls-hostname=NAME is missing: a socket has no host name to verify";
-            return Err(Error::invalid(what));
+        if is_tls {
+            address.tls = Some(tls.chosen(is_unix)?);
+        } else if tls.user.is_some() {
+            return Err(Error::invalid("users are for nbds:// and nbds+unix://"));
         }
         Ok(address)
     }
+}
 
-    fn tls_field(&mut self, name: &str, value: &str) -> Result<()> {
+impl TlsFields {
+    fn take(&mut self, name: &str, value: &str) -> Result<()> {
         let refused = |what: &str| Err(Error::unsupported(format!("{name}={value}: {what}")));
-        let Some(tls) = &mut self.tls else {
-            return Err(Error::invalid(format!("{name} is for nbds:// and nbds+unix://")));
-        };
         match (name, value) {
             ("tls-certificates", dir) if !dir.is_empty() => {
-                tls.certificates = Some(decoded(dir)?.into());
+                self.directory = Some(decoded(dir)?.into());
             }
-            ("tls-hostname", host) if !host.is_empty() => tls.hostname = Some(decoded(host)?),
+            ("tls-hostname", host) if !host.is_empty() => self.hostname = Some(decoded(host)?),
+            ("tls-psk-file", file) if !file.is_empty() => self.keys = Some(decoded(file)?.into()),
+            ("tls-type", "x509" | "psk") => self.kind = Some(value.to_owned()),
             // As it is in any case.
-            ("tls-type", "x509") | ("tls-verify-peer", "1" | "true") => {}
-            ("tls-type", "psk") | ("tls-psk-file", _) => return refused(WITHOUT_PSK),
+            ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused("any server would be accepted; tls-certificates=DIR names one");
             }
             _ => return Err(Error::invalid(format!("{name}={value} has no meaning here"))),
         }
         Ok(())
+    }
+
+    fn chosen(self, is_unix: bool) -> Result<Tls> {
+        let is_psk = self.kind.as_deref() == Some("psk");
+        let has_psk = self.keys.is_some() || self.user.is_some();
+        let is_missing = |what: &str| Error::invalid(format!("{what} is missing"));
+        if is_psk || (self.kind.is_none() && has_psk) {
+            if !cfg!(feature = "psk") {
+                return Err(Error::unsupported(WITHOUT_PSK));
+            }
+            if self.directory.is_some() || self.hostname.is_some() {
+                let what = "tls-certificates and tls-hostname are not for pre-shared keys";
+                return Err(Error::invalid(what));
+            }
+            let user = self.user.filter(|user| !user.is_empty());
+            let user =
+                user.ok_or_else(|| is_missing("the user of the key (USER@ in front of the host)"))?;
+            let keys = self.keys.ok_or_else(|| is_missing("tls-psk-file=FILE"))?;
+            return Ok(Tls::Psk { keys, user });
+        }
+        if has_psk {
+            return Err(Error::invalid("users and tls-psk-file are not for certificates"));
+        }
+        if is_unix && self.hostname.is_none() {
+            return Err(is_missing("a socket has no host name to verify: tls-hostname=NAME"));
+        }
+        Ok(Tls::Certificates { directory: self.directory, hostname: self.hostname })
     }
 }
 
@@ -182,9 +238,6 @@ fn tcp_server(authority: &str) -> Result<Server> {
     let host = bare.unwrap_or(host);
     if host.is_empty() {
         return Err(Error::invalid("the host is missing"));
-    }
-    if host.contains('@') {
-        return Err(Error::unsupported(format!("user names: {WITHOUT_PSK}")));
     }
     Ok(Server::Tcp(decoded(host)?, port))
 }
@@ -229,9 +282,13 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = Vec::new();
         f.write_str(if self.tls.is_some() { "nbds" } else { "nbd" })?;
+        f.write_str(if matches!(self.server, Server::Unix(_)) { "+unix://" } else { "://" })?;
+        if let Some(Tls::Psk { user, .. }) = &self.tls {
+            encode(f, user.as_bytes(), b"")?;
+            f.write_str("@")?;
+        }
         match &self.server {
             Server::Tcp(host, port) => {
-                f.write_str("://")?;
                 if host.contains(':') {
                     f.write_str("[")?;
                     encode(f, host.as_bytes(), b":")?;
@@ -243,7 +300,7 @@ impl fmt::Display for Address {
                     write!(f, ":{port}")?;
                 }
             }
-            Server::Unix(_) => f.write_str("+unix://")?,
+            Server::Unix(_) => {}
         }
         f.write_str("/")?;
         encode(f, self.export.as_bytes(), b"/")?;
@@ -262,11 +319,19 @@ impl fmt::Display for Address {
         if let Server::Unix(socket) = &self.server {
             encoded(f, "socket", socket.as_os_str().as_encoded_bytes())?;
         }
-        if let Some(dir) = self.tls.as_ref().and_then(|tls| tls.certificates.as_ref()) {
-            encoded(f, "tls-certificates", dir.as_os_str().as_encoded_bytes())?;
-        }
-        if let Some(name) = self.tls.as_ref().and_then(|tls| tls.hostname.as_ref()) {
-            encoded(f, "tls-hostname", name.as_bytes())?;
+        match &self.tls {
+            None => {}
+            Some(Tls::Certificates { directory, hostname }) => {
+                if let Some(directory) = directory {
+                    encoded(f, "tls-certificates", directory.as_os_str().as_encoded_bytes())?;
+                }
+                if let Some(name) = hostname {
+                    encoded(f, "tls-hostname", name.as_bytes())?;
+                }
+            }
+            Some(Tls::Psk { keys, .. }) => {
+                encoded(f, "tls-psk-file", keys.as_os_str().as_encoded_bytes())?;
+            }
         }
         for field in fields {
             write!(f, "{separator}{field}")?;

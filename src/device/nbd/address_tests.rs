@@ -59,8 +59,8 @@ fn other_texts_are_refused() {
 #[cfg(feature = "tls")]
 #[test]
 fn addresses_with_tls_are_read_and_written() {
-    let tls = |certificates: Option<&str>, hostname: Option<&str>| Tls {
-        certificates: certificates.map(Into::into),
+    let tls = |directory: Option<&str>, hostname: Option<&str>| Tls::Certificates {
+        directory: directory.map(Into::into),
         hostname: hostname.map(str::to_owned),
     };
     for (text, expected, shown) in [
@@ -89,15 +89,46 @@ fn addresses_with_tls_are_read_and_written() {
     assert_eq!(absolute.to_string(), shown);
 }
 
-/// Pre-shared keys, and a server that nobody verifies, are refused by name.
+#[cfg(feature = "psk")]
+#[test]
+fn addresses_with_pre_shared_keys_are_read_and_written() {
+    for (text, user, shown) in [
+        ("nbds://me@host/?tls-psk-file=k", "me", "nbds://me@host/?tls-psk-file=k"),
+        (
+            "nbds+unix://a%40b@/x?socket=s&tls-type=psk&tls-psk-file=k",
+            "a@b",
+            "nbds+unix://a%40b@/x?socket=s&tls-psk-file=k",
+        ),
+    ] {
+        let address: Address = text.parse().unwrap();
+        let expected = Tls::Psk { keys: "k".into(), user: user.to_owned() };
+        assert_eq!(address.tls.as_ref(), Some(&expected), "{text}");
+        assert_eq!(address.to_string(), shown);
+        assert_eq!(shown.parse::<Address>().unwrap(), address);
+    }
+    let relative: Address = "nbds://me@host/?tls-psk-file=k".parse().unwrap();
+    let absolute = relative.with_path(&|path| Some(Path::new("/d").join(path)));
+    assert_eq!(absolute.to_string(), "nbds://me@host/?tls-psk-file=/d/k");
+    for (text, part) in [
+        ("nbds://me@host/", "tls-psk-file=FILE is missing"),
+        ("nbds://host/?tls-psk-file=/keys", "the user of the key"),
+        ("nbds://@host/?tls-psk-file=/keys", "the user of the key"),
+        ("nbds://host/?tls-type=psk", "the user of the key"),
+        ("nbds://me@host/?tls-psk-file=", "no meaning"),
+        ("nbds://me@host/?tls-psk-file=/k&tls-hostname=x", "not for pre-shared keys"),
+        ("nbds://me@host/?tls-psk-file=/k&tls-certificates=x", "not for pre-shared keys"),
+        ("nbds://me@host/?tls-psk-file=/k&tls-type=x509", "not for certificates"),
+    ] {
+        let error = text.parse::<Address>().unwrap_err().to_string();
+        assert!(error.starts_with(text) && error.contains(part), "{error}");
+    }
+}
+
+/// A server that nobody verifies is refused by name.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {
     for (text, part) in [
-        ("nbds://me@host/", "pre-shared keys (PSK)"),
-        ("nbd://me@host/", "pre-shared keys (PSK)"),
-        ("nbds://host/?tls-psk-file=/keys", "pre-shared keys (PSK)"),
-        ("nbds://host/?tls-type=psk", "pre-shared keys (PSK)"),
         ("nbds://host/?tls-type=anon", "any server would be accepted"),
         ("nbds://host/?tls-verify-peer=0", "any server would be accepted"),
         ("nbds://host/?tls-verify-peer=false", "any server would be accepted"),
@@ -109,6 +140,17 @@ fn other_ways_to_authenticate_are_refused() {
     ] {
         let error = text.parse::<Address>().unwrap_err().to_string();
         assert!(error.starts_with(text) && error.contains(part), "{error}");
+    }
+}
+
+#[cfg(all(feature = "tls", not(feature = "psk")))]
+#[test]
+fn pre_shared_keys_are_refused_where_they_are_not_built() {
+    for text in ["nbds://me@host/", "nbds://host/?tls-psk-file=/keys", "nbds://host/?tls-type=psk"]
+    {
+        let error = text.parse::<Address>().unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::Unsupported);
+        assert!(error.to_string().contains(WITHOUT_PSK), "{error}");
     }
 }
 

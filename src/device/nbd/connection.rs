@@ -34,7 +34,7 @@ pub(super) struct Request {
     pub(super) len: u32,
     /// A write that is durable only after a flush, which is part of the request.
     pub(super) flush_after: bool,
-    /// The data, as long as that, of reads and writes; the answer to a question for the status of blocks.
+    /// The data, as long as that, of reads and writes; extents of the status of blocks, [`STATUS`] bytes each, as many as have come.
     pub(super) memory: Memory,
 }
 
@@ -49,7 +49,6 @@ impl Request {
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
-            Command::BlockStatus => STATUS,
             _ => 0,
         }
     }
@@ -103,6 +102,8 @@ struct InFlight<T> {
 enum Part {
     /// Data of a request.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
+    /// Extents of the status of blocks, each of so many bytes.
+    Extents { slot: u32, width: usize, left: usize, is_last: bool },
     /// The text of an error.
     Text { left: usize },
 }
@@ -325,6 +326,22 @@ impl<S: Stream, T> Connection<S, T> {
                     self.filled.start += count;
                     self.advance(count)?;
                 }
+                Some(Part::Extents { slot, width, left, is_last }) => {
+                    let count = left.min(self.filled.len()) / width * width;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    let from = self.filled.start;
+                    if let Some(Some(entry)) = self.slots.get_mut(slot as usize) {
+                        entry.take_extents(&self.inbox[from..from + count], width)?;
+                    }
+                    self.filled.start += count;
+                    let left = left - count;
+                    self.part = (left > 0).then_some(Part::Extents { slot, width, left, is_last });
+                    if left == 0 && is_last {
+                        self.finish(slot)?;
+                    }
+                }
                 Some(Part::Text { left }) => {
                     let count = left.min(self.filled.len());
                     self.filled.start += count;
@@ -340,14 +357,13 @@ impl<S: Stream, T> Connection<S, T> {
                     };
                     // The numbers at the beginning of the content are needed with the header.
                     let extra = match reply.kind {
-                        ReplyKind::Data => 8,
-                        ReplyKind::Hole | ReplyKind::Status => 12,
-                        ReplyKind::WideStatus => 24,
-                        ReplyKind::Error => 4,
+                        ReplyKind::Data | ReplyKind::WideStatus => 8,
+                        ReplyKind::Hole => 12,
+                        ReplyKind::Error | ReplyKind::Status => 4,
                         ReplyKind::Simple(_) | ReplyKind::None => 0,
                     };
                     let Some(content) = bytes.get(len..len + extra) else { return Ok(()) };
-                    let content: SmallVec<[u8; 24]> = content.into();
+                    let content: SmallVec<[u8; 12]> = content.into();
                     self.filled.start += len + extra;
                     self.begin(&reply, &content)?;
                 }
@@ -393,10 +409,14 @@ impl<S: Stream, T> Connection<S, T> {
             }
             ReplyKind::Data | ReplyKind::Hole if !is_read => return Err("data come unasked".into()),
             ReplyKind::Status | ReplyKind::WideStatus => {
-                let left = after.filter(|left| *left <= MAX_STATUS);
+                let width = if reply.kind == ReplyKind::Status { 8 } else { 16 };
+                let left = after.filter(|left| (1..=MAX_STATUS).contains(left));
+                let left = left.filter(|left| left.is_multiple_of(width));
                 let left = left.ok_or("a status has a wrong length")? as usize;
-                entry.take_status(content, self.allocation)?;
-                self.part = (left > 0).then_some(Part::Text { left });
+                entry.begin_status(content, self.allocation)?;
+                let (width, is_last) = (width as usize, reply.is_last);
+                self.part = Some(Part::Extents { slot, width, left, is_last });
+                return Ok(());
             }
             ReplyKind::Data => {
                 let left = after.filter(|left| *left > 0 && *left <= len as u64);
@@ -429,7 +449,8 @@ impl<S: Stream, T> Connection<S, T> {
         }
         // A request stays where it is when its reply is refused: another connection answers it.
         let has_all = place.as_ref().is_some_and(|entry| {
-            entry.error.is_some() || entry.received.is_all(entry.request.brings())
+            let is_status = entry.request.command == Command::BlockStatus;
+            entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
         });
         if !has_all {
             return Err("a reply has not all of the data".into());
@@ -457,29 +478,40 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Takes the status of the first blocks: a context, a length and its bits. One that says nothing of them is an error of the request alone: the
-    /// data can still be read.
-    fn take_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
+    /// Begins with the status of blocks in a context. One that says nothing of them is an error of the request alone: the data can still be read.
+    fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a status comes unasked");
         }
-        let word = |at: usize| content[at..at + 4].iter().fold(0, |n, b| n << 8 | u64::from(*b));
-        let wide = |at: usize| word(at) << 32 | word(at + 4);
-        let (len, bits) = match content.len() {
-            12 => (word(4), word(8)),
-            _ => (wide(8), wide(16)),
-        };
-        if Some(word(0)) != context.map(u64::from) || len == 0 || !self.received.is_all(0) {
+        let is_asked = content.first_chunk().map(|number| u32::from_be_bytes(*number)) == context;
+        if !is_asked || !self.received.is_all(0) {
             self.error.get_or_insert(Errno::EINVAL);
-            return Ok(());
         }
-        self.received.add(0..STATUS)?;
-        let mut bytes = &[len.to_be_bytes(), bits.to_be_bytes()].concat()[..];
-        each_part(&mut self.request.memory, 0, STATUS, |part| {
-            let (now, later) = bytes.split_at(part.len());
-            part.copy_from_slice(now);
-            bytes = later;
-        });
+        Ok(())
+    }
+
+    /// Takes extents, each a length and the bits of the context, as far as there is room for them.
+    fn take_extents(&mut self, extents: &[u8], width: usize) -> Result<(), &'static str> {
+        for extent in extents.chunks_exact(width) {
+            let (len, bits) = extent.split_at(width / 2);
+            let word =
+                |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let (len, bits) = (word(len), word(bits));
+            if len == 0 {
+                self.error.get_or_insert(Errno::EINVAL);
+            }
+            let at = self.received.0.first().map_or(0, |range| range.end);
+            if self.error.is_some() || at + STATUS > self.request.memory.len() {
+                return Ok(());
+            }
+            self.received.add(at..at + STATUS)?;
+            let mut bytes = &[len.to_be_bytes(), bits.to_be_bytes()].concat()[..];
+            each_part(&mut self.request.memory, at, STATUS, |part| {
+                let (now, later) = bytes.split_at(part.len());
+                part.copy_from_slice(now);
+                bytes = later;
+            });
+        }
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ pub fn take_replies(form: u8, most: usize, reads: &[(u64, u16)], replies: &[u8])
     let mut connection = Connection::new(script, headers).with_allocation(Some(7));
     for (number, (at, len)) in reads.iter().enumerate() {
         let (command, bytes) = match *len {
-            0 => (Command::BlockStatus, STATUS),
+            0 => (Command::BlockStatus, 3 * STATUS),
             len => (Command::Read, usize::from(len)),
         };
         let len = u32::from(*len).max(1);

@@ -11,8 +11,6 @@ pub mod fuzzing;
 mod handshake;
 mod link;
 mod mailbox;
-#[cfg(feature = "tls")]
-mod pump;
 mod queue;
 mod recovery;
 mod retained;
@@ -33,7 +31,7 @@ use std::sync::Arc;
 pub use self::address::{Address, Server, Tls};
 use self::handshake::Export;
 use self::link::Link;
-use self::queue::{Client, Window};
+use self::queue::{Client, Extent, Window};
 use self::session::{Fenced, Session};
 use self::wire::ExportFlags;
 use super::{AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions};
@@ -54,6 +52,8 @@ pub struct Nbd {
     link: Arc<Link>,
     /// Clients of that link, for calls.
     idle: Mutex<Vec<Client>>,
+    /// The extents of the server's last answer.
+    known: Mutex<Vec<Extent>>,
     window: Window,
     limits: Limits,
     is_writable: bool,
@@ -128,6 +128,7 @@ impl Nbd {
             session,
             link,
             idle: Mutex::default(),
+            known: Mutex::default(),
             window: Window { base: 0, size, whole: size },
             limits: export.limits(),
             is_writable: write,
@@ -147,6 +148,7 @@ impl Nbd {
         }
         self.window = Window { base, size, ..self.window };
         self.idle = Mutex::default();
+        self.known = Mutex::default();
         Ok(self)
     }
 
@@ -249,14 +251,23 @@ impl Device for Nbd {
         if self.session.export.allocation.is_none() || at == end {
             return Ok(at..end);
         }
-        let what = format_args!("block status at {}", at.0);
-        match self.call(what, |client| client.status(at, end.0 - at.0)) {
-            Ok((true, len)) => Ok(DevOffset(at.0 + len)..DevOffset(at.0 + len)),
-            Ok((false, len)) => Ok(at..DevOffset(at.0 + len)),
-            Err(error) if self.session.end().is_some() => Err(error),
-            // A server that cannot tell may give the data all the same.
-            Err(_) => Ok(at..end),
+        let mut known = self.known.lock();
+        // An answer of many extents is for the questions that follow, as long as nothing is written here.
+        if self.is_writable || !known.iter().any(|extent| extent.range.contains(&at.0)) {
+            let what = format_args!("block status at {}", at.0);
+            *known = match self.call(what, |client| client.status(at, end.0 - at.0)) {
+                Ok(extents) => extents,
+                Err(error) if self.session.end().is_some() => return Err(error),
+                // A server that cannot tell may give the data all the same.
+                Err(_) => return Ok(at..end),
+            };
         }
+        let after = known.last().map_or(end.0, |extent| extent.range.end);
+        let after_at = known.iter().skip_while(|extent| extent.range.end <= at.0);
+        let mut data = after_at.skip_while(|extent| extent.is_zeros);
+        let Some(first) = data.next() else { return Ok(DevOffset(after)..DevOffset(after)) };
+        let last = data.take_while(|extent| !extent.is_zeros).last().unwrap_or(first);
+        Ok(DevOffset(first.range.start.max(at.0))..DevOffset(last.range.end))
     }
 
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {

@@ -1,13 +1,14 @@
 //! One thread's requests to an export.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::connection::Request;
 use super::handshake::Export;
 use super::link::Link;
 use super::mailbox::Mailbox;
-use super::wire::{Command, ExportFlags, FAST_ZERO, FUA, READS_AS_ZEROS, REQ_ONE, STATUS};
+use super::wire::{Command, ExportFlags, FAST_ZERO, FUA, READS_AS_ZEROS, STATUS};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::uring::Attached;
 use crate::device::{DeviceQueue, Drained, LentPart};
@@ -17,6 +18,16 @@ use crate::units::DevOffset;
 /// The most zeros of a request: all that the server has a fast way for, and what it can write well within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
+
+/// The most extents of an answer that are kept.
+const MAX_EXTENTS: usize = 1024;
+
+/// A range whose status a server has told.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    pub(super) range: Range<u64>,
+    pub(super) is_zeros: bool,
+}
 
 /// The part of the export that is used, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -202,27 +213,34 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Whether the first bytes of a range read as zeros, and how many have the same answer.
-    pub(super) fn status(&mut self, at: DevOffset, len: u64) -> Result<(bool, u64), Errno> {
-        // Lengths of 32 bits, and of those whole units. One extent an answer: each is read or skipped by itself.
+    /// Extents from a position on, which lie side by side: at least one, and no more than `len` bytes.
+    pub(super) fn status(&mut self, at: DevOffset, len: u64) -> Result<Vec<Extent>, Errno> {
+        // Lengths of 32 bits, and of those whole units.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
-        let memory = Memory::Flat(Buffer::from(vec![0; STATUS]));
+        let memory = Memory::Flat(Buffer::from(vec![0; MAX_EXTENTS * STATUS]));
         let (memory, result) = self.call(Request {
             at: self.window.base + from,
-            flags: REQ_ONE,
             len: count.min(1 << 30) as u32,
             memory,
             ..Request::without_data(Command::BlockStatus)
         });
         result?;
         let Memory::Flat(answer) = memory else { return Err(Errno::EIO) };
-        let (words, _) = answer.as_chunks::<8>();
-        let &[count, bits] = words else { return Err(Errno::EIO) };
-        let end = from.saturating_add(u64::from_be_bytes(count));
-        let bits = u64::from_be_bytes(bits);
-        Ok((bits & READS_AS_ZEROS != 0, end.saturating_sub(at.0).clamp(1, len)))
+        let word = |bytes: &[u8; 8]| u64::from_be_bytes(*bytes);
+        let mut extents = Vec::new();
+        let mut start = from;
+        for [count, bits] in answer.as_chunks::<8>().0.as_chunks::<2>().0 {
+            // The first may begin before the position, and the last may end after the range.
+            let next = start.saturating_add(word(count));
+            let range = start.max(at.0)..next.min(at.0 + len);
+            if !range.is_empty() {
+                extents.push(Extent { range, is_zeros: word(bits) & READS_AS_ZEROS != 0 });
+            }
+            start = next;
+        }
+        if extents.is_empty() { Err(Errno::EIO) } else { Ok(extents) }
     }
 
     /// Discards the content of a range.

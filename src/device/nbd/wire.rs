@@ -97,9 +97,7 @@ pub(super) const FUA: u16 = 1;
 /// Zeros that are refused with EOPNOTSUPP unless they are faster than written ones.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// A question for the status of blocks that has one extent as its answer.
-pub(super) const REQ_ONE: u16 = 1 << 3;
-/// Bytes of such an answer, as it is kept: a length and the bits of the context, big-endian.
+/// Bytes of an extent of the status of blocks, as it is kept: a length and the bits of the context, big-endian.
 pub(super) const STATUS: usize = 16;
 
 /// The form of requests and replies that was negotiated.
@@ -170,9 +168,9 @@ pub(super) enum ReplyKind {
     Data,
     /// A position, and a length of zeros.
     Hole,
-    /// A context, a length and its bits, of 32 bits each.
+    /// A context, and extents: a length and its bits, of 32 bits each.
     Status,
-    /// A context, a number of extents, a length and its bits of 64 bits each.
+    /// A context, a number of extents, and those: a length and its bits, of 64 bits each.
     WideStatus,
     /// An error, with a message.
     Error,

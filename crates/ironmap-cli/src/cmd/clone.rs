@@ -85,6 +85,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         unit: u64::from(target.device.limits().logical_block),
         zeros: Buffer::aligned(CHUNK as usize).map_err(|error| Failure::new(error.to_string()))?,
         next: Mutex::new(Next { at: 0, data: 0..0 }),
+        blank: Mutex::new(0..0),
         failed: Mutex::new(None),
         stops: AtomicBool::new(false),
     };
@@ -156,6 +157,8 @@ struct Copy<'a> {
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
+    /// Zeros of the target that were found last. Nobody else writes it, and each of its places is written once.
+    blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
     stops: AtomicBool,
@@ -285,9 +288,15 @@ impl Copy<'_> {
     fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
         let mut at = range.start;
         while at < range.end && !self.stops.load(Ordering::Relaxed) {
+            let blank = self.blank.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if blank.contains(&at) {
+                at = blank.end;
+                continue;
+            }
             let data =
                 self.target.data_from(DevOffset(at)).map_err(|error| self.of_target(&error))?;
             let from = (data.start.0 / self.unit * self.unit).max(at);
+            *self.blank.lock().unwrap_or_else(PoisonError::into_inner) = at..from;
             if from >= range.end {
                 break;
             }

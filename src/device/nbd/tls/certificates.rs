@@ -1,12 +1,9 @@
-//! TLS for connections to servers: whom it trusts, and its handshake. Afterwards a [pump](super::pump) has the connection.
-//!
-//! A server's certificate is always verified: its chain up to a trusted authority, and its name.
+//! A server that its certificate proves: its chain up to a trusted authority, and its name.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::{self, PemObject};
@@ -17,77 +14,90 @@ use rustls::{
     SignatureScheme,
 };
 
-use super::pump::Pump;
-use super::stream::{Socket, Stream};
-use super::{Server, Tls};
+use super::{Client, Refusal, Session, State};
+use crate::device::nbd::Server;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// One end of a connection that is to be encrypted.
-pub(super) struct Client {
-    config: ClientConfig,
-    name: ServerName<'static>,
+/// A client of a server, with the certificates of a directory.
+pub(super) fn client(
+    directory: Option<&Path>,
+    hostname: Option<&str>,
+    server: &Server,
+) -> Result<Client> {
+    let host = match (hostname, server) {
+        (Some(name), _) => name,
+        (None, Server::Tcp(host, _)) => host,
+        (None, Server::Unix(_)) => return Err(Error::invalid("tls-hostname is missing")),
+    };
+    let name = ServerName::try_from(host.to_owned());
+    let name = name.map_err(|_| Error::invalid(format!("{host:?} is no host name")))?;
+    let lacks = Arc::new(AtomicBool::new(false));
+    let config = config(directory, &lacks)?;
+    let place = format!("TLS with {}", name.to_str());
+    let tls = ClientConnection::new(Arc::new(config), name);
+    let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
+    // All that is written to it is sent before more is taken.
+    tls.set_buffer_limit(None);
+    Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
+}
+
+/// A session with a server whose certificate is verified.
+struct Verified {
+    tls: ClientConnection,
+    place: String,
     /// The server has asked for a certificate that we do not have.
     lacks: Arc<AtomicBool>,
 }
 
-impl Client {
-    /// Reads the certificates.
-    pub(super) fn new(tls: &Tls, server: &Server) -> Result<Self> {
-        let host = match (&tls.hostname, server) {
-            (Some(name), _) => name,
-            (None, Server::Tcp(host, _)) => host,
-            (None, Server::Unix(_)) => return Err(Error::invalid("tls-hostname is missing")),
-        };
-        let name = ServerName::try_from(host.clone());
-        let name = name.map_err(|_| Error::invalid(format!("{host:?} is no host name")))?;
-        let lacks = Arc::new(AtomicBool::new(false));
-        let config = config(tls.certificates.as_deref(), &lacks)?;
-        Ok(Self { config, name, lacks })
-    }
-
-    /// The handshake. Gives back our end of the pump that has the connection from then on.
-    pub(super) fn start(self, socket: Socket, until: Instant) -> io::Result<Socket> {
-        let place = format!("TLS with {}", self.name.to_str());
-        let session = ClientConnection::new(Arc::new(self.config), self.name);
-        let mut session = session.map_err(|error| explained(&place, &error))?;
-        let mut stream = Timed { socket: &socket, until };
-        // It waits, until the handshake is complete.
-        let done = session.complete_io(&mut stream);
-        done.map_err(|error| failed(&place, &self.lacks, error))?;
-        if session.is_handshaking() {
-            return Err(failed(&place, &self.lacks, io::ErrorKind::UnexpectedEof.into()));
+impl Session for Verified {
+    fn decrypt(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State> {
+        loop {
+            let state = self.tls.process_new_packets();
+            let mut reader = self.tls.reader();
+            while let Ok(chunk @ [_, ..]) = reader.fill_buf() {
+                plain.extend_from_slice(chunk);
+                let len = chunk.len();
+                reader.consume(len);
+            }
+            if state.map_err(|error| explained(&self.place, &error))?.peer_has_closed() {
+                return Ok(State::Closed);
+            }
+            if bytes.is_empty() {
+                let is_open = !self.tls.is_handshaking();
+                return Ok(if is_open { State::Open } else { State::Handshake });
+            }
+            self.tls.read_tls(&mut bytes)?;
         }
-        Pump::start(session, socket, place, self.lacks)
     }
-}
 
-/// The error for the end of a connection in or soon after the handshake, if it has no text yet.
-fn failed(place: &str, lacks: &AtomicBool, error: io::Error) -> io::Error {
-    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        Some(inner) => explained(place, inner),
-        None => match error.kind() {
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe => closed(place, lacks),
-            _ => error,
-        },
+    fn encrypt(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.tls.writer().write_all(bytes)
     }
-}
 
-/// The error for a server that ends the connection without a reason, before it has said anything over it.
-pub(super) fn closed(place: &str, lacks: &AtomicBool) -> io::Error {
-    let (kind, why) = if lacks.load(Ordering::Relaxed) {
-        (io::ErrorKind::PermissionDenied, NO_CERTIFICATE)
-    } else {
-        (io::ErrorKind::ConnectionAborted, "the server ends the connection")
-    };
-    io::Error::new(kind, format!("{place}: {why}"))
+    fn close(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    fn wants_write(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    fn write(&mut self, mut server: &mut dyn Write) -> io::Result<usize> {
+        self.tls.write_tls(&mut server)
+    }
+
+    fn refusal(&self) -> Refusal {
+        match self.lacks.load(Ordering::Relaxed) {
+            true => Refusal { what: NO_CERTIFICATE, is_certain: true },
+            false => Refusal::UNKNOWN,
+        }
+    }
 }
 
 const NO_CERTIFICATE: &str = "the server demands a client certificate (client-cert.pem and client-key.pem in tls-certificates=DIR)";
 
 /// An error of the TLS library as one clear line.
-pub(super) fn explained(place: &str, error: &rustls::Error) -> io::Error {
+fn explained(place: &str, error: &rustls::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let (kind, why) = match error {
         rustls::Error::InvalidCertificate(refused) => {
@@ -131,59 +141,6 @@ fn certificate(refused: &CertificateError) -> String {
         "is that of an authority (CA:true)".to_owned()
     } else {
         format!("{why} ({words})")
-    }
-}
-
-/// A socket that waits until a point in time.
-struct Timed<'a> {
-    socket: &'a Socket,
-    until: Instant,
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            // A server may send a byte now and then.
-            if Instant::now() >= self.until {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match self.socket.receive(&mut [IoSliceMut::new(buf)], true) {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                    ) => {}
-                result => return result,
-            }
-        }
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.socket.send_all(buf, self.until)?;
-        Ok(buf.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Sends as much as a socket takes without waiting.
-pub(super) struct Unwaiting<'a>(pub(super) &'a Socket);
-
-impl Write for Unwaiting<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.send(&[IoSlice::new(buf)])
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.send(bufs)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

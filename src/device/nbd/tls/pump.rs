@@ -7,37 +7,31 @@
 //! When one side ends, the other one does. Only replies that came before the server's end are still delivered, and only requests that came before
 //! our own end are still sent, for a moment. After [`Socket::shutdown`] nothing is.
 
-use std::io::{self, BufRead as _, IoSlice, IoSliceMut, Write as _};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustls::ClientConnection;
 
-use super::stream::{Ending, LINGER, Socket, Stream as _};
-use super::tls::{Unwaiting, closed, explained};
-
-/// Bytes that are received at once, in each direction.
-const BUFFER: usize = 128 << 10;
+use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
+use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
 /// The reason for the end: `None` if we end it, or the server does in its order.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
 pub(super) struct Pump {
-    session: ClientConnection,
+    session: Box<dyn Session>,
     server: Socket,
     /// The end that is not ours.
     user: Socket,
     ending: Arc<Ending>,
     /// For errors.
     place: String,
-    /// The server has asked for a certificate that we do not have.
-    lacks: Arc<AtomicBool>,
-    /// It has said something over TLS.
+    /// The server has said something over TLS.
     has_heard: bool,
     buffer: Box<[u8]>,
     /// Decrypted, and taken by the user up to `taken`.
@@ -48,32 +42,24 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Starts the thread. Gives back the user's end.
-    pub(super) fn start(
-        session: ClientConnection,
-        server: Socket,
-        place: String,
-        lacks: Arc<AtomicBool>,
-    ) -> io::Result<Socket> {
+    /// Starts the thread, after a handshake whose end may have come with data. Gives back the user's end.
+    pub(super) fn start(client: Client, server: Socket, plain: Vec<u8>) -> io::Result<Socket> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let ending = Arc::new(Ending::default());
         let ours = Socket::of(ours, Some(Arc::clone(&ending)))?;
-        let mut pump = Self {
-            session,
+        let pump = Self {
+            session: client.session,
             server,
             user: Socket::of(theirs, None)?,
             ending,
-            place,
-            lacks,
-            has_heard: false,
+            place: client.place,
+            has_heard: !plain.is_empty(),
             buffer: vec![0; BUFFER].into(),
-            plain: Vec::new(),
+            plain,
             taken: 0,
             end: None,
         };
-        // All that is written to it is sent before more is taken.
-        pump.session.set_buffer_limit(None);
         std::thread::Builder::new().name("ironmap-tls".to_owned()).spawn(move || pump.run())?;
         Ok(ours)
     }
@@ -89,8 +75,6 @@ impl Pump {
     }
 
     fn pump(&mut self) -> Flow {
-        // The end of the handshake may have come with more.
-        self.decrypt(0);
         loop {
             let is_empty = self.taken == self.plain.len();
             if is_empty && let Some(end) = self.end.take() {
@@ -151,54 +135,32 @@ impl Pump {
             self.plain.clear();
             self.taken = 0;
         }
-        let mut bytes = &self.buffer[..count];
-        loop {
-            let state = self.session.process_new_packets();
-            let mut reader = self.session.reader();
-            while let Ok(chunk @ [_, ..]) = reader.fill_buf() {
-                self.plain.extend_from_slice(chunk);
-                let len = chunk.len();
-                reader.consume(len);
-                self.has_heard = true;
+        let state = self.session.decrypt(&self.buffer[..count], &mut self.plain);
+        self.has_heard |= !self.plain.is_empty();
+        match state {
+            Ok(State::Closed) => {
+                let refusal = Some(self.session.refusal());
+                let refusal = refusal.filter(|refusal| !self.has_heard && refusal.is_certain);
+                self.end = Some(refusal.map(|refusal| refusal.error(&self.place)));
             }
-            match state {
-                Ok(state) if state.peer_has_closed() => {
-                    let is_refused = !self.has_heard && self.lacks.load(Ordering::Relaxed);
-                    self.end = Some(is_refused.then(|| closed(&self.place, &self.lacks)));
-                    return;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    // The alert that says so to the server.
-                    let _ = self.session.write_tls(&mut Unwaiting(&self.server));
-                    self.end = Some(Some(explained(&self.place, &error)));
-                    return;
-                }
-            }
-            if bytes.is_empty() {
-                return;
-            }
-            if let Err(error) = self.session.read_tls(&mut bytes) {
+            Ok(State::Handshake | State::Open) => {}
+            Err(error) => {
+                // The alert that says so to the server.
+                let _ = self.session.write(&mut Unwaiting(&self.server));
                 self.end = Some(Some(error));
-                return;
             }
         }
     }
 
     /// The server's side is lost, if it has not ended before.
     fn end_with_io(&mut self, error: io::Error) {
-        let error = match error.kind() {
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe => {
-                if self.has_heard {
-                    let what = format!("{}: the connection was cut", self.place);
-                    io::Error::new(io::ErrorKind::ConnectionAborted, what)
-                } else {
-                    closed(&self.place, &self.lacks)
-                }
+        let error = match is_cut(&error) {
+            true if self.has_heard => {
+                let what = format!("{}: the connection was cut", self.place);
+                io::Error::new(io::ErrorKind::ConnectionAborted, what)
             }
-            _ => error,
+            true => self.session.refusal().error(&self.place),
+            false => error,
         };
         self.end.get_or_insert(Some(error));
     }
@@ -220,7 +182,7 @@ impl Pump {
     fn take(&mut self) -> Flow {
         match self.user.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
             Ok(0) => self.linger(),
-            Ok(count) => match self.session.writer().write_all(&self.buffer[..count]) {
+            Ok(count) => match self.session.encrypt(&self.buffer[..count]) {
                 Ok(()) => Flow::Continue(()),
                 Err(error) => Flow::Break(Some(error)),
             },
@@ -232,7 +194,7 @@ impl Pump {
     /// Sends as much as the server takes.
     fn send(&mut self) {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Unwaiting(&self.server)) {
+            match self.session.write(&mut Unwaiting(&self.server)) {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
@@ -264,11 +226,11 @@ impl Pump {
                 let taken = self.user.receive(&mut [IoSliceMut::new(&mut self.buffer)], false);
                 match taken {
                     Ok(count @ 1..) => {
-                        let _ = self.session.writer().write_all(&self.buffer[..count]);
+                        let _ = self.session.encrypt(&self.buffer[..count]);
                     }
                     _ => {
                         has_ended = true;
-                        self.session.send_close_notify();
+                        self.session.close();
                     }
                 }
                 continue;
@@ -282,9 +244,4 @@ impl Pump {
         }
         Flow::Break(None)
     }
-}
-
-/// Whether a call would have had to wait.
-fn is_nothing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
