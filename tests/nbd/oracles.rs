@@ -159,3 +159,27 @@ fn many_ranges_need_few_questions() {
     let asked = asked.lines().filter(|line| line.contains(" Extents ")).count();
     assert!((1..=4).contains(&asked), "{asked} questions");
 }
+
+/// An export whose size is no multiple of 512 is read to its end; where the server has larger blocks, to the end of the last one.
+#[test]
+fn the_last_bytes_of_an_export_are_read() {
+    require!([Need::Tool("nbdkit")]);
+    let disk = Rng::new(0x1a57).bytes((1 << 20) + 1000);
+    for (args, len) in [
+        ("file DISK", disk.len()),
+        ("--filter=blocksize-policy file DISK blocksize-minimum=4096", 1 << 20),
+    ] {
+        let server = Server::nbdkit(args, &disk);
+        let device = server.open(false).unwrap();
+        assert_eq!(device.size(), len as u64, "{args}");
+        let mut found = vec![0; len - 7];
+        device.read_exact_at(&mut found, DevOffset(7)).unwrap();
+        assert!(found == disk[7..len], "{args}");
+        assert!(device.read_exact_at(&mut [0; 2], DevOffset(len as u64 - 1)).is_err(), "{args}");
+        assert_eq!(gaps_of(&device), [], "{args}");
+        assert_eq!(
+            server.open(true).unwrap().size(),
+            1 << 20 | if len % 512 == 0 { 0 } else { 512 }
+        );
+    }
+}

@@ -131,16 +131,26 @@ fn keys_that_are_not_right_are_refused() {
         refused(&with("alice"), kind, reason);
     }
     std::fs::write(&keys, [0xFF; 99]).unwrap();
-    refused(&with("alice"), ErrorKind::Corrupt, "it is no text");
+    refused(&with("alice"), ErrorKind::NotFound, "it has no key");
+    std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
+    refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
+    // Lines that are no text, and ends of lines of another system.
+    std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
+        .unwrap();
+    Nbd::open(&with("alice"), false).unwrap();
+    // A pipe that nobody writes.
+    std::fs::remove_file(&keys).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
+    let began = std::time::Instant::now();
+    refused(&with("alice"), ErrorKind::NotFound, "it has no key");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    std::fs::remove_file(&keys).unwrap();
     write(&format!("mallory:{}\n", "ab".repeat(32)));
     refused(
         &with("mallory"),
         ErrorKind::Io(Errno(104)),
         "the server ends the connection: it may not know",
     );
-    let long = "u".repeat(129);
-    write(&format!("{long}:{}\n", "ab".repeat(32)));
-    refused(&with(&long), ErrorKind::Unsupported, "a user has at most 128 bytes");
 }
 
 /// A server with a certificate, which anybody could be, in the place of one that has the key; one without TLS; and a client with certificates.

@@ -6,11 +6,12 @@ use std::ops::Range;
 use ironmap::bio::{Buffer, Completion, Memory};
 use ironmap::dio::DioFlags;
 use ironmap::fs::{DirEntry, FileType};
-use ironmap::units::InodeNo;
+use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Engine, Error, File, Queue};
 
 use crate::failure::Failure;
 use crate::source::Source;
+use crate::transfer;
 
 /// Bytes of one read: large enough that the cost of a request does not show.
 pub(crate) const CHUNK: usize = 1 << 20;
@@ -159,7 +160,7 @@ impl Ahead {
             if len == 0 {
                 break Ok(taken);
             }
-            let read = file.read_at(queue, &mut buffer[..len], taken);
+            let read = transfer::read(file, queue, &mut buffer[..len], FilePos(taken));
             let given = read.map_err(|error| failed(&error)).and_then(|count| {
                 take(&buffer[..count])?;
                 Ok(count)

@@ -29,6 +29,7 @@ mod size;
 mod source;
 mod spared;
 mod target;
+mod transfer;
 mod volumes;
 mod walk;
 mod whole;

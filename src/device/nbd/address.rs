@@ -13,6 +13,8 @@ const PORT: u16 = 10809;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time-out that is taken: a day.
 const MAX_TIMEOUT: u64 = 86_400;
+/// The longest name of a user that GnuTLS and OpenSSL are sure to accept.
+const MAX_USER: usize = 128;
 pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
 #[cfg_attr(feature = "psk", allow(dead_code))]
 pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap's feature `psk`): certificates are the other way, tls-certificates=DIR";
@@ -201,6 +203,10 @@ impl TlsFields {
             let user = self.user.filter(|user| !user.is_empty());
             let user =
                 user.ok_or_else(|| is_missing("the user of the key (USER@ in front of the host)"))?;
+            if user.len() > MAX_USER || user.contains(char::is_control) {
+                let what = "is too long, or has control characters";
+                return Err(Error::invalid(format!("the user {user:?} {what}")));
+            }
             let keys = self.keys.ok_or_else(|| is_missing("tls-psk-file=FILE"))?;
             return Ok(Tls::Psk { keys, user });
         }

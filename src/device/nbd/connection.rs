@@ -19,8 +19,8 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest text of an error.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest status beyond its first range. One range was asked for, but servers may give more.
-const MAX_STATUS: u64 = 1 << 20;
+/// The longest status. Extents that have no room are skipped; servers send up to 16 MiB.
+const MAX_STATUS: u64 = 32 << 20;
 /// The largest number of parts of one reply that do not join.
 const MAX_PARTS: usize = 4096;
 

@@ -27,11 +27,12 @@ use std::fmt;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use self::address::{Address, Server, Tls};
 use self::handshake::Export;
 use self::link::Link;
-use self::queue::{Client, Extent, Window};
+use self::queue::{Client, Extent, MAX_EXTENTS, Window};
 use self::session::{Fenced, Session};
 use self::wire::ExportFlags;
 use super::{AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions};
@@ -52,11 +53,37 @@ pub struct Nbd {
     link: Arc<Link>,
     /// Clients of that link, for calls.
     idle: Mutex<Vec<Client>>,
-    /// The extents of the server's last answer.
-    known: Mutex<Vec<Extent>>,
+    known: Mutex<Known>,
     window: Window,
     limits: Limits,
     is_writable: bool,
+}
+
+/// A server's last answer to a question for the status of blocks.
+struct Known {
+    extents: Vec<Extent>,
+    /// The session's when it was asked: another server may have the export now.
+    generation: u64,
+    /// Bytes of the next question. A server computes all extents of it.
+    range: u64,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { extents: Vec::new(), generation: 0, range: 64 << 20 }
+    }
+}
+
+/// The first data at or after a position that is within extents.
+fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
+    let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
+    let mut data = rest.skip_while(|extent| extent.is_zeros);
+    let Some(first) = data.next() else {
+        let end = DevOffset(extents.last().map_or(at.0, |extent| extent.range.end));
+        return end..end;
+    };
+    let last = data.take_while(|extent| !extent.is_zeros).last().unwrap_or(first);
+    DevOffset(first.range.start.max(at.0))..DevOffset(last.range.end)
 }
 
 impl fmt::Debug for Nbd {
@@ -121,8 +148,9 @@ impl Nbd {
                         in the address takes each answered write as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        let unit = u64::from(export.unit());
-        let size = export.size / unit * unit;
+        // The last unit may be shorter where the server permits that: it is read, but not written.
+        let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
+        let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
         Ok(Self {
             session,
@@ -251,23 +279,44 @@ impl Device for Nbd {
         if self.session.export.allocation.is_none() || at == end {
             return Ok(at..end);
         }
-        let mut known = self.known.lock();
-        // An answer of many extents is for the questions that follow, as long as nothing is written here.
-        if self.is_writable || !known.iter().any(|extent| extent.range.contains(&at.0)) {
+        let ask = |len: u64, one| {
             let what = format_args!("block status at {}", at.0);
-            *known = match self.call(what, |client| client.status(at, end.0 - at.0)) {
-                Ok(extents) => extents,
-                Err(error) if self.session.end().is_some() => return Err(error),
+            match self.call(what, |client| client.status(at, len.min(end.0 - at.0), one)) {
+                Ok(extents) => Ok(Some(extents)),
+                Err(error) if self.session.end().is_some() => Err(error),
                 // A server that cannot tell may give the data all the same.
-                Err(_) => return Ok(at..end),
-            };
+                Err(_) => Ok(None),
+            }
+        };
+        // Writes of ours would make more of an answer void.
+        if self.is_writable {
+            let first = ask(u64::MAX, true)?;
+            return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
         }
-        let after = known.last().map_or(end.0, |extent| extent.range.end);
-        let after_at = known.iter().skip_while(|extent| extent.range.end <= at.0);
-        let mut data = after_at.skip_while(|extent| extent.is_zeros);
-        let Some(first) = data.next() else { return Ok(DevOffset(after)..DevOffset(after)) };
-        let last = data.take_while(|extent| !extent.is_zeros).last().unwrap_or(first);
-        Ok(DevOffset(first.range.start.max(at.0))..DevOffset(last.range.end))
+        let generation = self.session.generation.load(Ordering::Acquire);
+        let range = {
+            let known = self.known.lock();
+            if known.generation == generation
+                && known.extents.iter().any(|extent| extent.range.contains(&at.0))
+            {
+                return Ok(data_of(&known.extents, at));
+            }
+            known.range
+        };
+        // Not under the lock: other threads may know already what they ask for.
+        let Some(extents) = ask(range, false)? else { return Ok(at..end) };
+        let data = data_of(&extents, at);
+        // The next answer should have about as many extents as are kept.
+        let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
+        let range = if extents.len() >= MAX_EXTENTS {
+            covered
+        } else if extents.len() < MAX_EXTENTS / 4 {
+            range.saturating_mul(4)
+        } else {
+            range
+        };
+        *self.known.lock() = Known { extents, generation, range };
+        Ok(data)
     }
 
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {

@@ -8,7 +8,7 @@ use super::connection::Request;
 use super::handshake::Export;
 use super::link::Link;
 use super::mailbox::Mailbox;
-use super::wire::{Command, ExportFlags, FAST_ZERO, FUA, READS_AS_ZEROS, STATUS};
+use super::wire::{Command, ExportFlags, FAST_ZERO, FUA, READS_AS_ZEROS, REQ_ONE, STATUS};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::uring::Attached;
 use crate::device::{DeviceQueue, Drained, LentPart};
@@ -20,7 +20,7 @@ const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
 /// The most extents of an answer that are kept.
-const MAX_EXTENTS: usize = 1024;
+pub(super) const MAX_EXTENTS: usize = 1024;
 
 /// A range whose status a server has told.
 #[derive(Clone, Debug)]
@@ -99,13 +99,15 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may reach into the next part: it can be read.
+        // The last unit of a part may reach into the next part, and that of an export may be shorter: it can be read.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
         };
         let end = end.and_then(|end| end.checked_add(self.window.base));
-        let is_whole = at.0.is_multiple_of(self.unit) && (len as u64).is_multiple_of(self.unit);
+        let is_last = command == Command::Read && end == Some(self.window.whole);
+        let is_whole =
+            at.0.is_multiple_of(self.unit) && (is_last || (len as u64).is_multiple_of(self.unit));
         if len == 0 || len > self.max || !is_whole || end.is_none_or(|end| end > self.window.whole)
         {
             return Err((memory, Err(Errno::EINVAL)));
@@ -168,7 +170,8 @@ impl Client {
             let skip = (from % self.unit) as usize;
             let start = from - skip as u64;
             let wanted = (skip + buf.len() - done).next_multiple_of(self.unit as usize);
-            let len = wanted.min(self.max);
+            let left = self.window.whole.saturating_sub(self.window.base).saturating_sub(start);
+            let len = wanted.min(self.max).min(usize::try_from(left).unwrap_or(self.max));
             let flags = BioFlags::empty();
             let read = self.transfer(BioOp::Read, len, DevOffset(start), flags, |_| ())?;
             let count = (len - skip).min(buf.len() - done);
@@ -213,15 +216,22 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Extents from a position on, which lie side by side: at least one, and no more than `len` bytes.
-    pub(super) fn status(&mut self, at: DevOffset, len: u64) -> Result<Vec<Extent>, Errno> {
+    /// Extents from a position on, which lie side by side: at least one, and no more than `len` bytes. With `one` the server tells the first only.
+    pub(super) fn status(
+        &mut self,
+        at: DevOffset,
+        len: u64,
+        one: bool,
+    ) -> Result<Vec<Extent>, Errno> {
         // Lengths of 32 bits, and of those whole units.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
-        let memory = Memory::Flat(Buffer::from(vec![0; MAX_EXTENTS * STATUS]));
+        let room = if one { 1 } else { MAX_EXTENTS };
+        let memory = Memory::Flat(Buffer::from(vec![0; room * STATUS]));
         let (memory, result) = self.call(Request {
             at: self.window.base + from,
+            flags: if one { REQ_ONE } else { 0 },
             len: count.min(1 << 30) as u32,
             memory,
             ..Request::without_data(Command::BlockStatus)

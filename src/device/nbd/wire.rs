@@ -97,6 +97,8 @@ pub(super) const FUA: u16 = 1;
 /// Zeros that are refused with EOPNOTSUPP unless they are faster than written ones.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
+/// A question for the status of blocks that has one extent as its answer.
+pub(super) const REQ_ONE: u16 = 1 << 3;
 /// Bytes of an extent of the status of blocks, as it is kept: a length and the bits of the context, big-endian.
 pub(super) const STATUS: usize = 16;
 

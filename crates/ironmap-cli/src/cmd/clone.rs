@@ -26,6 +26,7 @@ const CHUNK: u64 = 1 << 20;
 const WORKERS: usize = 8;
 /// Zeros of this length, at a multiple of it, are not written. It is a multiple of every device's unit.
 const GRAIN: usize = 64 << 10;
+static ZEROS: [u8; GRAIN] = [0; GRAIN];
 
 /// Copies a whole device, image or export, or a part of it, to another one
 ///
@@ -336,5 +337,5 @@ impl Copy<'_> {
 }
 
 fn has_data(bytes: &[u8]) -> bool {
-    bytes.iter().any(|byte| *byte != 0)
+    bytes.chunks(GRAIN).any(|grain| grain != &ZEROS[..grain.len()])
 }

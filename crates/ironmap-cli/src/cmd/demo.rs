@@ -13,6 +13,7 @@ use ironmap::{Location, Queue};
 use crate::failure::{Failure, Report};
 use crate::output::{progress, stdout};
 use crate::source::{Source, join};
+use crate::transfer;
 
 /// Where the tree is taken from, up to the limits below.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
@@ -195,7 +196,7 @@ fn compare(source: &Source, copy: &Path, taken: &Taken) -> Result<(), Failure> {
 fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Result<u32, Failure> {
     let file = source.file(inode, path)?;
     let mut content = vec![0; file.size() as usize];
-    let count = file.read_at(queue, &mut content, FilePos(0));
+    let count = transfer::read(&file, queue, &mut content, FilePos(0));
     let count = count.map_err(|error| Failure::at(source.name(path), &error))?;
     Ok(crc32c::crc32c(&content[..count]))
 }

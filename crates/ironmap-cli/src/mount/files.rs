@@ -17,6 +17,8 @@ use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
+use crate::transfer;
+
 /// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
@@ -125,7 +127,7 @@ impl Mount {
         let file = self.way(&open, flags)?;
         let done = Lane::with(&self.volume, |lane| {
             let (queue, buffer) = lane.parts(len)?;
-            let count = file.read_at(queue, buffer, FilePos(pos))?;
+            let count = transfer::read(file, queue, buffer, FilePos(pos))?;
             if !open.no_atime {
                 self.read_stamp(&open.held);
             }
@@ -164,7 +166,7 @@ impl Mount {
             let mut done = 0;
             loop {
                 let at = FilePos(pos + done as u64);
-                let count = file.write_at_with(queue, &buffer[done..], at, how)?;
+                let count = transfer::write(file, queue, &buffer[done..], at, how)?;
                 done += count;
                 if count == 0 || done == data.len() || !(cached || direct) {
                     return Ok(done);
@@ -287,12 +289,13 @@ impl Mount {
         let copied = Lane::with(&self.volume, |lane| {
             while done < len {
                 let (queue, buffer) = lane.parts((len - done).min(MOST as u64) as usize)?;
-                let count = source.file.read_at(queue, buffer, FilePos(from.1 + done))?;
+                let count = transfer::read(&source.file, queue, buffer, FilePos(from.1 + done))?;
                 if count == 0 {
                     break;
                 }
                 let at = FilePos(to.1 + done);
-                let written = target.file.write_at_with(queue, &buffer[..count], at, durability)?;
+                let written =
+                    transfer::write(&target.file, queue, &buffer[..count], at, durability)?;
                 done += written as u64;
                 if written < count {
                     break;

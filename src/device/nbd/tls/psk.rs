@@ -5,23 +5,31 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use openssl::error::ErrorStack;
 use openssl::ssl::{
-    ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslStream, SslVerifyMode,
-    SslVersion,
+    ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslStream,
+    SslVerifyMode, SslVersion,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 
-use super::{BUFFER, Client, Refusal, Session, State};
+use super::{Client, Refusal, Session, State};
 use crate::error::{Context as _, Errno, Error, ErrorKind, Result};
 
-/// The longest name of a user and the longest key that OpenSSL's interface is sure to have room for (`PSK_MAX_IDENTITY_LEN`, `PSK_MAX_PSK_LEN`).
-const MAX_USER: usize = 128;
+/// The longest key that OpenSSL's interface is sure to have room for (`PSK_MAX_PSK_LEN`).
 const MAX_KEY: usize = 256;
 /// A shorter key can be found by trying all, beside one recorded handshake.
 const MIN_KEY: usize = 16;
 /// A file of keys is small.
 const MAX_FILE: u64 = 1 << 20;
+/// A file that is a pipe has its content in this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of plain text in a record, at most.
+const RECORD: usize = 16 << 10;
+/// Bytes for a server that takes none, at most: it may ask for answers without end.
+const MAX_UNSENT: usize = 1 << 20;
 /// TLS 1.2: with keys of the moment, so that a stolen key does not decrypt earlier recordings; nothing with a certificate, nothing without encryption.
 const CIPHERS_1_2: &str =
     "kDHEPSK+AESGCM:ECDHE-PSK-CHACHA20-POLY1305:kECDHEPSK+AES128:!SHA1:!eNULL:!aNULL";
@@ -37,7 +45,9 @@ pub(super) fn client(keys: &Path, user: &str) -> Result<Client> {
     let mut ssl = Ssl::new(&context).map_err(wrong)?;
     ssl.set_connect_state();
     let stream = SslStream::new(ssl, Wire::default()).map_err(wrong)?;
-    Ok(Client { session: Box::new(Psk { stream, is_open: false, place: place.clone() }), place })
+    let (record, place_of) = (vec![0; RECORD].into(), place.clone());
+    let psk = Psk { stream, is_open: false, record, waiting: Vec::new(), place: place_of };
+    Ok(Client { session: Box::new(psk), place })
 }
 
 fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
@@ -48,6 +58,7 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     // A server of TLS 1.3 may show a certificate in the place of the key. No authority is trusted, so none is right.
     context.set_verify(SslVerifyMode::PEER);
     context.set_options(SslOptions::NO_RENEGOTIATION | SslOptions::NO_TICKET);
+    context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
     context.set_psk_client_callback(move |_, _, identity, secret| {
         let Some((name, end)) = identity.split_at_mut_checked(user.len()) else { return Ok(0) };
         let (Some(end), Some(secret)) = (end.first_mut(), secret.get_mut(..key.len())) else {
@@ -63,23 +74,16 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
 
 /// The key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    let read =
-        |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
-    let mut text = String::new();
-    let file = fs::File::open(path).map_err(read)?;
-    file.take(MAX_FILE).read_to_string(&mut text).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => Error::new(ErrorKind::Corrupt, "it is no text"),
-        _ => read(error),
-    })?;
-    let lines = text.lines().map(str::trim_end);
-    let Some(digits) = lines.filter_map(|line| line.rsplit_once(':')).find(|of| of.0 == user)
-    else {
+    let wrong = |what: String| Error::new(ErrorKind::Corrupt, what);
+    let bytes = content(path)?;
+    let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
+    // A user's name may have colons; a key has none.
+    let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(ErrorKind::NotFound, format!("it has no key of the user {user:?}")));
     };
-    let key = unhex(digits.1).ok_or_else(|| {
-        let what = format!("the key of {user:?} is not in hexadecimal digits");
-        Error::new(ErrorKind::Corrupt, what)
-    })?;
+    let key = unhex(digits)
+        .ok_or_else(|| wrong(format!("the key of {user:?} is not in hexadecimal digits")))?;
     if !(MIN_KEY..=MAX_KEY).contains(&key.len()) {
         let has = key.len();
         let what = format!(
@@ -87,26 +91,66 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
         );
         return Err(Error::unsupported(what));
     }
-    if user.len() > MAX_USER || user.contains('\0') {
-        return Err(Error::unsupported(format!("a user has at most {MAX_USER} bytes")));
-    }
     Ok(key)
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// The content of a file of keys, which may be a pipe: without a writer it is empty.
+fn content(path: &Path) -> Result<Vec<u8>> {
+    let failed =
+        |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = fs::File::from(file.map_err(|errno| failed(errno.into()))?);
+    let mut bytes = Vec::new();
+    let mut rest = (&file).take(MAX_FILE + 1);
+    let until = Instant::now() + PATIENCE;
+    // Earlier bytes stay in `bytes`.
+    while let Err(error) = rest.read_to_end(&mut bytes) {
+        if error.kind() != io::ErrorKind::WouldBlock || Instant::now() >= until {
+            return Err(failed(error));
+        }
+        let time = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let _ = poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&time));
+    }
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Error::unsupported(format!("a file of keys has more than {MAX_FILE} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16);
     let pair = |pair: &[u8]| match pair {
         [high, low] => Some((digit(*high)? << 4 | digit(*low)?) as u8),
         _ => None,
     };
-    text.as_bytes().chunks(2).map(pair).collect()
+    text.chunks(2).map(pair).collect()
 }
 
 /// A session with a server that has our key.
 struct Psk {
     stream: SslStream<Wire>,
     is_open: bool,
+    /// A record's plain text.
+    record: Box<[u8]>,
+    /// Requests that cannot be encrypted while a message of the server's own TLS has come in part.
+    waiting: Vec<u8>,
     place: String,
+}
+
+impl Psk {
+    fn encrypt_waiting(&mut self) -> io::Result<()> {
+        let mut done = 0;
+        while let rest @ [_, ..] = &self.waiting[done..] {
+            match self.stream.ssl_write(rest) {
+                Ok(count) => done += count,
+                Err(error) if error.code() == ErrorCode::WANT_READ => break,
+                Err(error) => return Err(explained(&self.place, &error)),
+            }
+        }
+        self.waiting.drain(..done);
+        Ok(())
+    }
 }
 
 /// Bytes from and for the server.
@@ -157,29 +201,28 @@ impl Session for Psk {
                 Err(error) => return Err(explained(&self.place, &error)),
             }
         }
-        loop {
-            let before = plain.len();
-            plain.resize(before + BUFFER, 0);
-            let read = self.stream.ssl_read(&mut plain[before..]);
-            plain.truncate(before + *read.as_ref().unwrap_or(&0));
-            match read {
-                Ok(_) => {}
+        let state = loop {
+            match self.stream.ssl_read(&mut self.record) {
+                Ok(count) => plain.extend_from_slice(&self.record[..count]),
                 Err(error) => match error.code() {
-                    ErrorCode::WANT_READ => return Ok(State::Open),
-                    ErrorCode::ZERO_RETURN => return Ok(State::Closed),
+                    ErrorCode::WANT_READ => break State::Open,
+                    ErrorCode::ZERO_RETURN => break State::Closed,
                     _ => return Err(explained(&self.place, &error)),
                 },
             }
+        };
+        self.encrypt_waiting()?;
+        let wire = self.stream.get_ref();
+        if wire.to_send.len() - wire.sent > MAX_UNSENT {
+            let what = format!("{}: the server takes no answers to its messages", self.place);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
+        Ok(state)
     }
 
-    fn encrypt(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let count = self.stream.ssl_write(bytes);
-            let count = count.map_err(|error| explained(&self.place, &error))?;
-            bytes = bytes.get(count..).unwrap_or_default();
-        }
-        Ok(())
+    fn encrypt(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.waiting.extend_from_slice(bytes);
+        self.encrypt_waiting()
     }
 
     fn close(&mut self) {
@@ -210,7 +253,11 @@ fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
     let reason = error.ssl_error().and_then(|stack| stack.errors().first()?.reason());
     let reason = reason.unwrap_or("unknown error");
     let (kind, why) = if let Some((_, alert)) = reason.split_once("alert ") {
-        (PermissionDenied, format!("the server refuses the user or the key ({alert})"))
+        let refused = match alert {
+            "unknown psk identity" | "decrypt error" | "bad record mac" => "the user or the key",
+            _ => "the connection",
+        };
+        (PermissionDenied, format!("the server refuses {refused} ({alert})"))
     } else if reason == "certificate verify failed" {
         let why = "the server shows a certificate instead of knowing the key";
         (PermissionDenied, why.to_owned())

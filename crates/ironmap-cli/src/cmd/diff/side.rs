@@ -21,6 +21,7 @@ use crate::ahead::CHUNK;
 use crate::failure::Failure;
 use crate::host_stat;
 use crate::source::Source;
+use crate::transfer;
 use crate::volumes::Found;
 
 pub(super) enum Side {
@@ -173,7 +174,7 @@ impl Reader {
                     Some(queue) => queue,
                     none => none.insert(source.queue()?),
                 };
-                let count = file.read_at(queue, &mut self.buffer, FilePos(pos));
+                let count = transfer::read(file, queue, &mut self.buffer, FilePos(pos));
                 count.map_err(|error| source.read_failed(path, &error))?
             }
             Content::Host(file, path) => {

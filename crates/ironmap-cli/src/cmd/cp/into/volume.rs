@@ -15,6 +15,7 @@ use super::writer::{Writer, check_name};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::target::Target;
+use crate::transfer;
 use crate::volumes::{Destination, Found, Name, Volumes};
 use crate::walk::{Visit, walk};
 
@@ -139,8 +140,7 @@ impl Reader {
                 interrupt::check()?;
                 let len = (mapping.end().0 - pos.0).min(PIECE) as usize;
                 let mut bytes = self.pieces.take(len).map_err(failed)?;
-                let count = file
-                    .read_at(&mut self.queue, &mut bytes, pos)
+                let count = transfer::read(&file, &mut self.queue, &mut bytes, pos)
                     .map_err(|error| found.name.source.read_failed(found.name.path(), &error))?;
                 if count == 0 {
                     break;
