@@ -122,8 +122,12 @@ fn keys_that_are_not_right_are_refused() {
         ),
         ("", ErrorKind::NotFound, "it has no key of the user \"alice\""),
         ("alic:00\nxalice:00\nalice", ErrorKind::NotFound, "it has no key of the user \"alice\""),
-        ("alice:0011223344556677889", ErrorKind::Corrupt, "not in hexadecimal digits"),
-        ("alice:+0112233445566778899aabbccddeeff", ErrorKind::Corrupt, "not in hexadecimal digits"),
+        ("alice:0011223344556677889", ErrorKind::NotPermitted, "not in hexadecimal digits"),
+        (
+            "alice:+0112233445566778899aabbccddeeff",
+            ErrorKind::NotPermitted,
+            "not in hexadecimal digits",
+        ),
         ("alice:00112233", ErrorKind::Unsupported, "has 4 bytes: from 16 to 256"),
         ("alice:", ErrorKind::Unsupported, "has 0 bytes"),
     ] {

@@ -14,18 +14,12 @@ struct Package {
     max_kib: u64,
 }
 
-const PACKAGES: [Package; 3] = [
+const PACKAGES: [Package; 2] = [
     Package {
         name: "ironmap",
         needs: &["src/lib.rs", "README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"],
         may: &["src/", "README.md", "CHANGELOG.md", "LICENSE-"],
         max_kib: 1024,
-    },
-    Package {
-        name: "ironmap-load",
-        needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
-        may: &["src/", "LICENSE-"],
-        max_kib: 128,
     },
     Package {
         name: "ironmap-cli",

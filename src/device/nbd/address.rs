@@ -122,6 +122,10 @@ impl Address {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = match authority.rsplit_once('@') {
+            Some((user, _)) if user.contains('@') => {
+                let what = "an @ in the name of a user is written %40, and @pN comes last";
+                return Err(Error::invalid(what));
+            }
             Some((user, host)) => (Some(decoded(user)?), host),
             None => (None, authority),
         };

@@ -114,6 +114,7 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
         ("nbds://host/?tls-psk-file=/keys", "the user of the key"),
         ("nbds://@host/?tls-psk-file=/keys", "the user of the key"),
         ("nbds://host/?tls-type=psk", "the user of the key"),
+        ("nbds://me@host:7@p1?tls-psk-file=/k", "@pN comes last"),
         ("nbds://a%00@host/?tls-psk-file=/k", "control characters"),
         ("nbds://a%0Ab@host/?tls-psk-file=/k", "control characters"),
         ("nbds://me@host/?tls-psk-file=", "no meaning"),

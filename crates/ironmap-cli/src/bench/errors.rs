@@ -1,8 +1,8 @@
 //! Errors that end a bench.
 
-use ironmap::{Errno, Error, Result};
+use std::borrow::Cow;
 
-pub(super) use ironmap_load::files::io;
+use ironmap::{Errno, Error, Result};
 
 use crate::interrupt;
 
@@ -12,4 +12,9 @@ pub(super) fn go_on() -> Result<()> {
         return Err(Error::io(Errno::EINTR, "bench"));
     }
     Ok(())
+}
+
+/// An error of the host, with what failed.
+pub(super) fn io(error: &std::io::Error, what: impl Into<Cow<'static, str>>) -> Error {
+    Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), what)
 }

@@ -8,10 +8,9 @@ use ironmap::{Error, Result};
 
 use super::beneath::Beneath;
 use super::errors::{go_on, io};
-use super::prepare::ToWrite;
-use ironmap_load::files::FILL;
-use ironmap_load::plan::Content;
-use ironmap_load::target::{TargetSpec, Variant};
+use super::plan::Content;
+use super::prepare::{FILL, ToWrite};
+use super::target::{TargetSpec, Variant};
 
 /// Size of a fixture's device, and of the file on it that is read.
 const DEVICE_BYTES: u64 = 1 << 30;

@@ -7,12 +7,18 @@
 mod beneath;
 mod callgrind;
 mod errors;
+mod figures;
 mod fixture;
+mod lane;
 mod launch;
+mod load;
 mod metadata;
+mod plan;
 mod plot;
+mod positions;
 mod prepare;
 mod report;
+mod source;
 mod target;
 
 use std::path::PathBuf;
@@ -22,12 +28,12 @@ use ironmap::{Engine, Error, Result};
 
 use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
+use self::plan::{Content, Plan};
+use self::positions::Rw;
 use self::prepare::ToWrite;
+use self::target::{Integrity, TargetSpec, Variant};
 use crate::failure::Failure;
 use crate::interrupt;
-use ironmap_load::plan::{Content, Plan};
-use ironmap_load::positions::Rw;
-use ironmap_load::target::{Integrity, TargetSpec, Variant};
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -102,7 +108,7 @@ Examples:
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// The targets; ratios are to the first.
-    #[arg(required_unless_present_any = ["fixture", "launch"], value_parser = target::parse)]
+    #[arg(required_unless_present_any = ["fixture", "launch"])]
     targets: Vec<TargetSpec>,
     /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
@@ -408,8 +414,8 @@ mod tests {
 
     #[test]
     fn only_targets_with_a_simple_path_are_measured_without_it() {
-        let targets = ["raw:/dev/null", "vol:image:/file", "host:/file"]
-            .map(|text| target::parse(text).unwrap());
+        let targets =
+            ["raw:/dev/null", "vol:image:/file", "host:/file"].map(|text| text.parse().unwrap());
         let simple = |which| -> Vec<_> {
             let variants = variants(&targets, which, &[]);
             variants.iter().map(|it| it.variant().map(|variant| variant.simple)).collect()

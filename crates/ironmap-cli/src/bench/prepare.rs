@@ -1,5 +1,6 @@
 //! The files of a bench that writes, made before they are measured: by the kernel where they are mounted, by ironmap where not.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -7,13 +8,14 @@ use ironmap::bio::Buffer;
 use ironmap::fs::{Capabilities, Credentials, Fallocate, Follow, NewFile};
 use ironmap::units::FilePos;
 use ironmap::{Engine, Error, FileOptions, QueueOptions, Result, VolumeOptions};
-use ironmap_load::files::{FILL, fill, paths};
-use ironmap_load::plan::{Content, Plan};
-use ironmap_load::target::{TargetSpec, Variant};
 use rustix::fs::FallocateFlags;
 
 use super::errors::{go_on, io};
+use super::plan::{Content, Plan};
+use super::target::{TargetSpec, Variant};
 
+/// The fill word: a page of one repeated word costs zram a memset to read and to write.
+pub(super) const FILL: u32 = 0xdead_beef;
 /// Bytes of all files together where `--size` does not say.
 const SIZE: u64 = 512 << 20;
 /// Bytes of one write.
@@ -46,6 +48,19 @@ impl ToWrite {
         }
         Ok(())
     }
+}
+
+/// The files that a target's path stands for: itself, or as many with a number after it.
+pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
+    if files == 1 {
+        return vec![path.to_owned()];
+    }
+    let numbered = |number| {
+        let mut name = OsString::from(path);
+        name.push(format!(".{number}"));
+        name.into()
+    };
+    (0..files).map(numbered).collect()
 }
 
 /// Makes the files of a plan's targets, in place of those that are there.
@@ -128,4 +143,20 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     }
     drop(queue);
     volume.close()
+}
+
+/// Fills memory with the word.
+pub(super) fn fill(buffer: &mut [u8]) {
+    buffer.chunks_mut(4).for_each(|word| word.copy_from_slice(&FILL.to_le_bytes()[..word.len()]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_files_are_numbered() {
+        assert_eq!(paths(Path::new("/f"), 1), [PathBuf::from("/f")]);
+        assert_eq!(paths(Path::new("/f"), 2), [PathBuf::from("/f.0"), PathBuf::from("/f.1")]);
+    }
 }

@@ -9,8 +9,8 @@ use ironmap::{Error, Result};
 use serde::Serialize;
 
 use super::errors::io;
-use ironmap_load::plan::Plan;
-use ironmap_load::target::TargetSpec;
+use super::plan::Plan;
+use super::target::TargetSpec;
 
 /// One target under one combination of options.
 #[derive(Clone, Debug, Default)]

@@ -74,7 +74,8 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
 
 /// The key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    let wrong = |what: String| Error::new(ErrorKind::Corrupt, what);
+    // The volume is not corrupt.
+    let wrong = |what: String| Error::new(ErrorKind::NotPermitted, what);
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));

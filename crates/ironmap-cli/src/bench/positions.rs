@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The values of `--rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Rw {
+pub(crate) enum Rw {
     Read,
     Write,
     Randread,
@@ -27,20 +27,20 @@ impl Rw {
         (Self::RandMixed, "randrw"),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(rw, _)| *rw == self).map_or("", |(_, name)| name)
     }
 
-    pub fn is_random(self) -> bool {
+    pub(super) fn is_random(self) -> bool {
         matches!(self, Self::Randread | Self::Randwrite | Self::RandMixed)
     }
 
-    pub fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Randread)
     }
 
     /// How many of a hundred requests are reads, `mixed` of them in a mix.
-    pub fn reads(self, mixed: u8) -> u8 {
+    pub(super) fn reads(self, mixed: u8) -> u8 {
         match self {
             Self::Read | Self::Randread => 100,
             Self::Write | Self::Randwrite => 0,
@@ -62,7 +62,7 @@ impl FromStr for Rw {
 
 /// Where one request goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(super) struct Spot {
     /// Which of the target's files.
     pub file: usize,
     pub at: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Spot {
 
 /// Where requests go: random or one after the other, over all files of a target, and what they do there.
 #[derive(Clone, Debug)]
-pub(crate) struct Positions {
+pub(super) struct Positions {
     pub state: u64,
     /// Random numbers that choose between reading and writing.
     pub dice: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Positions {
 
 impl Positions {
     /// The requests that fit into all ranges.
-    pub(crate) fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.blocks * self.bases.len() as u64
     }
 
@@ -127,7 +127,7 @@ impl Positions {
 }
 
 /// The parameters that are the same for all requests of a thread, so that no request reads them: the loop that drives a target is made for each.
-pub(crate) trait Course {
+pub(super) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;
 
@@ -135,7 +135,7 @@ pub(crate) trait Course {
 }
 
 /// One file that is only read, or only written.
-pub(crate) struct Uniform<'a, const WRITE: bool>(pub &'a mut Positions);
+pub(super) struct Uniform<'a, const WRITE: bool>(pub &'a mut Positions);
 
 impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
     const MANY: bool = false;
@@ -147,7 +147,7 @@ impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
 }
 
 /// Any files, of whose requests so many of a hundred are reads.
-pub(crate) struct Mix<'a>(pub &'a mut Positions, pub u8);
+pub(super) struct Mix<'a>(pub &'a mut Positions, pub u8);
 
 impl Course for Mix<'_> {
     const MANY: bool = true;

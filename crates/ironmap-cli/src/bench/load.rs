@@ -11,10 +11,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::figures::{Chunk, Measured, Tally, measured};
-use super::files::fill;
 use super::lane::{Batch, Target, Writing};
 use super::plan::Plan;
 use super::positions::{Course, Mix, Positions, Uniform};
+use super::prepare;
 use super::source::{Opener, Source};
 
 /// The length of a chunk: short enough that a disturbance hits all targets alike. Threads that share a CPU get as much each.
@@ -58,7 +58,7 @@ struct Launch<'a> {
 }
 
 /// Runs a plan in this process.
-pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
+pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
@@ -204,7 +204,7 @@ impl Launch<'_> {
             let mut registered = (plan.fixed_buffers && !source.engine.is_immediate())
                 .then(|| target.register_buffers(plan.depth as usize, plan.block))
                 .transpose()?;
-            registered.iter_mut().flatten().for_each(|buffer| fill(buffer));
+            registered.iter_mut().flatten().for_each(|buffer| prepare::fill(buffer));
             // Each thread and target goes its own way: the same positions again would find the data in the processor's caches.
             let place = (number * plan.targets.len() + index) as u64;
             let places = (plan.jobs * plan.targets.len()) as u64;
@@ -239,7 +239,7 @@ impl Launch<'_> {
         let batch = Batch { submit: plan.batch_submit, complete: plan.batch_complete };
         let mut shared: Vec<_> =
             (0..plan.depth).map(|_| Buffer::aligned(plan.block)).collect::<Result<_>>()?;
-        shared.iter_mut().for_each(|buffer| fill(buffer));
+        shared.iter_mut().for_each(|buffer| prepare::fill(buffer));
         Ok(Job { targets, shared, touch: plan.touch, batch })
     }
 }

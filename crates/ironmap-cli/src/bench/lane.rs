@@ -13,14 +13,14 @@ use super::positions::{Course, Spot};
 use super::source::{Shared, Source};
 
 /// A target as one thread drives it.
-pub(crate) struct Target {
+pub(super) struct Target {
     route: Route,
     writing: Writing,
 }
 
 /// The options of writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Writing {
+pub(super) struct Writing {
     /// Each is durable when it completes.
     pub dsync: bool,
     /// The file is synced after so many; 0 for never.
@@ -38,7 +38,7 @@ enum Route {
 
 impl Target {
     /// The calling thread's queue to a target.
-    pub(crate) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
+    pub(super) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
         let options = QueueOptions::new().depth(depth);
         let mut route = match &source.route {
             Shared::Device(device, more) => {
@@ -62,7 +62,7 @@ impl Target {
     }
 
     /// Buffers for requests of `size` bytes, registered with the kernel.
-    pub(crate) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
+    pub(super) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         match &mut self.route {
             Route::Device(queue, _) => queue
                 .register_buffers(count, size)
@@ -72,7 +72,7 @@ impl Target {
     }
 
     /// The counters of the target: simple hits and misses by reason, and reads of a host file that the kernel served.
-    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
@@ -94,7 +94,7 @@ impl Target {
     }
 
     /// Makes the writes to all files durable.
-    pub(crate) fn sync(&mut self) -> Result<()> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut distinct = devs.clone();
@@ -107,7 +107,7 @@ impl Target {
 
     /// Runs one request at a time.
     #[inline(always)]
-    pub(crate) fn run_sync<C: Course>(
+    pub(super) fn run_sync<C: Course>(
         &mut self,
         count: u64,
         buf: &mut [u8],
@@ -129,7 +129,7 @@ impl Target {
     }
 
     /// Keeps up to as many requests in flight as there are buffers.
-    pub(crate) fn run_async<C: Course>(
+    pub(super) fn run_async<C: Course>(
         &mut self,
         count: u64,
         buffers: &mut Vec<Buffer>,
@@ -170,7 +170,7 @@ impl Writing {
 
 /// How many requests are handed over and waited for together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     pub submit: usize,
     pub complete: usize,
 }

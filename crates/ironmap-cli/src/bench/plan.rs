@@ -7,7 +7,7 @@ use super::target::TargetSpec;
 
 /// The state of the files before they are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
+pub(super) enum Content {
     /// Allocated and written.
     Written,
     /// Allocated only: each block can be measured once.
@@ -16,7 +16,7 @@ pub enum Content {
 
 /// The work of one launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub(super) struct Plan {
     pub targets: Vec<TargetSpec>,
     pub engine: String,
     pub rw: Rw,
@@ -49,7 +49,7 @@ pub struct Plan {
 
 impl Plan {
     /// Whether each block is written once, since it is another work the second time.
-    pub fn is_once(&self) -> bool {
+    pub(super) fn is_once(&self) -> bool {
         self.content == Some(Content::Unwritten)
     }
 }

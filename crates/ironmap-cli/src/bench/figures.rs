@@ -8,7 +8,7 @@ use super::source::Source;
 
 /// The results of one launch for one target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Measured {
+pub(super) struct Measured {
     /// Nanoseconds a request, median over the chunks.
     pub ns: f64,
     /// The same of the best chunk.
@@ -26,7 +26,7 @@ pub struct Measured {
 
 /// The measurements of one thread for one target.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(super) struct Tally {
     pub chunks: Vec<Chunk>,
     /// Of all files, at the end, in nanoseconds.
     pub sync_ns: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Tally {
 
 /// A thread's requests of one round, between these times in nanoseconds since the launch, and what they cost it of a CPU.
 #[derive(Clone, Copy)]
-pub(crate) struct Chunk {
+pub(super) struct Chunk {
     pub requests: u64,
     pub start: u64,
     pub end: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Chunk {
 }
 
 /// One target's figures over all threads.
-pub(crate) fn measured(
+pub(super) fn measured(
     plan: &Plan,
     jobs: &[Vec<Tally>],
     source: &Source,
@@ -103,7 +103,7 @@ fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
 }
 
 /// The median of values; 0 of none.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
