@@ -1,16 +1,21 @@
 //! Servers that are killed, stopped, or that come back with less.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ironmap::bio::{BioFlags, BioOp, Dev};
-use ironmap::device::nbd::Nbd;
+use ironmap::device::nbd::{Address, Nbd};
 use ironmap::device::{Device, DeviceQueue as _, QueueOptions};
 use ironmap::units::DevOffset;
 use ironmap::{Errno, ErrorKind};
 use rustix::process::Signal;
 
+use crate::common::command::find;
+use crate::common::image::scratch_in;
+use crate::common::process::until;
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::data::{Load, bio, content};
@@ -467,5 +472,33 @@ fn threads_lose_nothing_when_the_server_is_killed() {
         });
         server.kill();
         assert!(std::fs::read(server.disk()).unwrap() == models.concat(), "{args}, seed {seed}");
+    }
+}
+
+/// A server that ends with its last connection (nbdkit's filter exitlast) is left in order: all that was answered is on its disk then.
+#[test]
+fn a_server_that_ends_with_its_last_connection_has_all() {
+    require!([Need::Tool("nbdkit")]);
+    let dir = scratch_in(Path::new("/dev/shm"));
+    let (disk, socket) = (dir.path().join("disk"), dir.path().join("socket"));
+    for seed in 0..rounds(3) {
+        std::fs::write(&disk, content(seed)).unwrap();
+        let mut nbdkit = Command::new(find("nbdkit").unwrap());
+        nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
+        let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Its socket is there a moment before it listens. A connection to try it would be the last one.
+        let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
+        let mut device = None;
+        until("nbdkit listens", || {
+            device = Nbd::open(&address, true).ok();
+            device.is_some()
+        });
+        let mut load = Load::new(device.unwrap(), content(seed), seed);
+        load.steps(200);
+        let model = load.end();
+        until("nbdkit ends", || server.try_wait().unwrap().is_some());
+        assert!(server.wait().unwrap().success(), "seed {seed}");
+        assert!(std::fs::read(&disk).unwrap() == model, "seed {seed}");
+        let _ = std::fs::remove_file(&socket);
     }
 }
