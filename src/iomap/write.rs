@@ -189,7 +189,8 @@ pub trait WriteFile: Send + Sync {
         intent: WriteIntent,
     ) -> Result<(FilePos, usize)>;
 
-    /// Carries out the completion work of all completed writes in one transaction.
+    /// Carries out the completion work of all completed writes in one transaction. The change number is incremented before the pending work is
+    /// removed, both under the inode's lock.
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight; `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.

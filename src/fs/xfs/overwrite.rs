@@ -1,7 +1,9 @@
 //! Overwrites: data go over written blocks that one file alone has, and no metadata change. All else would need the log, and is refused by name.
 //!
 //! So the map of a file stays as it was read, and a write needs the device alone. Nothing is kept of a change:
-//! no transaction, no conversion, no new size, no time stamp.
+//! no transaction, no conversion, no new size, no time stamp. The map that writes see has no extents that were never written: so the simple path
+//! takes no write that would need a conversion. A file that shares blocks is not plain, and each write asks the tree of shared blocks, which is
+//! kept by group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

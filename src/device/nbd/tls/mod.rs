@@ -1,5 +1,8 @@
 //! TLS for connections to servers: whom it trusts, and its handshake. Afterwards a [pump] has the connection.
 //!
+//! STARTTLS is the first option, so that nothing that came in plain text counts. The negotiation reads no byte more than it needs, so that plain text
+//! after the server's consent is read as TLS, and is an error.
+//!
 //! A server always proves who it is: by its certificate, or by a key that both sides have.
 
 mod certificates;

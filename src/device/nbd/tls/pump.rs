@@ -1,7 +1,7 @@
 //! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets; all other code uses the other end as it uses a
 //! server's socket.
 //!
-//! So data that were decrypted are always in a socket, never only in the memory of the TLS library, where `poll` of a user's event loop would not
+//! The price is a copy, and a thread for each connection. In return, data that were decrypted are always in a socket, never only in the memory of the TLS library, where `poll` of a user's event loop would not
 //! see them. Both directions have bounded buffers: nothing more is received in one direction before all of it has been sent on.
 //!
 //! When one side ends, the other one does. Only replies that came before the server's end are still delivered, and only requests that came before

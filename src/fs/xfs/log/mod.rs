@@ -1,4 +1,7 @@
 //! The log: recovered in memory, into an overlay of sectors. Nothing is written.
+//!
+//! The log has parts of buffers, not blocks, so the overlay has sectors. Data are never in it, so extents are not split, as they are at the blocks of
+//! ext4's log. Changes of maps that the log has begun are made when a map is read.
 
 mod finish;
 mod head;
