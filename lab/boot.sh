@@ -81,13 +81,14 @@ install -m 755 "$lab/$job" "$root/job"
 install -m 644 "$lab/devices.sh" "$root/devices.sh"
 cp "$(command -v busybox)" "$root/bin/busybox"
 cp /etc/mke2fs.conf "$root/etc/"
-for program in "$(command -v mke2fs)" "$@"; do
+for program in mke2fs "$@"; do
+    program=$(command -v "$program") || unavailable "a program is missing, of: $*"
     cp "$program" "$root/bin/"
     { ldd "$program" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do
         install -D "$library" "$root$library"
     done
 done
-for module in fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
+for module in crypto/crc32c_generic lib/libcrc32c fs/exportfs/exportfs fs/xfs/xfs fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
     [ ! -e "$modules/$module.ko.xz" ] || xz -dc "$modules/$module.ko.xz" >"$root/modules/${module##*/}.ko"
 done
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >"$root.cpio"

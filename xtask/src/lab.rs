@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use crate::shell::{Failure, Result, Tee, WORKSPACE, command, fail, run, say, sh, skip, target};
+use crate::shell::{
+    Failure, Result, Tee, WORKSPACE, command, fail, ironmap, run, say, sh, skip, target,
+};
 
 /// Runs the tests of tests/lab there, with this program or a fresh build.
 pub(crate) fn test(tee: &Tee, ironmap: Option<&Path>) -> Result {
@@ -30,6 +32,13 @@ pub(crate) fn test(tee: &Tee, ironmap: Option<&Path>) -> Result {
     let tests = target("lab/lab-tests");
     fs::copy(program, &tests)?;
     boot(command("lab/boot.sh test.sh").args([tests, ironmap]), Some(tee)).map(drop)
+}
+
+/// XFS volumes of kinds that this machine's kernel may not mount, beside that machine's kernel.
+pub(crate) fn xfs() -> Result {
+    let mut machine = command("lab/boot.sh xfs.sh mkfs.xfs");
+    machine.arg(ironmap()?).env("LAB_SECONDS", "900");
+    boot(&mut machine, Some(&Tee::default())).map(drop)
 }
 
 /// Prints what reads cost in instructions there, as a table.

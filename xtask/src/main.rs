@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         ["tidy", dir] => tidy::phrases(dir),
         ["lab"] => lab::test(&Tee::default(), None),
         ["lab", "count"] => lab::count(),
+        ["lab", "xfs"] => lab::xfs(),
         ["fuzz", seconds] => nightly::fuzz(seconds),
         ["aarch64", names @ ..] => aarch64::test(names, &Tee::default()),
         ["miri"] => nightly::miri(),

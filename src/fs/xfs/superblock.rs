@@ -45,6 +45,8 @@ pub struct Superblock {
     pub(crate) root: InodeNo,
     /// Realtime bitmap and summary, and files of quota; none of them with metadata directories.
     pub(crate) internal: Vec<InodeNo>,
+    /// Those of quota.
+    pub(crate) quota: Vec<InodeNo>,
     /// The root of the metadata directories.
     pub(crate) metadata_root: Option<InodeNo>,
     /// The log's first block, and how many; block 0 for a log on a device of its own.
@@ -121,16 +123,15 @@ impl Superblock {
         let geometry = Self::geometry(raw, device_size)?;
         let has_meta_uuid = incompat.contains(Incompat::META_UUID);
         let label = raw.sb_fname.split(|byte| *byte == 0).next().unwrap_or_default();
-        let internal = [
-            raw.sb_rbmino.get(),
-            raw.sb_rsumino.get(),
-            raw.sb_uquotino.get(),
-            raw.sb_gquotino.get(),
-            if is_v5 { raw.sb_pquotino.get() } else { 0 },
-        ];
+        let project = if is_v5 { raw.sb_pquotino.get() } else { 0 };
         let has_tree = incompat.contains(Incompat::METADIR);
-        let internal = internal.into_iter().filter(|number| *number != 0 && *number != u64::MAX);
-        let internal = internal.filter(|_| !has_tree);
+        let inodes = |numbers: &[u64]| -> Vec<InodeNo> {
+            let is_there = |number: &u64| !has_tree && *number != 0 && *number != u64::MAX;
+            numbers.iter().copied().filter(is_there).map(InodeNo).collect()
+        };
+        let quota = inodes(&[raw.sb_uquotino.get(), raw.sb_gquotino.get(), project]);
+        let mut internal = inodes(&[raw.sb_rbmino.get(), raw.sb_rsumino.get()]);
+        internal.extend(&quota);
         Ok(Self {
             geometry,
             version: number,
@@ -141,7 +142,8 @@ impl Superblock {
             label: label.to_vec(),
             meta_uuid: if has_meta_uuid { raw.sb_meta_uuid } else { raw.sb_uuid },
             root: InodeNo(raw.sb_rootino.get()),
-            internal: internal.map(InodeNo).collect(),
+            internal,
+            quota,
             metadata_root: has_tree.then(|| InodeNo(raw.sb_metadirino.get())),
             log_start: raw.sb_logstart.get(),
             log_blocks: raw.sb_logblocks.get(),

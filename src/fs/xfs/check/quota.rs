@@ -23,8 +23,9 @@ type Usage = BTreeMap<u32, (u64, u64)>;
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
+    /// Linux counts all but the files of quota, so the realtime bitmap and summary too, which belong to root.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found) {
-        if found.is_metadata() || superblock.internal.contains(&found.number) {
+        if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
         }
         let raw = &found.raw;

@@ -1,0 +1,87 @@
+#!/bin/busybox sh
+# shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
+# XFS volumes of kinds that few kernels still mount (version 4, names without case, quota), filled by the kernel: ironmap copies the tree
+# that the kernel shows, also from a device that was copied beneath the mount and has a log to be recovered, and finds nothing to mend.
+. /devices.sh
+for module in crc32c_generic libcrc32c exportfs xfs; do
+    [ ! -e /modules/$module.ko ] || insmod /modules/$module.ko
+done
+if ! grep -qw xfs /proc/filesystems; then
+    echo "this kernel has no XFS"
+    exit 77
+fi
+scsi_disk || exit 1
+
+# Names of every kind: leaf and node directories, links, devices, holes, long names and targets.
+fill() {
+    mkdir -p "$1/leaf" "$1/node" "$1/deep/a/b/c" || return
+    (cd "$1/leaf" && seq -w 150 | sed 's/^/name-/' | xargs touch) || return
+    (cd "$1/node" && seq -w 1500 | sed 's/^/a-rather-long-name-of-a-file-/' | xargs touch) || return
+    head -c 300000 /dev/urandom >"$1/data" && head -c 70 "$1/data" >"$1/short" || return
+    dd if="$1/data" of="$1/holes" bs=4096 seek=300 count=10 2>/dev/null
+    dd if="$1/data" of="$1/holes" bs=4096 seek=90 count=3 conv=notrunc 2>/dev/null
+    ln "$1/data" "$1/deep/a/link" && ln -s data "$1/symlink" && ln -s "$(head -c 700 /dev/zero | tr '\0' t)" "$1/long" || return
+    mkfifo "$1/fifo" && mknod "$1/null" c 1 3 && mknod "$1/block" b 259 70000 || return
+    touch "$1/$(head -c 255 /dev/zero | tr '\0' n)" && chown 70000:80000 "$1/short" && chmod 4755 "$1/data" || return
+    touch -d '1970-01-02 03:04:05' "$1/short" && touch -d '2037-12-31 23:59:59' "$1/leaf" "$1/fifo"
+}
+
+# The tree as the kernel shows it.
+tree() {
+    (cd "$1" && find . ! -path ./lost+found -exec stat -c '%n %f %h %u %g %Y %t %T' {} + | sort &&
+        find . -type f -exec md5sum {} + | sort -k 2 && find . -type l -exec readlink {} \; | sort)
+}
+
+# copied DEVICE: what ironmap reads of a device, before or after the kernel mounts it.
+copied() {
+    rm -rf /tmp/out && mkdir /tmp/out || return
+    ironmap cp -a "$1:/." /tmp/out 2>/tmp/found && return
+    tail -n 5 /tmp/found
+    return 1
+}
+
+# checked DEVICE: nothing is found.
+checked() {
+    ironmap check "$1" >/tmp/found 2>&1 && return
+    tail -n 5 /tmp/found
+    return 1
+}
+
+# same: the copy and the kernel's tree.
+same() {
+    tree /mnt >/tmp/kernel && tree /tmp/out >/tmp/ours || return
+    diff /tmp/kernel /tmp/ours >/tmp/diff && return
+    head -n 20 /tmp/diff
+    return 1
+}
+
+# variant MOUNT-OPTIONS MKFS-OPTION...
+variant() {
+    local options=$1
+    shift
+    /bin/mkfs.xfs --unsupported -q -f -d size=60m "$@" "$block1" >/dev/null 2>&1 || return
+    mount -t xfs -o "$options" "$block1" /mnt 2>/dev/null || return 77
+    fill /mnt && sync || return
+    # The log is not empty while it is mounted.
+    touch /mnt/last && mv /mnt/last /mnt/moved && rm /mnt/node/*-0007 && sync || return
+    dd if="$block1" of=/dev/sda bs=1M count=60 2>/dev/null && umount /mnt || return
+    copied "$block1" && mount -t xfs -o ro "$block1" /mnt && same && umount /mnt && checked "$block1" || return
+    ironmap info /dev/sda | grep -q 'State:  *not unmounted cleanly' || return
+    # The kernel's recovery comes after ours. It does not count inodes that it removes then: after a mount without quota it counts all again.
+    copied /dev/sda && mount -t xfs -o "$options" /dev/sda /mnt && same && umount /mnt || return
+    mount -t xfs /dev/sda /mnt && umount /mnt && mount -t xfs -o "$options" /dev/sda /mnt && umount /mnt && checked /dev/sda
+}
+
+status=0
+for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci"; do
+    for options in attr2 usrquota,grpquota; do
+        # shellcheck disable=SC2086  # options of mkfs
+        variant "$options" $mkfs
+        case $? in
+            0) echo "lab: xfs $mkfs, $options: same" ;;
+            77) echo "lab: xfs $mkfs, $options: this kernel does not mount it" ;;
+            *) echo "lab: xfs $mkfs, $options: FAILED" && umount /mnt 2>/dev/null && status=1 || status=1 ;;
+        esac
+    done
+done
+exit "$status"
