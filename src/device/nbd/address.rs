@@ -16,7 +16,6 @@ const MAX_TIMEOUT: u64 = 86_400;
 /// The longest name of a user that GnuTLS and OpenSSL are sure to accept.
 const MAX_USER: usize = 128;
 pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
-#[cfg_attr(feature = "psk", allow(dead_code))]
 pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap's feature `psk`): certificates are the other way, tls-certificates=DIR";
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.

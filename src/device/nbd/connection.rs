@@ -443,9 +443,11 @@ impl<S: Stream, T> Connection<S, T> {
         let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
         if let Some(entry) = place
             && entry.request.command == Command::BlockStatus
-            && entry.received.is_all(0)
         {
-            entry.error.get_or_insert(Errno::EINVAL);
+            if entry.received.is_all(0) {
+                entry.error.get_or_insert(Errno::EINVAL);
+            }
+            entry.forget_old_extents();
         }
         // A request stays where it is when its reply is refused: another connection answers it.
         let has_all = place.as_ref().is_some_and(|entry| {
@@ -488,6 +490,13 @@ impl<T> InFlight<T> {
             self.error.get_or_insert(Errno::EINVAL);
         }
         Ok(())
+    }
+
+    /// Zeroes the room that this answer has left: a part of an answer over a lost connection may be there.
+    fn forget_old_extents(&mut self) {
+        let end = self.received.0.first().map_or(0, |range| range.end);
+        let left = self.request.memory.len().saturating_sub(end);
+        each_part(&mut self.request.memory, end, left, |part| part.fill(0));
     }
 
     /// Takes extents, each a length and the bits of the context, as far as there is room for them.

@@ -370,7 +370,8 @@ fn a_status_is_a_list_of_ranges() {
         let mut connection = connection.with_allocation(Some(7));
         connection.stream.part.set(9000);
         let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        let memory = Memory::Flat(Buffer::from(vec![0; len]));
+        // Of a part of an answer that came over another connection.
+        let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
         let nothing = Request::without_data(command);
         connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
         connection.send().unwrap();

@@ -105,8 +105,8 @@ impl Client {
             let state = self.session.decrypt(&buffer[..received], &mut plain);
             let sent = self.send(&socket, until);
             match state? {
-                State::Open => break,
                 State::Closed => return Err(self.session.refusal().error(&self.place)),
+                State::Open => break sent?,
                 State::Handshake => sent?,
             }
             received = match receive(&socket, &mut buffer, until) {
