@@ -16,11 +16,12 @@ use crate::common::skip::Need;
 use crate::data::{Load, content};
 use crate::event_loop::{is_quiet_when_idle, transfer};
 use crate::fake::{Fake, within};
-use crate::lost::{killed_under_load, under_load};
+use crate::lost::killed_under_load;
 use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
-use crate::tls::{greet, reply};
+use crate::tls::{greet, random_requests, reply};
+use crate::tls_lost::survive_damage;
 
 const NEEDS: [Need; 1] = [Need::Tool("nbdkit")];
 const KEYS: &str = "alice:00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n\
@@ -40,14 +41,6 @@ fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
 fn address_of(socket: &Path, user: &str, keys: &Path, query: &str) -> Address {
     let (socket, keys) = (socket.display(), keys.display());
     format!("nbds+unix://{user}@/?socket={socket}&tls-psk-file={keys}{query}").parse().unwrap()
-}
-
-fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
-    let mut load = Load::new(device, content(seed), seed);
-    load.steps(600);
-    let model = load.end();
-    server.stop();
-    assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
 /// With one connection and with several, beside a model of the bytes. The same URI, word for word, is one for libnbd.
@@ -206,32 +199,18 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     let model = load.end();
     server.kill();
     assert!(std::fs::read(server.disk()).unwrap() == model);
-    let mut opened = 0;
-    for seed in 0..20 {
-        let mut server = nbdkit(single, seed);
-        let in_handshake = seed % 2 == 0;
-        let below = if in_handshake { 1500 } else { 400_000 };
-        let proxy = match seed % 4 {
-            0 | 1 => Proxy::damaging(&server, seed, below),
-            _ => Proxy::cutting(&server, seed, below * 4),
-        };
-        let query = if in_handshake { "&timeout=2" } else { "&timeout=30" };
-        let address = address_of(proxy.socket(), "bob", &server.path("file"), query);
-        let Ok(device) = Nbd::open(&address, true) else { continue };
-        opened += 1;
-        if in_handshake {
-            let mut found = vec![0; 512];
-            if device.read_exact_at(&mut found, DevOffset(8192)).is_ok() {
-                assert!(found == content(seed)[8192..8704], "seed {seed}");
+    survive_damage(
+        20,
+        |seed| nbdkit(single, seed),
+        |server, seed, in_handshake| {
+            let below = if in_handshake { 1500 } else { 400_000 };
+            match seed % 2 {
+                0 => Proxy::damaging(server, seed, below),
+                _ => Proxy::cutting(server, seed, below * 4),
             }
-            continue;
-        }
-        let model = under_load(device, &mut server, seed, || true);
-        drop(proxy);
-        server.stop();
-        assert!(std::fs::read(server.disk()).unwrap() == model, "seed {seed}");
-    }
-    assert!(opened > 5, "{opened} were opened");
+        },
+        |proxy, server, query| address_of(proxy.socket(), "bob", &server.path("file"), query),
+    );
 }
 
 /// A server that answers the handshake with something else, or not at all.

@@ -21,7 +21,8 @@ use crate::fake::{Fake, within};
 use crate::require;
 use crate::server::Server;
 
-fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
+/// A load beside a model of the bytes, which are on the disk after it.
+pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: &str) {
     let mut load = Load::new(device, content(seed), seed);
     load.steps(600);
     let model = load.end();

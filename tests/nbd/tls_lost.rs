@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ironmap::Errno;
-use ironmap::device::nbd::Nbd;
+use ironmap::device::nbd::{Address, Nbd};
 use ironmap::device::{Device, QueueOptions};
 use ironmap::units::DevOffset;
 
@@ -65,16 +65,32 @@ fn damaged_bytes_are_lost_connections() {
     // A queue of its own would need a connection that has no damage at its beginning.
     let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
     let args = format!("{} {single}", authority.options());
+    survive_damage(
+        30,
+        |seed| Server::nbdkit(&args, &content(seed)),
+        |server, seed, in_handshake| {
+            Proxy::damaging(server, seed, if in_handshake { 3000 } else { 400_000 })
+        },
+        |proxy, _, query| address(proxy.socket(), &authority.client(), query),
+    );
+}
+
+/// Loads over proxies that do damage, in each third round in the handshake.
+pub(crate) fn survive_damage(
+    rounds: u64,
+    start: impl Fn(u64) -> Server,
+    proxy: impl Fn(&Server, u64, bool) -> Proxy,
+    address: impl Fn(&Proxy, &Server, &str) -> Address,
+) {
     let mut opened = 0;
-    for seed in 0..30 {
-        let mut server = Server::nbdkit(&args, &content(seed));
-        let below = if seed % 3 == 0 { 3000 } else { 400_000 };
-        let proxy = Proxy::damaging(&server, seed, below);
-        let query = if seed % 3 == 0 { "&timeout=2" } else { "&timeout=30" };
-        let address = address(proxy.socket(), &authority.client(), query);
-        let Ok(device) = Nbd::open(&address, true) else { continue };
+    for seed in 0..rounds {
+        let mut server = start(seed);
+        let in_handshake = seed % 3 == 0;
+        let proxy = proxy(&server, seed, in_handshake);
+        let query = if in_handshake { "&timeout=2" } else { "&timeout=30" };
+        let Ok(device) = Nbd::open(&address(&proxy, &server, query), true) else { continue };
         opened += 1;
-        if seed % 3 == 0 {
+        if in_handshake {
             // Some connections have no room for the reply in front of the damage.
             let mut found = vec![0; 512];
             if device.read_exact_at(&mut found, DevOffset(8192)).is_ok() {
