@@ -1,7 +1,7 @@
 //! An image of a virtual machine as a device: qcow2 through the crate imago, VMDK and VHDX by readers of our own.
 //!
-//! imago maps clusters and allocates them; its crate has no runtime with the feature `sync`. [`header`] and [`chain`] read and check all that an image
-//! says of itself, and imago sees a header without names. [`layer`] is the file as imago sees it: it orders writes, marks the image as dirty, and
+//! imago maps clusters and allocates them; its crate has no runtime with the feature `sync`. `header` and `chain` read and check all that an image
+//! says of itself, and imago sees a header without names. `layer` is the file as imago sees it: it orders writes, marks the image as dirty, and
 //! refuses writes over tables. imago has a reader of flat VMDK extents only, and none of VHDX.
 //!
 //! The calling thread does each request when it is submitted. Files go through the page cache: most requests to them are small.

@@ -3,7 +3,7 @@
 //! A queue has a connection of its own where the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Elsewhere all queues
 //! share one, since a flush covers the writes of its own connection only.
 //!
-//! [`connection`] has the protocol and no policy: many requests in flight, each reply checked. [`link`] and [`recovery`] have the policy: a lost connection,
+//! `connection` has the protocol and no policy: many requests in flight, each reply checked. `link` and `recovery` have the policy: a lost connection,
 //! and requests that are sent again. A session numbers its generations of connections, and a reply of an older generation is void: so data that are
 //! sent again never overwrite newer answered data. Threads that share a link receive for each other; an eventfd wakes the owner of a reply. Before
 //! anything is written over a new connection, the volume's [`Fence`] (the MMP block of ext4) says whether the device is still its own.
