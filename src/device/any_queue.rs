@@ -34,6 +34,23 @@ pub enum AnyQueue {
     Other(OtherQueue),
 }
 
+impl AnyQueue {
+    /// The queue, to be called through a table.
+    pub(crate) fn as_dyn(&mut self) -> &mut dyn DeviceQueue {
+        with_queue!(self, queue => queue)
+    }
+
+    /// The same as a type of its own: the code of rare requests is compiled once, rather than for each kind of queue.
+    pub(crate) fn through_table(&mut self) -> Through<'_> {
+        Through { below: self.as_dyn() }
+    }
+}
+
+/// A queue that is lent, and called through a table.
+pub(crate) struct Through<'a> {
+    below: &'a mut dyn DeviceQueue,
+}
+
 /// A queue that is called through a table.
 pub struct OtherQueue {
     below: Box<dyn DeviceQueue>,
@@ -69,6 +86,11 @@ impl DeviceQueue for AnyQueue {
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         with_queue!(self, queue => queue.pop_whole())
     }
+}
+
+impl DeviceQueue for Through<'_> {
+    through_queue!(requests, with_below);
+    through_queue!(resources, with_below);
 }
 
 impl DeviceQueue for OtherQueue {

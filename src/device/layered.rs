@@ -93,7 +93,7 @@ impl Verdict {
 }
 
 /// The layer between a device and the device below it. It is shared by the device's threads and queues.
-pub trait Layer: Send + Sync + fmt::Debug + 'static {
+pub trait Layer: Send + Sync + 'static {
     /// The limits of the device over one with these limits.
     fn limits(&self, below: &Limits) -> Limits {
         *below

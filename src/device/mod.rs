@@ -72,7 +72,7 @@ pub(crate) use yielding::yielding;
 /// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue). All
 /// positions are bytes from the start of the part in use. It is shared by threads; a queue holds
 /// what it needs of it and may outlive it.
-pub trait Device: Send + Sync + fmt::Debug {
+pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
 
@@ -151,9 +151,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
 }
 
+/// A device of any kind: its size. The trait does not ask for `Debug`, since a program would then contain that code of every kind.
+impl fmt::Debug for dyn Device + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
 /// The block by which nodes see whose a device is. While a connection is lost, another node may take the device: writes that were kept or had no
 /// answer would then go over its data.
-pub trait Fence: Send + Sync + fmt::Debug {
+pub trait Fence: Send + Sync {
     /// Where the block is on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
@@ -162,6 +169,12 @@ pub trait Fence: Send + Sync + fmt::Debug {
     /// # Errors
     /// `Busy` for a device that another node has taken: nothing is written.
     fn confirm(&self, block: &mut [u8]) -> Result<()>;
+}
+
+impl fmt::Debug for dyn Fence + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence").field("place", &self.place()).finish_non_exhaustive()
+    }
 }
 
 /// How a queue is made.

@@ -1,6 +1,5 @@
 //! The interface of a device's queue, and the queue of devices that complete at once.
 
-use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use smallvec::SmallVec;
 use super::BlockFile;
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::Errno;
+use crate::sys::Fifo;
 use crate::units::DevOffset;
 
 /// A part of a synchronous read: memory that the caller lends, where it is read from, and what came of it.
@@ -441,14 +441,13 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
 #[derive(Debug)]
 pub struct Immediate<T> {
     transfers: T,
-    done: VecDeque<Done>,
-    depth: usize,
+    done: Fifo<Done>,
     fresh: bool,
 }
 
 impl<T: Transfers> Immediate<T> {
     pub(crate) fn new(transfers: T, depth: usize) -> Self {
-        Self { transfers, done: VecDeque::with_capacity(depth), depth, fresh: false }
+        Self { transfers, done: Fifo::new(depth), fresh: false }
     }
 }
 
@@ -497,7 +496,7 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
 
     #[inline]
     fn room(&self) -> usize {
-        self.depth - self.done.len()
+        self.done.room()
     }
 
     #[inline]
@@ -507,15 +506,13 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
 
     #[inline(always)]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        if self.done.len() == self.depth {
-            return Err(bio);
-        }
+        let Some(slot) = self.done.vacant() else { return Err(bio) };
         let result = match self.transfers.device(bio.dev) {
             Ok(mut device) => run(&mut device, &mut bio),
             Err(errno) => Err(errno),
         };
         self.fresh = true;
-        self.done.push_back(Done { bio, result });
+        slot.fill(Done { bio, result });
         Ok(())
     }
 
@@ -541,15 +538,15 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
 
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
-        self.done.pop_front()
+        self.done.pop()
     }
 
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         let Done { bio: Bio { memory, end, .. }, result } = self.done.front()?;
         let whole = end.whole().filter(|_| *result == Ok(memory.len()));
-        let Some((token, slot)) = whole else { return self.done.pop_front().map(Err) };
-        let memory = self.done.pop_front()?.bio.memory;
+        let Some((token, slot)) = whole else { return self.done.pop().map(Err) };
+        let memory = self.done.pop()?.bio.memory;
         Some(Ok(Whole { token, slot, memory }))
     }
 }

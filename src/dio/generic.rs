@@ -72,7 +72,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Repeats the read of one contiguous range that did not match its checksums.
     #[cold]
     pub(super) fn reread_whole<M: MapFile>(
@@ -94,7 +94,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
     }
 
     #[inline(never)]
-    fn read_any<M: MapFile>(
+    pub(super) fn read_any<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
         bufs: &mut [IoSliceMut<'_>],

@@ -114,9 +114,10 @@ pub(crate) struct Target<'a, M> {
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue and the state of this layer beside it, for all that is not on the simple path.
-pub(crate) struct Io<'a, Q> {
-    pub(crate) queue: &'a mut Q,
+/// A device's queue and the state of this layer beside it, for all that is not on the simple path. The queue is called through a table: each
+/// kind of queue would have its own copy of that code, and a call costs little beside a plan or a copy.
+pub(crate) struct Io<'a> {
+    pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
 }
 
@@ -179,7 +180,7 @@ impl State {
     }
 
     /// How much memory bounce buffers take at most, in bytes.
-    pub(crate) fn set_bounce_limit<Q: DeviceQueue>(&mut self, queue: &mut Q, limit: usize) {
+    pub(crate) fn set_bounce_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.pool.set_limit(queue, limit);
     }
 
@@ -287,7 +288,12 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
                     short::piece_for(queue, state, &target, buf, pos, flags)
             {
                 let read = queue.read_now(target.dev, &mut piece, at, flags.for_bio());
-                return short::end_read(queue, state, &target, buf, piece, (pos, flags, read));
+                if read == Ok(buf.len()) {
+                    short::end_read(queue, state, buf, piece);
+                    return Ok(buf.len());
+                }
+                let request = Request::read(pos, buf.len(), flags);
+                return Io { queue, state }.read_short_again(&target, buf, &request, (piece, read));
             }
             generic::read_now(queue, state, &target, &mut [IoSliceMut::new(buf)], request)
         }
@@ -374,7 +380,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
     }
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// The result of a simple read that was not clean: a read that was short, or refused for the moment, is repeated from its start
     /// if transfers are continued.
     #[cold]
@@ -393,10 +399,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
             Err(errno) if errno != Errno::EAGAIN || request.is_nowait() => {
                 Err(self.state.failed(errno, target.inode, request))
             }
-            _ => {
-                let bufs = &mut [IoSliceMut::new(buf)];
-                generic::read_now(self.queue, self.state, target, bufs, request)
-            }
+            _ => self.read_any(target, &mut [IoSliceMut::new(buf)], request),
         }
     }
 

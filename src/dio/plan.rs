@@ -59,8 +59,8 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
 }
 
 /// Fails where what a plan asks for is not free, if the request is not to wait for it. `direct`: its memory goes to the device as it is.
-pub(super) fn check_room<Q: DeviceQueue>(
-    queue: &Q,
+pub(super) fn check_room(
+    queue: &dyn DeviceQueue,
     state: &State,
     plan: &[Iomap],
     request: &Request,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Io, RETRIES, parts};
 use crate::bio::{BioFlags, Dev};
-use crate::device::{DeviceQueue, LentPart};
+use crate::device::LentPart;
 use crate::error::Errno;
 use crate::units::DevOffset;
 
@@ -33,7 +33,7 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     LentPart::new(part.bufs, DevOffset(part.at.0 + count as u64))
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Reads all parts. The first error wins.
     pub(super) fn read_parts(&mut self, to: TransferTo, mut parts: Parts<'_>) -> Result<(), Errno> {
         let mut retries = RETRIES;

@@ -68,7 +68,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     Some(left)
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Writes the rest of what the device took in part: that can no longer be refused. `None` where it took nothing, or an error ended it.
     #[cold]
     fn go_on(
@@ -150,8 +150,8 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
 }
 
 /// Writes lent memory over blocks that the file has, and waits. Position and length are what the device takes.
-pub(crate) fn write_now<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
+pub(crate) fn write_now<M: MapFile>(
+    queue: &mut dyn DeviceQueue,
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &[IoSlice<'_>],

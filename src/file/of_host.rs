@@ -161,9 +161,8 @@ impl HostHandle {
         }
         if let Some(lane) = known(queue.lanes.as_deref()) {
             let target = lane.target(&self.strict);
-            let result = with_queue!(&mut queue.device, device => {
-                dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
-            });
+            let device = &mut queue.device.through_table();
+            let result = dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request);
             if let Attempt::Done(result) = self.judge(queue, tenure, result) {
                 return result;
             }
@@ -248,9 +247,8 @@ impl HostHandle {
                 live: None,
             };
             let request = request.token(booked);
-            let submitted = with_queue!(device, queue => {
-                dio::submit_read(queue, state, &target, memory, &request)
-            });
+            let through = &mut device.through_table();
+            let submitted = dio::submit_read(through, state, &target, memory, &request);
             return submitted.inspect_err(|_| lanes.cancel(device, booked));
         }
         let mut slices: Vec<_> =

@@ -107,9 +107,8 @@ impl VolumeFile {
     ) -> Result<usize> {
         queue.check(self.volume)?;
         let target = self.target();
-        with_queue!(&mut queue.device, device => {
-            dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
-        })
+        let device = &mut queue.device.through_table();
+        dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
     }
 
     /// The memory is converted on each way by itself, so that none moves it for another.

@@ -112,7 +112,7 @@ impl Queue {
     /// goes through them piece by piece; one that finds them in use waits for completions, or fails with EAGAIN if it may not. An atomic
     /// write that is copied can be no longer than this.
     pub fn set_bounce_limit(&mut self, limit: usize) {
-        with_queue!(&mut self.device, queue => self.state.set_bounce_limit(queue, limit));
+        self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
     /// How much they take now: they are made when they are first needed. Data that are read once more, and data that are copied and written before a call
@@ -183,7 +183,7 @@ impl Queue {
     #[inline]
     fn finish_writes(&mut self) {
         if self.state.files.expects() {
-            with_queue!(&mut self.device, queue => Io { queue, state: &mut self.state }.take_completed());
+            Io { queue: self.device.as_dyn(), state: &mut self.state }.take_completed();
             self.finish_left();
         }
     }
@@ -205,7 +205,7 @@ impl Queue {
 
     /// Completes one of the requests in flight, and waits for one if necessary; it can be popped then.
     pub(crate) fn pump(&mut self) -> Result<()> {
-        with_queue!(&mut self.device, queue => Io { queue, state: &mut self.state }.pump())
+        Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
 
     #[inline(never)]

@@ -8,6 +8,7 @@ mod cachestat;
 mod clock;
 mod copy;
 mod entry;
+mod fifo;
 pub(crate) mod file_locks;
 #[cfg(feature = "images")]
 pub(crate) mod image_storage;
@@ -30,6 +31,7 @@ pub(crate) use copy::copy;
 #[allow(unreachable_pub, reason = "`AnyQueue` names them")]
 pub use entry::{Narrow, Wide};
 pub(crate) use entry::{Request, RingFile, RingOp, Width};
+pub(crate) use fifo::Fifo;
 pub(crate) use ioctl::{
     FiemapExtent, FiemapFlags, discard, fiemap, has_reflink, is_read_only, is_realtime,
     loop_backing, metadata_size, zero_out,

@@ -14,12 +14,18 @@ struct Package {
     max_kib: u64,
 }
 
-const PACKAGES: [Package; 2] = [
+const PACKAGES: [Package; 3] = [
     Package {
         name: "ironmap",
         needs: &["src/lib.rs", "README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"],
         may: &["src/", "README.md", "CHANGELOG.md", "LICENSE-"],
         max_kib: 1024,
+    },
+    Package {
+        name: "ironmap-load",
+        needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "LICENSE-"],
+        max_kib: 64,
     },
     Package {
         name: "ironmap-cli",
@@ -45,6 +51,7 @@ pub(crate) fn lists() -> Result {
     for package in &PACKAGES {
         let list = output(command("cargo package --allow-dirty --list -p").arg(package.name))?;
         package.check(&list).or_else(fail)?;
+        package.check_licences()?;
     }
     Ok(())
 }
@@ -91,6 +98,18 @@ fn forget_unpacked() -> Result {
 }
 
 impl Package {
+    /// The licences that are packed are those of the repository: a link to them need not survive a copy of the tree.
+    fn check_licences(&self) -> Result {
+        let folder =
+            if self.name == "ironmap" { ".".into() } else { format!("crates/{}", self.name) };
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            if fs::read(format!("{folder}/{licence}"))? != fs::read(licence)? {
+                return fail(format!("{folder}/{licence} is not the licence"));
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self, list: &str) -> std::result::Result<(), String> {
         let files: Vec<_> = list.lines().collect();
         if let Some(missing) = self.needs.iter().find(|needed| !files.contains(needed)) {
@@ -114,15 +133,15 @@ mod tests {
     #[test]
     fn a_list_is_checked_in_both_directions() {
         let good = "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/main.rs\nsrc/cli.rs\n";
-        assert_eq!(PACKAGES[1].check(good), Ok(()));
+        assert_eq!(PACKAGES[2].check(good), Ok(()));
         let lacks = good.replace("LICENSE-MIT\n", "");
         assert_eq!(
-            PACKAGES[1].check(&lacks),
+            PACKAGES[2].check(&lacks),
             Err("the package of ironmap-cli lacks LICENSE-MIT".into())
         );
         let more = format!("{good}tests/cli/main.rs\n");
         assert_eq!(
-            PACKAGES[1].check(&more),
+            PACKAGES[2].check(&more),
             Err("the package of ironmap-cli contains tests/cli/main.rs".into())
         );
     }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::error::{Errno, Error, Result};
 
 /// An open image. Only some formats are written.
-pub(super) trait Driver: fmt::Debug + Send + Sync {
+pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
@@ -38,5 +38,11 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     /// Makes a range read as zeros without writing them.
     fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, "the format is only read"))
+    }
+}
+
+impl fmt::Debug for dyn Driver + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("size", &self.size()).finish_non_exhaustive()
     }
 }

@@ -187,7 +187,7 @@ impl<S: Stream, T> Connection<S, T> {
     pub(super) fn into_unanswered(self) -> Vec<(Request, T)> {
         let newest = self.serial;
         let mut left: Vec<_> = self.slots.into_iter().flatten().collect();
-        left.sort_by_key(|entry| std::cmp::Reverse(newest.wrapping_sub(entry.serial)));
+        left.sort_unstable_by_key(|entry| std::cmp::Reverse(newest.wrapping_sub(entry.serial)));
         left.into_iter().map(|entry| (entry.request, entry.tag)).collect()
     }
 

@@ -17,12 +17,12 @@ use super::parts::{Buffers, copy, within, within_mut};
 use super::transfer::TransferTo;
 use super::{Io, Request, State, Target};
 use crate::bio::{BioFlags, Buffer, Memory};
-use crate::device::{DeviceQueue, LentPart};
+use crate::device::LentPart;
 use crate::error::{Errno, Error, Result};
 use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Takes pieces of so many bytes together; waits for those that requests in flight have.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();

@@ -76,7 +76,7 @@ fn regain(piece: &mut Buffer) -> usize {
 
 impl Pool {
     /// A number of the largest pieces, at least one.
-    pub(in crate::dio) fn set_limit<Q: DeviceQueue>(&mut self, queue: &mut Q, limit: usize) {
+    pub(in crate::dio) fn set_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(queue, self.limit);
     }
@@ -112,9 +112,9 @@ impl Pool {
     }
 
     /// A piece of `len` bytes, or of as many as the [next](Self::next) one has; `None` while too much is in use.
-    pub(in crate::dio) fn take<Q: DeviceQueue>(
+    pub(in crate::dio) fn take(
         &mut self,
-        queue: &mut Q,
+        queue: &mut dyn DeviceQueue,
         len: usize,
     ) -> Result<Option<Buffer>> {
         let len = self.next(len);
@@ -133,7 +133,7 @@ impl Pool {
     }
 
     /// The same of those that were made before, of what one piece holds.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
         let class = class(len);
         let used = self.used + SIZES[class];
@@ -148,7 +148,7 @@ impl Pool {
     }
 
     #[cold]
-    fn make<Q: DeviceQueue>(&mut self, queue: &mut Q, size: usize) -> Result<Buffer> {
+    fn make(&mut self, queue: &mut dyn DeviceQueue, size: usize) -> Result<Buffer> {
         self.shrink_to(queue, self.limit - size);
         let mut piece = Buffer::aligned(size)?;
         queue.register_one(&mut piece);
@@ -156,8 +156,8 @@ impl Pool {
         Ok(piece)
     }
 
-    #[inline]
-    pub(in crate::dio) fn give<Q: DeviceQueue>(&mut self, queue: &mut Q, mut piece: Buffer) {
+    #[inline(always)]
+    pub(in crate::dio) fn give(&mut self, queue: &mut dyn DeviceQueue, mut piece: Buffer) {
         let whole = SIZES.iter().position(|size| *size == piece.len());
         let class = whole.unwrap_or_else(|| regain(&mut piece));
         self.used -= SIZES[class];
@@ -170,7 +170,7 @@ impl Pool {
 
     /// Frees pieces that are not in use.
     #[cold]
-    fn shrink_to<Q: DeviceQueue>(&mut self, queue: &mut Q, bytes: usize) {
+    fn shrink_to(&mut self, queue: &mut dyn DeviceQueue, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
             while self.bytes > bytes
                 && let Some(mut piece) = idle.pop()

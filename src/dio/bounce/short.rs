@@ -45,7 +45,7 @@ impl Short {
     }
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Takes one piece, if one is free.
     #[inline(always)]
     fn take_one(&mut self, len: usize) -> Option<Buffer> {
@@ -76,6 +76,20 @@ impl<Q: DeviceQueue> Io<'_, Q> {
         short
     }
 
+    /// The result of a read into lent memory that was not clean.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::dio) fn read_short_again<M: MapFile>(
+        &mut self,
+        target: &Target<'_, M>,
+        buf: &mut [u8],
+        request: &Request,
+        (piece, read): (Buffer, Result<usize, Errno>),
+    ) -> Result<usize> {
+        self.state.pool.give(self.queue, piece);
+        self.read_again(target, buf, request, read)
+    }
+
     /// Goes on with one that the device has given back, in whatever way.
     pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
         let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
@@ -93,7 +107,7 @@ impl<Q: DeviceQueue> Io<'_, Q> {
 }
 
 #[cold]
-fn make_one<Q: DeviceQueue>(queue: &mut Q, state: &mut State, len: usize) -> Option<Buffer> {
+fn make_one(queue: &mut dyn DeviceQueue, state: &mut State, len: usize) -> Option<Buffer> {
     state.pool.take(queue, len).ok().flatten()
 }
 
@@ -112,27 +126,17 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
-/// The result of that read, from the piece and the bytes in it.
+/// Ends that read where the piece was filled wholly.
 #[inline(never)]
-pub(in crate::dio) fn end_read<Q: DeviceQueue, M: MapFile>(
+pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
-    target: &Target<'_, M>,
     buf: &mut [u8],
     piece: Buffer,
-    (pos, flags, read): (FilePos, DioFlags, Result<usize, Errno>),
-) -> Result<usize> {
-    let clean = read == Ok(buf.len());
-    if clean {
-        copy(&piece, buf);
-        state.stats.bounced += 1;
-    }
+) {
+    copy(&piece, buf);
+    state.stats.bounced += 1;
     state.pool.give(queue, piece);
-    if clean {
-        return Ok(buf.len());
-    }
-    let request = Request::read(pos, buf.len(), flags);
-    Io { queue, state }.read_again(target, buf, &request, read)
 }
 
 /// Starts a request for owned memory, which is given back where it is not this way's.
@@ -193,8 +197,8 @@ pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
 
 /// Takes a [light](is_light) one whose piece was transferred wholly.
 #[inline(never)]
-pub(in crate::dio) fn pop<Q: DeviceQueue>(
-    queue: &mut Q,
+pub(in crate::dio) fn pop(
+    queue: &mut dyn DeviceQueue,
     state: &mut State,
     done: Done,
     request: u32,

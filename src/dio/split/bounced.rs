@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::SplitRequest;
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Done, Memory};
-use crate::device::{DeviceQueue, LentPart};
+use crate::device::LentPart;
 use crate::dio::bounce;
 use crate::dio::parts::{Buffers, copy, to_memory, within, within_mut};
 use crate::dio::transfer::TransferTo;
@@ -29,7 +29,7 @@ fn too_long() -> Error {
     Error::invalid("a request of more than 4 GiB that is copied")
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Submits the pieces of a mapping, which begins at `offset` in the request, and waits for its first ones where the pool has no more.
     pub(super) fn start_pieces(
         &mut self,

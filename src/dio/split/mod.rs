@@ -129,6 +129,32 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     memory: Memory,
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
+    let bio = whole(target, at, memory, request);
+    if let Err(bio) = queue.submit(bio) {
+        Io { queue, state }.submit_when_room(bio, request.flags)?;
+    }
+    state.outstanding += 1;
+    Ok(())
+}
+
+/// The same for requests that have passed no gate, in one copy for all kinds of files.
+#[inline(never)]
+fn hand_in<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    flags: DioFlags,
+) -> Result<(), Box<Rejected>> {
+    if let Err(bio) = queue.submit(bio) {
+        Io { queue, state }.submit_when_room(bio, flags)?;
+    }
+    state.outstanding += 1;
+    Ok(())
+}
+
+/// The bio of a read that is one.
+#[inline(always)]
+fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Request) -> Bio {
     let Request { pos, token, flags, .. } = *request;
     let end = match target.live {
         None => BioEnd::Whole { token, inode: target.inode, pos },
@@ -136,13 +162,8 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
             BioEnd::Live { token, pos, slot: holding.slot, left: CompletionWork::empty() }
         }
     };
-    let bio_flags = target.geometry.for_read(flags);
-    let bio = Bio { op: BioOp::Read, flags: bio_flags, dev: target.dev, at, memory, end };
-    if let Err(bio) = queue.submit(bio) {
-        Io { queue, state }.submit_when_room(bio, flags)?;
-    }
-    state.outstanding += 1;
-    Ok(())
+    let flags = target.geometry.for_read(flags);
+    Bio { op: BioOp::Read, flags, dev: target.dev, at, memory, end }
 }
 
 /// Starts a read of any range.
@@ -182,7 +203,10 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
         && geometry.is_direct(geometry.copied.reads, request, once((buffer.address(), len)))
     {
         match generic::one_piece(target, pos, len, request.is_nowait()) {
-            Ok(Some(at)) => return submit_whole(queue, state, target, at, memory, request),
+            Ok(Some(at)) => {
+                let bio = whole(target, at, memory, request);
+                return hand_in(queue, state, bio, request.flags);
+            }
             Ok(None) => {}
             Err(error) => return Err(Rejected::boxed(error, memory)),
         }
@@ -195,8 +219,8 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ///
 /// # Errors
 /// Gives the memory back with the reason; the content is still held then.
-pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
-    queue: &mut Q,
+pub(crate) fn submit<M: MapFile>(
+    queue: &mut dyn DeviceQueue,
     state: &mut State,
     target: &Target<'_, M>,
     memory: Memory,
@@ -241,7 +265,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-impl<Q: DeviceQueue> Io<'_, Q> {
+impl Io<'_> {
     /// Submits a bio that found no slot: waits for one, unless the caller will not.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {

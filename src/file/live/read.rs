@@ -45,9 +45,7 @@ impl LiveFile {
         let hold = self.enter(queue, range, nowait)?;
         let Queue { device, state, views, .. } = &mut *queue;
         let result = live.target(views, &mut state.files, None, nowait).and_then(|target| {
-            with_queue!(device, device => {
-                dio::read_vectored_now(device, state, &target, bufs, &request)
-            })
+            dio::read_vectored_now(&mut device.through_table(), state, &target, bufs, &request)
         });
         self.leave(queue, hold);
         result
@@ -99,9 +97,9 @@ impl LiveFile {
         let Queue { device, state, views, .. } = queue;
         let submitted = match live.target(views, &mut state.files, Some(holding), nowait) {
             Err(error) => Err(Rejected::boxed(error, memory)),
-            Ok(target) => with_queue!(device, device => {
-                dio::submit_read(device, state, &target, memory, &request)
-            }),
+            Ok(target) => {
+                dio::submit_read(&mut device.through_table(), state, &target, memory, &request)
+            }
         };
         if submitted.is_err() {
             state.files.cancel(holding);

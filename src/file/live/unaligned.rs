@@ -6,7 +6,6 @@ use std::io::IoSlice;
 use super::LiveFile;
 use super::write::{Lent, Ready, SYNCED, Wanted, cut_from, would_change};
 use crate::bio::{Buffer, CompletionWork};
-use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Request};
 use crate::error::{Error, Result};
 use crate::iomap::{Contended, WriteAt};
@@ -175,7 +174,7 @@ impl LiveFile {
             let Queue { device, state, views, .. } = &mut *queue;
             let target = live.target(views, &mut state.files, None, false)?;
             let into = &mut buffer[edge..edge + sector];
-            with_queue!(device, device => dio::read_now(device, state, &target, into, &request))?;
+            dio::read_now(&mut device.through_table(), state, &target, into, &request)?;
         }
         Ok(())
     }

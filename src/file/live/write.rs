@@ -303,9 +303,7 @@ impl LiveFile {
         let live = &*self.0;
         let view = live.current(&mut queue.views, &mut queue.state.files, request.is_nowait())?;
         let target = target_by_metadata(view, live, None);
-        with_queue!(&mut queue.device, device => {
-            dio::write_now(device, &mut queue.state, &target, bufs, request)
-        })
+        dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
     }
 
     /// Converts the file after a write that left much work, unless that must not wait. The write is done: a range that cannot be converted now
@@ -441,9 +439,7 @@ impl LiveFile {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(view) => {
                 let target = target_by_metadata(view, live, Some(holding));
-                with_queue!(device, device => {
-                    dio::submit_write(device, state, &target, memory, &ready, left)
-                })
+                dio::submit_write(device.as_dyn(), state, &target, memory, &ready, left)
             }
         };
         match &submitted {

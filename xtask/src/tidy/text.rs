@@ -21,7 +21,8 @@ const UNSAFE_ROOMS: [&str; 6] = [
 ];
 
 /// The front ends, and the files there that may name ext4: for its options and structures, and to measure it. All others use `fs::FileSystem`.
-const FRONT_ENDS: [&str; 2] = ["crates/ironmap-cli/src", "crates/ironmap-fio/src"];
+const FRONT_ENDS: [&str; 3] =
+    ["crates/ironmap-cli/src", "crates/ironmap-fio/src", "crates/ironmap-load/src"];
 const OF_EXT4: [&str; 8] = [
     "crates/ironmap-cli/src/bench/fixture.rs",
     "crates/ironmap-cli/src/cmd/dump.rs",

@@ -5,10 +5,10 @@ use std::process::Stdio;
 use ironmap::{Error, Result};
 use serde::Deserialize;
 
-use super::errors::{go_on, io};
 use super::launch::{command, prepare};
-use super::plan::Plan;
 use super::report::Row;
+use ironmap_load::errors::{go_on, io};
+use ironmap_load::plan::Plan;
 
 /// N of the difference. The warm-up is the same in both runs and falls out.
 const REQUESTS: u64 = 20_000;

@@ -7,10 +7,10 @@ use clap::ValueEnum;
 use ironmap::{Error, Result};
 
 use super::beneath::Beneath;
-use super::errors::{go_on, io};
-use super::plan::Content;
-use super::prepare::{FILL, ToWrite};
-use super::target::{TargetSpec, Variant};
+use ironmap_load::errors::{go_on, io};
+use ironmap_load::plan::Content;
+use ironmap_load::prepare::{FILL, ToWrite};
+use ironmap_load::target::{TargetSpec, Variant};
 
 /// Size of a fixture's device, and of the file on it that is read.
 const DEVICE_BYTES: u64 = 1 << 30;

@@ -4,13 +4,13 @@ use std::process::{Command, Stdio};
 
 use ironmap::{Error, Result};
 
-use super::errors::{go_on, io};
-use super::figures::{Measured, median};
-use super::load::run;
-use super::plan::{Content, Plan};
-use super::prepare;
 use super::report::Row;
 use crate::failure::Failure;
+use ironmap_load::errors::{go_on, io};
+use ironmap_load::figures::{Measured, median};
+use ironmap_load::load::run;
+use ironmap_load::plan::{Content, Plan};
+use ironmap_load::prepare;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub(super) fn child(plan: &str) -> Result<()> {
@@ -86,7 +86,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
         .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))
 }
 
-fn row(plan: &Plan, target: &super::target::TargetSpec, launches: &[&Measured]) -> Row {
+fn row(plan: &Plan, target: &ironmap_load::target::TargetSpec, launches: &[&Measured]) -> Row {
     let middle = |of: fn(&Measured) -> f64| median(launches.iter().map(|measured| of(measured)));
     let least = |of: fn(&Measured) -> f64| {
         launches.iter().map(|measured| of(measured)).fold(f64::MAX, f64::min)

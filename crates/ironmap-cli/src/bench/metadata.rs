@@ -15,8 +15,8 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, Location, QueueOptions, Result, Volume, VolumeOptions};
 use rustix::fs::OFlags;
 
-use super::errors::{self, go_on};
 use super::fixture::{FixtureKind, Scratch};
+use ironmap_load::errors::{self, go_on};
 
 /// Files of a directory.
 const DIRECTORY: usize = 1000;
@@ -251,10 +251,10 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> 
             ours.iter().zip(&kernel).map(|(ours, kernel)| ours[row].1 / kernel[row].1).collect();
         let median = |all: &[Rates]| {
             let mut rates: Vec<_> = all.iter().map(|rates| rates[row].1).collect();
-            rates.sort_by(f64::total_cmp);
+            rates.sort_unstable_by(f64::total_cmp);
             rates[rates.len() / 2]
         };
-        ratios.sort_by(f64::total_cmp);
+        ratios.sort_unstable_by(f64::total_cmp);
         table.add_row([
             what.clone(),
             format!("{:.0}", median(&kernel)),

@@ -6,19 +6,11 @@
 
 mod beneath;
 mod callgrind;
-mod errors;
-mod figures;
 mod fixture;
-mod lane;
 mod launch;
-mod load;
 mod metadata;
-mod plan;
 mod plot;
-mod positions;
-mod prepare;
 mod report;
-mod source;
 mod target;
 
 use std::path::PathBuf;
@@ -28,12 +20,13 @@ use ironmap::{Engine, Error, Result};
 
 use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
-use self::plan::{Content, Plan};
-use self::positions::Rw;
-use self::prepare::ToWrite;
-use self::target::{Integrity, TargetSpec, Variant};
 use crate::failure::Failure;
 use crate::interrupt;
+use ironmap_load::errors::end_when;
+use ironmap_load::plan::{Content, Plan};
+use ironmap_load::positions::Rw;
+use ironmap_load::prepare::ToWrite;
+use ironmap_load::target::{Integrity, TargetSpec, Variant};
 
 /// Which variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,7 +101,7 @@ Examples:
   ironmap bench --fixture shm --instructions                         (needs valgrind)")]
 pub(crate) struct BenchArgs {
     /// The targets; ratios are to the first.
-    #[arg(required_unless_present_any = ["fixture", "launch"])]
+    #[arg(required_unless_present_any = ["fixture", "launch"], value_parser = target::target)]
     targets: Vec<TargetSpec>,
     /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
@@ -209,6 +202,7 @@ pub(crate) struct BenchArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
+    end_when(interrupt::caught);
     if let Some(plan) = &args.launch {
         return launch::child(plan).map_err(|error| failed(&error));
     }
@@ -414,8 +408,8 @@ mod tests {
 
     #[test]
     fn only_targets_with_a_simple_path_are_measured_without_it() {
-        let targets =
-            ["raw:/dev/null", "vol:image:/file", "host:/file"].map(|text| text.parse().unwrap());
+        let targets = ["raw:/dev/null", "vol:image:/file", "host:/file"]
+            .map(|text| target::target(text).unwrap());
         let simple = |which| -> Vec<_> {
             let variants = variants(&targets, which, &[]);
             variants.iter().map(|it| it.variant().map(|variant| variant.simple)).collect()

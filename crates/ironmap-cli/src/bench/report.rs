@@ -8,9 +8,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use ironmap::{Error, Result};
 use serde::Serialize;
 
-use super::errors::io;
-use super::plan::Plan;
-use super::target::TargetSpec;
+use ironmap_load::errors::io;
+use ironmap_load::plan::Plan;
+use ironmap_load::target::TargetSpec;
 
 /// One target under one combination of options.
 #[derive(Clone, Debug, Default)]
@@ -165,7 +165,7 @@ pub(super) fn table(rows: &[Row]) {
         .iter()
         .flat_map(|row| row.notices.iter().map(|notice| (row.label.clone(), notice)))
         .collect();
-    notices.sort();
+    notices.sort_unstable();
     notices.dedup();
     for (label, notice) in notices {
         println!("note: {label}: {notice}");

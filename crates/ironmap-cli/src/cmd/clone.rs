@@ -26,7 +26,8 @@ const CHUNK: u64 = 1 << 20;
 const WORKERS: usize = 8;
 /// Zeros of this length, at a multiple of it, are not written. It is a multiple of every device's unit.
 const GRAIN: usize = 64 << 10;
-static ZEROS: [u8; GRAIN] = [0; GRAIN];
+/// Data are compared with these, one part after the other.
+static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a whole device, image or export, or a part of it, to another one
 ///
@@ -337,5 +338,5 @@ impl Copy<'_> {
 }
 
 fn has_data(bytes: &[u8]) -> bool {
-    bytes.chunks(GRAIN).any(|grain| grain != &ZEROS[..grain.len()])
+    bytes.chunks(ZEROS.len()).any(|part| part != &ZEROS[..part.len()])
 }

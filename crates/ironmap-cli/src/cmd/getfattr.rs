@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         } else {
             let mut all = inode.xattrs().map_err(failed)?;
             all.retain(|xattr| args.r#match.contain(&xattr.name));
-            all.sort_by(|a, b| a.name.cmp(&b.name));
+            all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
             all
         };
         Ok(print(args, target, &found, &mut out)?)

@@ -77,7 +77,7 @@ impl History {
         transactions.retain(|past| past.committed);
         // Numbers begin again after the largest, so they are compared by their distance to a recent one.
         let recent = log.superblock.sequence;
-        transactions.sort_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
+        transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
     }
 

@@ -68,7 +68,7 @@ pub(super) struct Inodes {
 
 impl Inodes {
     pub(super) fn sort(&mut self) {
-        self.chunks.sort_by_key(|chunk| chunk.first);
+        self.chunks.sort_unstable_by_key(|chunk| chunk.first);
     }
 
     /// The state of an inode that a chunk has.

@@ -139,7 +139,7 @@ fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, F
 }
 
 fn sort(args: &Args, files: &mut [Listed]) {
-    files.sort_by(|a, b| a.name.cmp(&b.name));
+    files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     if args.by_time {
         files.sort_by_key(|file| Reverse(file.inode.stat().modified));
     }

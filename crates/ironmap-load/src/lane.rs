@@ -9,24 +9,24 @@ use ironmap::dio::{Completion, DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
 
-use super::positions::{Course, Spot};
-use super::source::{Shared, Source};
+use crate::positions::{Course, Spot};
+use crate::source::{Shared, Source};
 
 /// A target as one thread drives it.
-pub(super) struct Target {
+pub(crate) struct Target {
     route: Route,
     writing: Writing,
 }
 
 /// The options of writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Writing {
+pub(crate) struct Writing {
     /// Each is durable when it completes.
-    pub dsync: bool,
+    pub(crate) dsync: bool,
     /// The file is synced after so many; 0 for never.
-    pub sync_every: u64,
+    pub(crate) sync_every: u64,
     /// Writes until it is.
-    pub until_sync: u64,
+    pub(crate) until_sync: u64,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
@@ -38,7 +38,7 @@ enum Route {
 
 impl Target {
     /// The calling thread's queue to a target.
-    pub(super) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
+    pub(crate) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
         let options = QueueOptions::new().depth(depth);
         let mut route = match &source.route {
             Shared::Device(device, more) => {
@@ -62,7 +62,7 @@ impl Target {
     }
 
     /// Buffers for requests of `size` bytes, registered with the kernel.
-    pub(super) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
+    pub(crate) fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         match &mut self.route {
             Route::Device(queue, _) => queue
                 .register_buffers(count, size)
@@ -72,7 +72,7 @@ impl Target {
     }
 
     /// The counters of the target: simple hits and misses by reason, and reads of a host file that the kernel served.
-    pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();
         let misses = NotSimple::ALL.iter().map(|reason| (reason.name(), stats.misses(*reason)));
@@ -94,7 +94,7 @@ impl Target {
     }
 
     /// Makes the writes to all files durable.
-    pub(super) fn sync(&mut self) -> Result<()> {
+    pub(crate) fn sync(&mut self) -> Result<()> {
         match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut distinct = devs.clone();
@@ -105,48 +105,48 @@ impl Target {
         }
     }
 
-    /// Runs one request at a time.
+    /// Runs one request at a time, and calls `after` with the memory of each that is complete.
     #[inline(always)]
-    pub(super) fn run_sync<C: Course>(
+    pub(crate) fn run_sync<C: Course>(
         &mut self,
         count: u64,
         buf: &mut [u8],
         course: C,
-        seen: &mut impl FnMut(&[u8]),
+        after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
         match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
-                sync_loop(&mut lane, count, buf, writing, course, seen)
+                sync_loop(&mut lane, count, buf, writing, course, after)
             }
             Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), dsync };
-                sync_loop(&mut lane, count, buf, writing, course, seen)
+                sync_loop(&mut lane, count, buf, writing, course, after)
             }
         }
     }
 
-    /// Keeps up to as many requests in flight as there are buffers.
-    pub(super) fn run_async<C: Course>(
+    /// Keeps up to as many requests in flight as there are buffers, and calls `after` with the memory of each that is complete.
+    pub(crate) fn run_async<C: Course>(
         &mut self,
         count: u64,
         buffers: &mut Vec<Buffer>,
         batch: Batch,
         course: C,
-        seen: &mut impl FnMut(&[u8]),
+        after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
         let dsync = writing.dsync;
         match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
-                async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
+                async_loop(&mut lane, (count, batch), buffers, writing, course, after)
             }
             Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), dsync };
-                async_loop(&mut lane, (count, batch), buffers, writing, course, seen)
+                async_loop(&mut lane, (count, batch), buffers, writing, course, after)
             }
         }
     }
@@ -170,9 +170,9 @@ impl Writing {
 
 /// How many requests are handed over and waited for together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Batch {
-    pub submit: usize,
-    pub complete: usize,
+pub(crate) struct Batch {
+    pub(crate) submit: usize,
+    pub(crate) complete: usize,
 }
 
 /// The files of a target, by number. One alone costs no lookup.
@@ -342,20 +342,17 @@ fn sync_loop<C: Course>(
     buf: &mut [u8],
     writing: &mut Writing,
     mut course: C,
-    seen: &mut impl FnMut(&[u8]),
+    after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     for _ in 0..count {
         let spot = course.next();
         if lane.transfer_now(buf, spot)? != buf.len() {
             return Err(short());
         }
-        if spot.write {
-            if writing.is_sync_due() {
-                lane.sync(spot.file)?;
-            }
-        } else {
-            seen(buf);
+        if spot.write && writing.is_sync_due() {
+            lane.sync(spot.file)?;
         }
+        after(buf);
     }
     Ok(())
 }
@@ -367,7 +364,7 @@ fn async_loop<C: Course>(
     buffers: &mut Vec<Buffer>,
     writing: &mut Writing,
     mut course: C,
-    seen: &mut impl FnMut(&[u8]),
+    after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
     let (mut issued, mut done) = (0, 0);
     while done < count {
@@ -394,7 +391,7 @@ fn async_loop<C: Course>(
             if result? != buffer.len() {
                 return Err(short());
             }
-            seen(&buffer);
+            after(&buffer);
             buffers.push(buffer);
             done += 1;
         }

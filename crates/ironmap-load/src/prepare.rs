@@ -10,12 +10,12 @@ use ironmap::units::FilePos;
 use ironmap::{Engine, Error, FileOptions, QueueOptions, Result, VolumeOptions};
 use rustix::fs::FallocateFlags;
 
-use super::errors::{go_on, io};
-use super::plan::{Content, Plan};
-use super::target::{TargetSpec, Variant};
+use crate::errors::{go_on, io};
+use crate::plan::{Content, Plan};
+use crate::target::{TargetSpec, Variant};
 
 /// The fill word: a page of one repeated word costs zram a memset to read and to write.
-pub(super) const FILL: u32 = 0xdead_beef;
+pub const FILL: u32 = 0xdead_beef;
 /// Bytes of all files together where `--size` does not say.
 const SIZE: u64 = 512 << 20;
 /// Bytes of one write.
@@ -23,11 +23,13 @@ const PIECE: usize = 1 << 20;
 
 /// The files of each target of a bench that writes.
 #[derive(Clone, Copy)]
-pub(super) struct ToWrite {
-    pub(super) files: usize,
+pub struct ToWrite {
+    /// How many.
+    pub files: usize,
     /// Bytes of all together.
-    pub(super) size: Option<u64>,
-    pub(super) content: Content,
+    pub size: Option<u64>,
+    /// Their state before they are measured.
+    pub content: Content,
 }
 
 impl ToWrite {
@@ -41,7 +43,7 @@ impl ToWrite {
     }
 
     /// Makes them by the kernel.
-    pub(super) fn make(&self, path: &Path) -> Result<()> {
+    pub fn make(&self, path: &Path) -> Result<()> {
         for path in paths(path, self.files) {
             let made = make_by_kernel(&path, self.size(), self.content);
             made.map_err(|error| io(&error, path.display().to_string()))?;
@@ -51,7 +53,7 @@ impl ToWrite {
 }
 
 /// The files that a target's path stands for: itself, or as many with a number after it.
-pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
+pub fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     if files == 1 {
         return vec![path.to_owned()];
     }
@@ -64,7 +66,7 @@ pub(super) fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
 }
 
 /// Makes the files of a plan's targets, in place of those that are there.
-pub(super) fn files(plan: &Plan, content: Content) -> Result<()> {
+pub fn files(plan: &Plan, content: Content) -> Result<()> {
     let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
@@ -146,7 +148,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
 }
 
 /// Fills memory with the word.
-pub(super) fn fill(buffer: &mut [u8]) {
+pub fn fill(buffer: &mut [u8]) {
     buffer.chunks_mut(4).for_each(|word| word.copy_from_slice(&FILL.to_le_bytes()[..word.len()]));
 }
 

@@ -7,13 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// The values of `--rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Rw {
+pub enum Rw {
+    /// Reads, one after the other in the file.
     Read,
+    /// Writes, one after the other in the file.
     Write,
+    /// Reads at random positions.
     Randread,
+    /// Writes at random positions.
     Randwrite,
     /// Both, one after the other in the file.
     Mixed,
+    /// Both, at random positions.
     RandMixed,
 }
 
@@ -27,20 +32,22 @@ impl Rw {
         (Self::RandMixed, "randrw"),
     ];
 
-    pub(super) fn name(self) -> &'static str {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(rw, _)| *rw == self).map_or("", |(_, name)| name)
     }
 
-    pub(super) fn is_random(self) -> bool {
+    pub(crate) fn is_random(self) -> bool {
         matches!(self, Self::Randread | Self::Randwrite | Self::RandMixed)
     }
 
-    pub(super) fn writes(self) -> bool {
+    /// Whether some requests are writes.
+    pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Randread)
     }
 
     /// How many of a hundred requests are reads, `mixed` of them in a mix.
-    pub(super) fn reads(self, mixed: u8) -> u8 {
+    pub(crate) fn reads(self, mixed: u8) -> u8 {
         match self {
             Self::Read | Self::Randread => 100,
             Self::Write | Self::Randwrite => 0,
@@ -62,30 +69,30 @@ impl FromStr for Rw {
 
 /// Where one request goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
+pub(crate) struct Spot {
     /// Which of the target's files.
-    pub file: usize,
-    pub at: u64,
-    pub write: bool,
+    pub(crate) file: usize,
+    pub(crate) at: u64,
+    pub(crate) write: bool,
 }
 
 /// Where requests go: random or one after the other, over all files of a target, and what they do there.
 #[derive(Clone, Debug)]
-pub(super) struct Positions {
-    pub state: u64,
+pub(crate) struct Positions {
+    pub(crate) state: u64,
     /// Random numbers that choose between reading and writing.
-    pub dice: u64,
+    pub(crate) dice: u64,
     /// Requests that fit into each file's range.
-    pub blocks: u64,
-    pub block: u64,
-    pub random: bool,
+    pub(crate) blocks: u64,
+    pub(crate) block: u64,
+    pub(crate) random: bool,
     /// Where each file's range begins.
-    pub bases: Arc<[u64]>,
+    pub(crate) bases: Arc<[u64]>,
 }
 
 impl Positions {
     /// The requests that fit into all ranges.
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.blocks * self.bases.len() as u64
     }
 
@@ -127,7 +134,7 @@ impl Positions {
 }
 
 /// The parameters that are the same for all requests of a thread, so that no request reads them: the loop that drives a target is made for each.
-pub(super) trait Course {
+pub(crate) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;
 
@@ -135,7 +142,7 @@ pub(super) trait Course {
 }
 
 /// One file that is only read, or only written.
-pub(super) struct Uniform<'a, const WRITE: bool>(pub &'a mut Positions);
+pub(crate) struct Uniform<'a, const WRITE: bool>(pub(crate) &'a mut Positions);
 
 impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
     const MANY: bool = false;
@@ -147,7 +154,7 @@ impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
 }
 
 /// Any files, of whose requests so many of a hundred are reads.
-pub(super) struct Mix<'a>(pub &'a mut Positions, pub u8);
+pub(crate) struct Mix<'a>(pub(crate) &'a mut Positions, pub(crate) u8);
 
 impl Course for Mix<'_> {
     const MANY: bool = true;

@@ -10,12 +10,12 @@ use ironmap::{Engine, Error, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::figures::{Chunk, Measured, Tally, measured};
-use super::lane::{Batch, Target, Writing};
-use super::plan::Plan;
-use super::positions::{Course, Mix, Positions, Uniform};
-use super::prepare;
-use super::source::{Opener, Source};
+use crate::figures::{Chunk, Measured, Tally, measured};
+use crate::lane::{Batch, Target, Writing};
+use crate::plan::Plan;
+use crate::positions::{Course, Mix, Positions, Uniform};
+use crate::prepare;
+use crate::source::{Opener, Source};
 
 /// The length of a chunk: short enough that a disturbance hits all targets alike. Threads that share a CPU get as much each.
 const CHUNK: Duration = Duration::from_millis(2);
@@ -58,7 +58,7 @@ struct Launch<'a> {
 }
 
 /// Runs a plan in this process.
-pub(super) fn run(plan: &Plan) -> Result<Vec<Measured>> {
+pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
@@ -107,7 +107,7 @@ impl Launch<'_> {
         if let Some((index, requests)) = plan.only {
             self.attempt(&mut result, |job| {
                 let Job { targets, shared, batch, touch } = job;
-                targets[index].chunk(requests, shared, *batch, *touch)
+                targets[index].chunk(requests, shared, *batch, Watch::data(*touch))
             });
             return result.map(|job| job.targets.into_iter().map(Driven::tally).collect());
         }
@@ -262,15 +262,15 @@ impl Job {
             if driven.mapped {
                 let own = driven.positions.clone();
                 (driven.positions.state, driven.positions.random) = (0, false);
-                driven.chunk(own.total(), shared, *batch, false)?;
+                driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
             // Costs of the first requests are not part of the speed.
-            driven.chunk(64, shared, *batch, *touch)?;
+            driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;
             while start.elapsed() < 5 * chunk {
-                driven.chunk(64, shared, *batch, *touch)?;
+                driven.chunk(64, shared, *batch, Watch::data(*touch))?;
                 requests += 64;
             }
             if per_chunk == 0 {
@@ -286,18 +286,18 @@ impl Driven {
         Tally { counters: self.target.counters(), ..self.tally }
     }
 
-    /// One copy for all passes but that of latency: it has all ways of a request in it.
+    /// One copy for all passes: it has all ways of a request in it.
     #[inline(never)]
     fn chunk(
         &mut self,
         requests: u64,
         shared: &mut Vec<Buffer>,
         batch: Batch,
-        touch: bool,
+        watch: Watch<'_>,
     ) -> Result<()> {
         let Self { target, registered, immediate, positions, reads, .. } = self;
         let buffers = registered.as_mut().unwrap_or(shared);
-        let how = (*immediate, batch, touch);
+        let how = (*immediate, batch, watch);
         match (*reads, positions.bases.len()) {
             (100, 1) => drive(target, requests, buffers, how, Uniform::<false>(positions)),
             (0, 1) => drive(target, requests, buffers, how, Uniform::<true>(positions)),
@@ -314,7 +314,7 @@ impl Driven {
         touch: bool,
     ) -> Result<()> {
         let (start, cpu) = (begun.elapsed(), cpu_ns());
-        self.chunk(requests, shared, batch, touch)?;
+        self.chunk(requests, shared, batch, Watch::data(touch))?;
         let (start, end) = (start.as_nanos() as u64, begun.elapsed().as_nanos() as u64);
         self.tally.chunks.push(Chunk { requests, start, end, cpu_ns: cpu_ns() - cpu });
         Ok(())
@@ -322,18 +322,43 @@ impl Driven {
 
     /// Measures the time of single requests, one in flight.
     fn measure_latency(&mut self, shared: &mut Vec<Buffer>) -> Result<()> {
-        let mut histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
             .map_err(|error| Error::invalid(error.to_string()))?;
-        let Self { target, registered, immediate, positions, reads, .. } = self;
-        let buffers = registered.as_mut().unwrap_or(shared);
-        let how = (*immediate, Batch { submit: 1, complete: 1 }, false);
-        for _ in 0..LATENCY_REQUESTS {
-            let start = Instant::now();
-            drive(target, 1, buffers, how, Mix(positions, *reads))?;
-            histogram.saturating_record(start.elapsed().as_nanos() as u64);
-        }
-        self.tally.latency = Some(histogram);
+        let others = self.registered.as_mut().unwrap_or(shared).split_off(1);
+        let batch = Batch { submit: 1, complete: 1 };
+        let mut latency = Latency { histogram, since: Instant::now() };
+        self.chunk(LATENCY_REQUESTS, shared, batch, Watch::Latency(&mut latency))?;
+        self.registered.as_mut().unwrap_or(shared).extend(others);
+        self.tally.latency = Some(latency.histogram);
         Ok(())
+    }
+}
+
+/// The use of a request that is complete.
+enum Watch<'a> {
+    Nothing,
+    /// Its data are looked at.
+    Data,
+    /// Its time is taken: one is in flight.
+    Latency(&'a mut Latency),
+}
+
+impl Watch<'_> {
+    fn data(touch: bool) -> Self {
+        if touch { Self::Data } else { Self::Nothing }
+    }
+}
+
+struct Latency {
+    histogram: Histogram<u64>,
+    /// When the next request begins.
+    since: Instant,
+}
+
+impl Latency {
+    fn record(&mut self) {
+        self.histogram.saturating_record(self.since.elapsed().as_nanos() as u64);
+        self.since = Instant::now();
     }
 }
 
@@ -343,18 +368,20 @@ fn drive(
     target: &mut Target,
     requests: u64,
     buffers: &mut Vec<Buffer>,
-    (immediate, batch, touch): (bool, Batch, bool),
+    (immediate, batch, mut watch): (bool, Batch, Watch<'_>),
     course: impl Course,
 ) -> Result<()> {
-    let mut seen = |bytes: &[u8]| {
-        if touch {
+    let mut after = |bytes: &[u8]| match &mut watch {
+        Watch::Nothing => {}
+        Watch::Data => {
             std::hint::black_box(bytes.iter().step_by(64).fold(0_u8, |sum, byte| sum ^ byte));
         }
+        Watch::Latency(latency) => latency.record(),
     };
     if immediate {
-        target.run_sync(requests, &mut buffers[0], course, &mut seen)
+        target.run_sync(requests, &mut buffers[0], course, &mut after)
     } else {
-        target.run_async(requests, buffers, batch, course, &mut seen)
+        target.run_async(requests, buffers, batch, course, &mut after)
     }
 }
 
@@ -365,9 +392,9 @@ fn cpu_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::positions::Rw;
-    use super::super::target::TargetSpec;
     use super::*;
+    use crate::positions::Rw;
+    use crate::target::TargetSpec;
 
     /// Two threads drive all targets of a plan, each with its own queue.
     #[test]

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::positions::Rw;
-use super::target::TargetSpec;
+use crate::positions::Rw;
+use crate::target::TargetSpec;
 
 /// The state of the files before they are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Content {
+pub enum Content {
     /// Allocated and written.
     Written,
     /// Allocated only: each block can be measured once.
@@ -16,12 +16,16 @@ pub(super) enum Content {
 
 /// The work of one launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub struct Plan {
+    /// The targets; the others are compared with the first one.
     pub targets: Vec<TargetSpec>,
+    /// The name of the engine that serves them.
     pub engine: String,
+    /// The work.
     pub rw: Rw,
     /// Of a hundred requests of a mix.
     pub reads: u8,
+    /// Bytes of a request.
     pub block: usize,
     /// How many files of each target.
     pub files: usize,
@@ -31,16 +35,25 @@ pub(super) struct Plan {
     pub dsync: bool,
     /// The file is synced after so many writes of a job; 0 for never.
     pub fsync: u64,
+    /// Requests in flight of a thread.
     pub depth: u32,
+    /// Threads.
     pub jobs: usize,
+    /// Requests that are submitted together.
     pub batch_submit: usize,
+    /// Completions that are waited for together.
     pub batch_complete: usize,
+    /// The memory is registered with the queue.
     pub fixed_buffers: bool,
+    /// The data of each read are looked at.
     pub touch: bool,
+    /// Of host files on XFS: none shares blocks with others from now on.
     pub assume_no_dedupe: bool,
     /// Limit of the range in bytes.
     pub size: Option<u64>,
+    /// How long each target is measured, in milliseconds.
     pub runtime_ms: u64,
+    /// The CPUs that the threads are pinned to, in turn.
     pub cpus: Vec<usize>,
     /// So many requests of the target of this index and nothing else, for counting instructions. The others are opened all the same: where
     /// one goes can depend on another.
@@ -49,7 +62,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Whether each block is written once, since it is another work the second time.
-    pub(super) fn is_once(&self) -> bool {
+    pub fn is_once(&self) -> bool {
         self.content == Some(Content::Unwritten)
     }
 }

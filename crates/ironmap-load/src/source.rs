@@ -16,28 +16,28 @@ use ironmap::{
     VolumeOptions,
 };
 
-use super::errors::io;
-use super::plan::{Content, Plan};
-use super::prepare::paths;
-use super::target::{TargetSpec, Variant};
+use crate::errors::io;
+use crate::plan::{Content, Plan};
+use crate::prepare::paths;
+use crate::target::{TargetSpec, Variant};
 
 /// An open target, shared by the threads: where its requests go, and the range that they hit.
 #[derive(Clone)]
-pub(super) struct Source {
-    pub spec: TargetSpec,
-    pub route: Shared,
+pub(crate) struct Source {
+    pub(crate) spec: TargetSpec,
+    pub(crate) route: Shared,
     /// First byte of each file's range, in the target's own terms.
-    pub bases: Vec<u64>,
+    pub(crate) bases: Vec<u64>,
     /// Length of each range in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
     /// For files that ironmap has mapped: where the ranges lie on the device.
     placements: Vec<Placement>,
-    pub engine: Engine,
-    pub notices: Vec<String>,
+    pub(crate) engine: Engine,
+    pub(crate) notices: Vec<String>,
 }
 
 #[derive(Clone)]
-pub(super) enum Shared {
+pub(crate) enum Shared {
     /// A device, and the files that its queues are to serve beside it.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
@@ -64,7 +64,7 @@ impl Placement {
 }
 
 /// How targets are opened, and what several of them share: a volume is exclusive, and a host opens a device once.
-pub(super) struct Opener<'a> {
+pub(crate) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
     volumes: Vec<(String, Volume)>,
@@ -72,13 +72,13 @@ pub(super) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    pub(super) fn new(plan: &'a Plan) -> Result<Self> {
+    pub(crate) fn new(plan: &'a Plan) -> Result<Self> {
         let engine = plan.engine.parse()?;
         Ok(Self { plan, engine, volumes: Vec::new(), hosts: Vec::new() })
     }
 
     /// Opens all targets, so that they hit the same blocks as far as that can be.
-    pub(super) fn open_all(mut self) -> Result<Vec<Source>> {
+    pub(crate) fn open_all(mut self) -> Result<Vec<Source>> {
         let specs = &self.plan.targets;
         let mut sources = specs.iter().map(|spec| self.open(spec)).collect::<Result<Vec<_>>>()?;
         // A raw target without an offset of its own hits the very blocks of the files.
@@ -318,7 +318,7 @@ impl Source {
     }
 
     /// The costs of writing of the target's volume, if it has one.
-    pub(super) fn write_counts(&self) -> Option<WriteCounts> {
+    pub(crate) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.route {
             Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
             _ => None,
@@ -326,7 +326,7 @@ impl Source {
     }
 
     /// The counters of verifying devices since the target was opened.
-    pub(super) fn verified(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn verified(&self) -> Vec<(&'static str, u64)> {
         let Shared::Volume(volume, _) = &self.route else { return Vec::new() };
         let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();
         let all = [
@@ -339,7 +339,7 @@ impl Source {
     }
 
     /// Closes a volume that was written.
-    pub(super) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         match &self.route {
             Shared::Volume(volume, _) => volume.close(),
             _ => Ok(()),

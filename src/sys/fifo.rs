@@ -1,0 +1,158 @@
+//! A first-in, first-out queue of a fixed length.
+//!
+//! Each request of a device that completes at once goes through one, so every instruction counts: `VecDeque` can grow, and whether its push
+//! is inlined is the choice of the program that uses the library.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+/// Holds up to a fixed number of values.
+///
+/// The `len` slots from `first` on, where the first slot follows the last, are initialised; the others are not. `first` is less than the
+/// number of slots, if there are any.
+pub(crate) struct Fifo<T> {
+    slots: Box<[MaybeUninit<T>]>,
+    first: usize,
+    len: usize,
+}
+
+/// The slot for the next value of a [`Fifo`].
+pub(crate) struct Vacant<'a, T> {
+    slot: &'a mut MaybeUninit<T>,
+    len: &'a mut usize,
+}
+
+impl<T> Vacant<'_, T> {
+    #[inline(always)]
+    pub(crate) fn fill(self, value: T) {
+        self.slot.write(value);
+        *self.len += 1;
+    }
+}
+
+impl<T> Fifo<T> {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { slots: Box::new_uninit_slice(slots), first: 0, len: 0 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many more values there is room for.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        self.slots.len() - self.len
+    }
+
+    /// The index of a slot, counted from slot 0 and beyond the end at most once.
+    #[inline(always)]
+    fn wrap(&self, index: usize) -> usize {
+        if index >= self.slots.len() { index - self.slots.len() } else { index }
+    }
+
+    /// The slot after the last value; `None` where all are taken.
+    #[inline(always)]
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+        if self.len == self.slots.len() {
+            return None;
+        }
+        let index = self.wrap(self.first + self.len);
+        // SAFETY: `first` is less than the number of slots and so is `len`, so that their sum, less that number where it is not less, is an index.
+        let slot = unsafe { self.slots.get_unchecked_mut(index) };
+        Some(Vacant { slot, len: &mut self.len })
+    }
+
+    #[inline(always)]
+    pub(crate) fn front(&self) -> Option<&T> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: There is a value, so there are slots, and `first` is the index of one.
+        let slot = unsafe { self.slots.get_unchecked(self.first) };
+        // SAFETY: There is a value, so the slot at `first` is initialised.
+        Some(unsafe { slot.assume_init_ref() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: There is a value, so there are slots, and `first` is the index of one.
+        let slot = unsafe { self.slots.get_unchecked(self.first) };
+        // SAFETY: There is a value, so the slot at `first` is initialised. It does not count as initialised from here on: the value has one owner.
+        let value = unsafe { slot.assume_init_read() };
+        self.first = self.wrap(self.first + 1);
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+impl<T> Drop for Fifo<T> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl<T> fmt::Debug for Fifo<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fifo").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn push<T>(fifo: &mut Fifo<T>, value: T) -> bool {
+        fifo.vacant().map(|slot| slot.fill(value)).is_some()
+    }
+
+    /// Beside a queue of the standard library, with every length up to 5, over the end of the slots many times.
+    #[test]
+    fn it_holds_what_a_deque_holds() {
+        for slots in 0..=5 {
+            let (mut fifo, mut model) = (Fifo::new(slots), VecDeque::new());
+            for step in 0..200_usize {
+                if step * step % 7 < 4 {
+                    let is_pushed = push(&mut fifo, step.to_string());
+                    assert_eq!(is_pushed, model.len() < slots, "{slots} slots, step {step}");
+                    if is_pushed {
+                        model.push_back(step.to_string());
+                    }
+                } else {
+                    assert_eq!(fifo.front(), model.front());
+                    assert_eq!(fifo.pop(), model.pop_front(), "{slots} slots, step {step}");
+                }
+                assert_eq!((fifo.len(), fifo.room()), (model.len(), slots - model.len()));
+            }
+        }
+    }
+
+    /// No value is leaked, and none is dropped twice.
+    #[test]
+    fn each_value_is_dropped_once() {
+        let value = Rc::new(());
+        let mut fifo = Fifo::new(3);
+        for _ in 0..5 {
+            push(&mut fifo, Rc::clone(&value));
+        }
+        drop(fifo.pop());
+        push(&mut fifo, Rc::clone(&value));
+        assert_eq!(Rc::strong_count(&value), 4);
+        fifo.clear();
+        assert_eq!(Rc::strong_count(&value), 1);
+        push(&mut fifo, Rc::clone(&value));
+        drop(fifo);
+        assert_eq!(Rc::strong_count(&value), 1);
+    }
+}
