@@ -42,13 +42,19 @@ impl AnyQueue {
 
     /// The same as a type of its own: the code of rare requests is compiled once, rather than for each kind of queue.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
-        Through { below: self.as_dyn() }
+        Through::new(self.as_dyn())
     }
 }
 
 /// A queue that is lent, and called through a table.
 pub(crate) struct Through<'a> {
     below: &'a mut dyn DeviceQueue,
+}
+
+impl<'a> Through<'a> {
+    pub(crate) fn new(below: &'a mut dyn DeviceQueue) -> Self {
+        Self { below }
+    }
 }
 
 /// A queue that is called through a table.
@@ -81,11 +87,6 @@ pub(crate) use with_queue;
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);
-
-    #[inline(always)]
-    fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
-        with_queue!(self, queue => queue.pop_whole())
-    }
 }
 
 impl DeviceQueue for Through<'_> {

@@ -42,8 +42,8 @@ use std::sync::Arc;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-pub(crate) use any_queue::with_queue;
 pub use any_queue::{AnyQueue, OtherQueue};
+pub(crate) use any_queue::{Through, with_queue};
 pub use block_file::{BlockFile, OpenMode};
 pub use crash::{CrashState, Crashes};
 pub use cut_short::CutShort;

@@ -265,6 +265,11 @@ macro_rules! through_queue {
             $with!(self, queue => queue.pop())
         }
 
+        #[inline(always)]
+        fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+            $with!(self, queue => queue.pop_whole())
+        }
+
         #[inline]
         fn take_fresh(&mut self) -> bool {
             $with!(self, queue => queue.take_fresh())

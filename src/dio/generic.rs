@@ -94,7 +94,7 @@ impl Io<'_> {
     }
 
     #[inline(never)]
-    pub(super) fn read_any<M: MapFile>(
+    fn read_any<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
         bufs: &mut [IoSliceMut<'_>],

@@ -47,7 +47,7 @@ use self::bounce::short::{self, Short};
 use self::split::{COPY, Slab, SplitRequest};
 use self::transfer::TransferTo;
 use crate::bio::{BioEnd, BioFlags, BioOp, Dev, Done, Memory, Whole};
-use crate::device::{DeviceQueue, Limits};
+use crate::device::{DeviceQueue, Limits, Through};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::iomap::{Iomap, MapFile};
@@ -399,7 +399,10 @@ impl Io<'_> {
             Err(errno) if errno != Errno::EAGAIN || request.is_nowait() => {
                 Err(self.state.failed(errno, target.inode, request))
             }
-            _ => self.read_any(target, &mut [IoSliceMut::new(buf)], request),
+            _ => {
+                let (queue, bufs) = (&mut Through::new(self.queue), &mut [IoSliceMut::new(buf)]);
+                generic::read_now(queue, self.state, target, bufs, request)
+            }
         }
     }
 

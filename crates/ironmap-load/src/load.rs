@@ -327,8 +327,9 @@ impl Driven {
         let others = self.registered.as_mut().unwrap_or(shared).split_off(1);
         let batch = Batch { submit: 1, complete: 1 };
         let mut latency = Latency { histogram, since: Instant::now() };
-        self.chunk(LATENCY_REQUESTS, shared, batch, Watch::Latency(&mut latency))?;
+        let done = self.chunk(LATENCY_REQUESTS, shared, batch, Watch::Latency(&mut latency));
         self.registered.as_mut().unwrap_or(shared).extend(others);
+        done?;
         self.tally.latency = Some(latency.histogram);
         Ok(())
     }

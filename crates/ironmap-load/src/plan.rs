@@ -45,7 +45,7 @@ pub struct Plan {
     pub batch_complete: usize,
     /// The memory is registered with the queue.
     pub fixed_buffers: bool,
-    /// The data of each read are looked at.
+    /// The memory of each request is looked at when it is complete.
     pub touch: bool,
     /// Of host files on XFS: none shares blocks with others from now on.
     pub assume_no_dedupe: bool,

@@ -120,7 +120,7 @@ impl Xfs {
         }
         let mut map = walk.map;
         if walk.unsorted {
-            map.pieces.sort_unstable_by_key(|piece| piece.first);
+            map.pieces.sort_by_key(|piece| piece.first);
         }
         map
     }
