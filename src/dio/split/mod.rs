@@ -129,17 +129,23 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     memory: Memory,
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
-    let bio = whole(target, at, memory, request);
-    if let Err(bio) = queue.submit(bio) {
-        Io { queue, state }.submit_when_room(bio, request.flags)?;
-    }
-    state.outstanding += 1;
-    Ok(())
+    submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// The same for requests that have passed no gate, in one copy for all kinds of files.
+/// As [`submit_bio`], not inlined: requests that have passed no gate share one copy for all kinds of files.
 #[inline(never)]
-fn hand_in<Q: DeviceQueue>(
+fn submit_bio_out_of_line<Q: DeviceQueue>(
+    queue: &mut Q,
+    state: &mut State,
+    bio: Bio,
+    flags: DioFlags,
+) -> Result<(), Box<Rejected>> {
+    submit_bio(queue, state, bio, flags)
+}
+
+/// Submits a bio that is a whole request.
+#[inline(always)]
+fn submit_bio<Q: DeviceQueue>(
     queue: &mut Q,
     state: &mut State,
     bio: Bio,
@@ -205,7 +211,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
         match generic::one_piece(target, pos, len, request.is_nowait()) {
             Ok(Some(at)) => {
                 let bio = whole(target, at, memory, request);
-                return hand_in(queue, state, bio, request.flags);
+                return submit_bio_out_of_line(queue, state, bio, request.flags);
             }
             Ok(None) => {}
             Err(error) => return Err(Rejected::boxed(error, memory)),
