@@ -55,7 +55,9 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
     };
     match queue.read_now(target.dev, &mut buf[..span.device], at, request.flags.for_bio()) {
         Ok(count) if count == span.device => {
-            buf[span.count..span.device].fill(0);
+            if span.count < count {
+                buf[span.count..count].fill(0);
+            }
             Some(Ok(span.count))
         }
         // A transfer that was short, or refused for the moment, is repeated if transfers are continued.

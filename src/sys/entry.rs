@@ -114,7 +114,7 @@ pub(crate) struct Request {
 impl Request {
     /// The entry of a request on memory in a slot, whose list of ranges, if it needs one, is kept in `iovecs`. The kernel may read
     /// the list until the request completes on old kernels. The tuples of the data go along with it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
         memory: &mut Memory,
@@ -127,12 +127,20 @@ impl Request {
                 let place = buffer.place_in(ring);
                 self.flat::<W>(buffer.as_mut_ptr(), buffer.len(), place, tuples)
             }
-            Memory::Vectored(buffers) => {
-                let len = buffers.iter().map(|buffer| buffer.len()).sum();
-                *iovecs = buffers.iter_mut().map(Buffer::iovec).collect();
-                self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
-            }
+            Memory::Vectored(buffers) => self.owned_parts::<W>(buffers, iovecs, tuples),
         }
+    }
+
+    #[inline(never)]
+    fn owned_parts<W: Width>(
+        self,
+        buffers: &mut [Buffer],
+        iovecs: &mut Vec<libc::iovec>,
+        tuples: Option<&mut Tuples>,
+    ) -> W::Submission {
+        let len = buffers.iter().map(|buffer| buffer.len()).sum();
+        *iovecs = buffers.iter_mut().map(Buffer::iovec).collect();
+        self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
     }
 
     /// The entry of a request on lent memory.
@@ -149,7 +157,7 @@ impl Request {
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
-    #[inline]
+    #[inline(always)]
     fn flat<W: Width>(
         self,
         pointer: *mut u8,

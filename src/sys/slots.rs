@@ -17,6 +17,8 @@ pub(super) struct Slot<T> {
     pub(super) iovecs: Vec<libc::iovec>,
     /// In which batch the request was queued.
     batch: u64,
+    /// The next free slot, if this one is free.
+    next: u32,
 }
 
 /// The slots of a ring.
@@ -24,7 +26,9 @@ pub(super) struct Slot<T> {
 /// Where requests are in flight when this is dropped, all slots are leaked: the kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    free: Vec<u32>,
+    /// The first free slot, which names the next one; where none is free, the number of slots.
+    free: u32,
+    in_flight: usize,
     /// Completions that were seen while another request was waited for.
     early: VecDeque<(u32, i32)>,
     /// The batch that is being queued: the kernel was not asked to take it.
@@ -33,11 +37,13 @@ pub(super) struct Slots<T> {
 
 impl<T> Slots<T> {
     pub(super) fn new(count: u32) -> Self {
-        let free = |_| Slot { request: None, iovecs: Vec::new(), batch: NONE };
+        let free =
+            |index| Slot { request: None, iovecs: Vec::new(), batch: NONE, next: index + 1 };
         let slots: Box<[_]> = (0..count).map(free).collect();
         Self {
             slots: ManuallyDrop::new(slots),
-            free: (0..count).rev().collect(),
+            free: 0,
+            in_flight: 0,
             // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
@@ -52,12 +58,12 @@ impl<T> Slots<T> {
     /// How many requests can be put in before one must be taken out.
     #[inline]
     pub(super) fn room(&self) -> usize {
-        self.free.len()
+        self.slots.len() - self.in_flight
     }
 
     #[inline]
     pub(super) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.in_flight
     }
 
     /// Puts a request into a free slot, to be queued with this batch. It is given back where no slot is free.
@@ -67,22 +73,23 @@ impl<T> Slots<T> {
         memory: Memory,
         attached: T,
     ) -> Result<(u32, &mut Slot<T>), (Memory, T)> {
-        let Some(index) = self.free.pop() else { return Err((memory, attached)) };
-        let slot = &mut self.slots[index as usize];
+        let index = self.free;
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Err((memory, attached));
+        };
+        (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        slot.request = Some((memory, attached));
+        // A free slot has no request, so that nothing is forgotten: an assignment would look for one to drop.
+        std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
 
     /// Takes a request out again that was not queued.
     #[cold]
     pub(super) fn take_back(&mut self, index: u32) -> Option<(Memory, T)> {
-        let slot = &mut self.slots[index as usize];
-        slot.batch = NONE;
+        self.slots[index as usize].batch = NONE;
         self.early.retain(|(early, _)| *early != index);
-        let request = slot.request.take();
-        self.free.extend(request.is_some().then_some(index));
-        request
+        self.end(index, Option::take)?
     }
 
     /// Puts a request in that has completed.
@@ -128,7 +135,8 @@ impl<T> Slots<T> {
     ) -> Option<R> {
         let slot = &mut self.slots[index as usize];
         slot.request.as_ref()?;
-        self.free.push(index);
+        slot.next = self.free;
+        (self.free, self.in_flight) = (index, self.in_flight - 1);
         Some(take(&mut slot.request))
     }
 

@@ -127,6 +127,7 @@ fn push(
 }
 
 impl MapFile for HostMap {
+    #[inline(always)]
     fn map(&self, pos: FilePos, _len: u64) -> Result<Iomap> {
         Ok(self.extents.lookup(pos))
     }
