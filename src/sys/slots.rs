@@ -37,8 +37,7 @@ pub(super) struct Slots<T> {
 
 impl<T> Slots<T> {
     pub(super) fn new(count: u32) -> Self {
-        let free =
-            |index| Slot { request: None, iovecs: Vec::new(), batch: NONE, next: index + 1 };
+        let free = |index| Slot { request: None, iovecs: Vec::new(), batch: NONE, next: index + 1 };
         let slots: Box<[_]> = (0..count).map(free).collect();
         Self {
             slots: ManuallyDrop::new(slots),

@@ -284,9 +284,11 @@ impl fmt::Debug for Report {
 /// The output of the command line's parser: help and version as they are, an error as one line.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
-        // A reader of the help that has gone has read what it wanted.
-        let _ = error.print();
-        return Code::Success.into();
+        let mut report = Report::default();
+        if let Err(error) = error.print().and_then(|()| io::stdout().flush()) {
+            report.error(&Failure::stdout(error));
+        }
+        return report.exit_code();
     }
     if error.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprintln!("ironmap: a command is missing; see ironmap --help");

@@ -1,36 +1,67 @@
-//! Patterns of shells, over bytes: `*`, `?`, `[a-z]`, `[!a-z]` and `\`, as `fnmatch(3)` has them without flags.
+//! Patterns of shells, as `fnmatch(3)` has them without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As there, the locale says whether
+//! a name is characters of UTF-8 or bytes. Ranges go by the number of a character, as in the locale C.UTF-8.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// A pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    pattern: Vec<u8>,
-    /// ASCII letters match without regard to case.
+    /// By characters, where texts are UTF-8, and by bytes. As in fnmatch(3) of glibc, either suffices.
+    ways: Vec<Way>,
+}
+
+#[derive(Clone, Debug)]
+struct Way {
+    pattern: Vec<Unit>,
+    /// Letters match without regard to case.
     ignore_case: bool,
+    utf8: bool,
+}
+
+/// A character, or a byte that is not part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Unit {
+    Char(char),
+    Byte(u8),
 }
 
 impl Glob {
+    /// A pattern for names in the locale of the environment.
     pub(crate) fn new(pattern: &[u8], ignore_case: bool) -> Self {
-        let fold = |byte: &u8| if ignore_case { byte.to_ascii_lowercase() } else { *byte };
-        Self { pattern: pattern.iter().map(fold).collect(), ignore_case }
+        Self::in_locale(pattern, ignore_case, is_utf8_locale())
+    }
+
+    fn in_locale(pattern: &[u8], ignore_case: bool, utf8: bool) -> Self {
+        let fold = |unit| if ignore_case { folded(unit) } else { unit };
+        let way =
+            |utf8| Way { pattern: units(pattern, utf8).map(fold).collect(), ignore_case, utf8 };
+        let ways: &[bool] = if utf8 { &[true, false] } else { &[false] };
+        Self { ways: ways.iter().copied().map(way).collect() }
     }
 
     /// Whether all of the text matches. `*` and `?` stand for slashes and dots at the beginning, too.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
-        let fold = |byte: &u8| if self.ignore_case { byte.to_ascii_lowercase() } else { *byte };
-        let text: Vec<u8> = text.iter().map(fold).collect();
+        self.ways.iter().any(|way| way.matches(text))
+    }
+}
+
+impl Way {
+    fn matches(&self, text: &[u8]) -> bool {
+        let text: Vec<Unit> = units(text, self.utf8).collect();
         let (mut pattern, mut at) = (&self.pattern[..], 0);
         // After the last star, and where in the text it ends: only that one can still take more.
         let mut star = None;
         loop {
-            if let [b'*', rest @ ..] = pattern {
+            if let [Unit::Char('*'), rest @ ..] = pattern {
                 pattern = rest;
                 star = Some((rest, at));
                 continue;
             }
             match text.get(at) {
                 None if pattern.is_empty() => return true,
-                Some(byte) => {
-                    if let Some(rest) = one(pattern, *byte) {
+                Some(unit) => {
+                    if let Some(rest) = self.one(pattern, *unit) {
                         (pattern, at) = (rest, at + 1);
                         continue;
                     }
@@ -44,54 +75,171 @@ impl Glob {
             (pattern, at) = (rest, from + 1);
         }
     }
+
+    /// The rest of a pattern whose first part matches this unit.
+    fn one<'p>(&self, pattern: &'p [Unit], unit: Unit) -> Option<&'p [Unit]> {
+        let fold = |unit| if self.ignore_case { folded(unit) } else { unit };
+        let is = |literal: &Unit| fold(*literal) == fold(unit);
+        match pattern {
+            [Unit::Char('?'), rest @ ..] => Some(rest),
+            [Unit::Char('\\'), literal, rest @ ..] => is(literal).then_some(rest),
+            [Unit::Char('['), rest @ ..] => match set(rest, unit, fold) {
+                Some((matches, rest)) => matches.then_some(rest),
+                // Without its end it is a bracket.
+                None => is(&Unit::Char('[')).then_some(rest),
+            },
+            [literal, rest @ ..] => is(literal).then_some(rest),
+            [] => None,
+        }
+    }
 }
 
-/// The rest of a pattern whose first part matches this byte.
-fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
-    match pattern {
-        [b'?', rest @ ..] => Some(rest),
-        [b'\\', literal, rest @ ..] => (*literal == byte).then_some(rest),
-        [b'[', rest @ ..] => match set(rest, byte) {
-            Some((matches, rest)) => matches.then_some(rest),
-            // Without its end it is a bracket.
-            None => (byte == b'[').then_some(rest),
-        },
-        [literal, rest @ ..] => (*literal == byte).then_some(rest),
+/// An element of a set.
+enum Element {
+    One(Unit),
+    Class(String),
+    /// Equal for a locale, which knows no other case.
+    Equal(Unit),
+    /// Characters that no locale here has as one.
+    Unknown,
+}
+
+/// Whether a unit is in the set that begins after `[`, and the pattern after the set; `None` where it has no end. `fold` is for letters and
+/// ranges; classes have their own case.
+fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
+    let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
+    let mut rest = &text[usize::from(negated)..];
+    let (mut found, mut first) = (false, true);
+    loop {
+        if let [Unit::Char(']'), after @ ..] = rest
+            && !first
+        {
+            return Some((found != negated, after));
+        }
+        let (element, after) = element(rest)?;
+        (rest, first) = (after, false);
+        let low = match element {
+            Element::One(low) => low,
+            Element::Class(name) => match is_of_class(unit, &name) {
+                Some(is) => {
+                    found |= is;
+                    continue;
+                }
+                None => return Some((false, rest)),
+            },
+            Element::Equal(one) => {
+                found |= one == unit;
+                continue;
+            }
+            Element::Unknown => return Some((false, rest)),
+        };
+        let mut high = low;
+        if let [Unit::Char('-'), end @ ..] = rest
+            && !matches!(end, [Unit::Char(']'), ..])
+            && let Some((Element::One(end), after)) = self::element(end)
+        {
+            (high, rest) = (end, after);
+        }
+        found |= (fold(low)..=fold(high)).contains(&fold(unit));
+    }
+}
+
+/// The first element of a set, and the rest.
+fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
+    if let [Unit::Char('['), Unit::Char(kind @ (':' | '=' | '.')), inner @ ..] = text
+        && let Some(end) =
+            inner.windows(2).position(|it| it == [Unit::Char(*kind), Unit::Char(']')])
+    {
+        let (name, after) = (&inner[..end], &inner[end + 2..]);
+        let letter = |unit: &Unit| match unit {
+            Unit::Char(letter) => *letter,
+            Unit::Byte(_) => char::REPLACEMENT_CHARACTER,
+        };
+        let element = match (kind, name) {
+            (':', name) => Element::Class(name.iter().map(letter).collect()),
+            ('=', [one]) => Element::Equal(*one),
+            (_, [one]) => Element::One(*one),
+            _ => Element::Unknown,
+        };
+        return Some((element, after));
+    }
+    match text {
+        [Unit::Char('\\'), literal, after @ ..] | [literal, after @ ..] => {
+            Some((Element::One(*literal), after))
+        }
         [] => None,
     }
 }
 
-/// Whether a byte is in the set that begins after `[`, and the pattern after the set; `None` where it has no end.
-fn set(text: &[u8], byte: u8) -> Option<(bool, &[u8])> {
-    let negated = matches!(text.first(), Some(b'!' | b'^'));
-    let mut rest = &text[usize::from(negated)..];
-    let (mut found, mut first) = (false, true);
-    loop {
-        let (low, behind) = match rest {
-            [b']', behind @ ..] if !first => return Some((found != negated, behind)),
-            [b'\\', literal, behind @ ..] => (*literal, behind),
-            [literal, behind @ ..] => (*literal, behind),
-            [] => return None,
-        };
-        (rest, first) = (behind, false);
-        let mut high = low;
-        if let [b'-', end, behind @ ..] = rest
-            && *end != b']'
-        {
-            (high, rest) = (*end, behind);
-        }
-        found |= (low..=high).contains(&byte);
+/// Whether a unit is of a class of POSIX; `None` where there is no such class, so that the pattern matches nothing.
+fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
+    // A byte is of none, as this character.
+    let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
+    let known = it != char::REPLACEMENT_CHARACTER;
+    let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();
+    let alphanumeric = alphabetic || it.is_ascii_digit();
+    let space = it.is_whitespace() && !matches!(it, '\u{a0}' | '\u{2007}' | '\u{202f}');
+    Some(match class {
+        "alpha" => alphabetic,
+        "digit" => it.is_ascii_digit(),
+        "alnum" => alphanumeric,
+        "upper" => it.is_uppercase(),
+        "lower" => it.is_lowercase(),
+        "space" => space,
+        "blank" => space && !it.is_control() || it == '\t',
+        "punct" => known && !alphanumeric && !space && !it.is_control(),
+        "print" => known && !it.is_control(),
+        "graph" => known && !it.is_control() && !space,
+        "cntrl" => it.is_control(),
+        "xdigit" => it.is_ascii_hexdigit(),
+        _ => return None,
+    })
+}
+
+fn folded(unit: Unit) -> Unit {
+    let Unit::Char(letter) = unit else { return unit };
+    let mut lower = letter.to_lowercase();
+    match (lower.next(), lower.next()) {
+        (Some(lower), None) => Unit::Char(lower),
+        _ => unit,
     }
+}
+
+fn units(text: &[u8], utf8: bool) -> impl Iterator<Item = Unit> {
+    text.utf8_chunks().flat_map(move |chunk| {
+        let (valid, bytes) = if utf8 { (chunk.valid(), "") } else { ("", chunk.valid()) };
+        let bytes = bytes.bytes().chain(chunk.invalid().iter().copied());
+        let byte =
+            |byte: u8| if byte.is_ascii() { Unit::Char(byte.into()) } else { Unit::Byte(byte) };
+        valid.chars().map(Unit::Char).chain(bytes.map(byte))
+    })
+}
+
+/// Whether the environment's locale has names in UTF-8, as setlocale(3) finds it.
+fn is_utf8_locale() -> bool {
+    let value =
+        |name| std::env::var_os(name).filter(|value: &std::ffi::OsString| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(value);
+    locale.is_some_and(|locale| is_utf8(&locale))
+}
+
+fn is_utf8(locale: &OsStr) -> bool {
+    let locale = locale.as_bytes().to_ascii_lowercase();
+    [&b"utf-8"[..], b"utf8"].iter().any(|name| locale.windows(name.len()).any(|it| it == *name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn matches(pattern: &str, text: &str) -> bool {
+        Glob::in_locale(pattern.as_bytes(), false, false).matches(text.as_bytes())
+    }
+
     /// The results of fnmatch(3) of glibc.
     #[test]
     fn patterns_match_as_those_of_a_shell() {
-        let yes: [(&str, &str); 13] = [
+        let yes: [(&str, &str); 24] = [
             ("*", ""),
             ("*", ".a/b"),
             ("a*b*c", "aXbbYbc"),
@@ -105,12 +253,20 @@ mod tests {
             ("*.[ch]", "main.c"),
             ("**a", "a"),
             ("[\\]]", "]"),
+            ("[[:alpha:]]*", "a1"),
+            ("*[[:digit:]]", "a1"),
+            ("[![:alpha:]]*", ".hid"),
+            ("[[:alpha:][:digit:]_]", "_"),
+            ("[[:upper:]-z]", "-"),
+            ("[[=a=]]", "a"),
+            ("[[.-.]a]", "-"),
+            ("[[.a.]-c]", "b"),
+            ("[[:]", "["),
+            ("[[:]", ":"),
+            ("[[:punct:]]", "]"),
         ];
         for (pattern, text) in yes {
-            assert!(
-                Glob::new(pattern.as_bytes(), false).matches(text.as_bytes()),
-                "{pattern} {text}"
-            );
+            assert!(matches(pattern, text), "{pattern} {text}");
         }
         let no = [
             ("", "a"),
@@ -120,15 +276,58 @@ mod tests {
             ("[a-c]", "d"),
             ("\\*", "x"),
             ("A", "a"),
+            ("[[:alpha:]]", "1"),
+            ("[![:alpha:]]*", "q]"),
+            ("[[:nothing:]a]", "a"),
+            ("[![:nothing:]]", "a"),
+            ("[[.ab.]c]", "c"),
+            ("[c-a]", "b"),
+            ("?", "é"),
+            ("[[:alpha:]]*", "é"),
         ];
         for (pattern, text) in no {
-            assert!(
-                !Glob::new(pattern.as_bytes(), false).matches(text.as_bytes()),
-                "{pattern} {text}"
-            );
+            assert!(!matches(pattern, text), "{pattern} {text}");
         }
-        assert!(Glob::new(b"*.JPG", true).matches(b"a.jpG"));
         // As many tries as the text is long for each star, not for all of them together.
-        assert!(!Glob::new(&b"a*".repeat(40), false).matches(&[b'a'; 39]));
+        assert!(!matches(&"a*".repeat(40), &"a".repeat(39)));
+    }
+
+    /// The results of fnmatch(3) of glibc in the locale C.UTF-8.
+    #[test]
+    fn characters_of_utf_8_are_one_each_or_bytes() {
+        let utf8 = |pattern: &str, text: &[u8]| {
+            Glob::in_locale(pattern.as_bytes(), false, true).matches(text)
+        };
+        for (pattern, text) in [
+            ("?", "é"),
+            ("x?y", "xéy"),
+            ("[é]", "é"),
+            ("[!a]", "É"),
+            ("??", "é"),
+            ("[[:lower:]]", "é"),
+        ] {
+            assert!(utf8(pattern, text.as_bytes()), "{pattern} {text}");
+        }
+        assert!(!utf8("???", "é".as_bytes()) && !utf8("[[:upper:]]", "é".as_bytes()));
+        // Bytes that are not UTF-8 are matched byte by byte.
+        assert!(utf8("a?b*", b"a\xFFb\xFE"));
+    }
+
+    #[test]
+    fn case_is_ignored_where_that_is_asked_for() {
+        let ignoring = |pattern: &str, text: &str, utf8| {
+            Glob::in_locale(pattern.as_bytes(), true, utf8).matches(text.as_bytes())
+        };
+        assert!(ignoring("*.JPG", "a.jpG", false) && ignoring("[A-C]", "b", false));
+        assert!(ignoring("é", "É", true) && !ignoring("é", "É", false));
+        assert!(ignoring("[[:upper:]]", "A", false) && !ignoring("[[:upper:]]", "a", false));
+    }
+
+    #[test]
+    fn locales_are_known_by_their_names() {
+        for name in ["C.UTF-8", "de_DE.utf8", "en_US.UTF-8@euro"] {
+            assert!(is_utf8(OsStr::new(name)), "{name}");
+        }
+        assert!(!is_utf8(OsStr::new("C")) && !is_utf8(OsStr::new("de_DE.ISO-8859-1")));
     }
 }

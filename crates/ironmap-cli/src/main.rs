@@ -4,6 +4,7 @@ mod acl;
 mod ahead;
 mod archive;
 mod bench;
+mod canonical;
 mod cli;
 mod cmd;
 mod epoch;

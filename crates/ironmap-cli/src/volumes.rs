@@ -316,6 +316,13 @@ impl Found {
         self.inode.file_type() == FileType::Directory
     }
 
+    /// The file that a symbolic link leads to, if it is one and leads to a file.
+    pub(crate) fn link_leads_to(&self) -> Option<InodeNo> {
+        let link = self.inode.file_type() == FileType::Symlink;
+        let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
+        link.then(target)?.map(|inode| inode.number())
+    }
+
     /// A name in this directory.
     pub(crate) fn child(&self, name: &[u8]) -> Name {
         self.name.below(self.number(), name)

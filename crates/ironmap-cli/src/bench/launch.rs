@@ -13,14 +13,12 @@ use ironmap_load::plan::{Content, Plan};
 use ironmap_load::prepare;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
-pub(super) fn child(plan: &str) -> Result<()> {
+pub(super) fn child(plan: &str) -> Result<(), Failure> {
+    let failed = |error: Error| super::failed(&error);
     let plan: Plan =
-        serde_json::from_str(plan).map_err(|error| Error::invalid(error.to_string()))?;
-    let measured = run(&plan)?;
-    let text =
-        serde_json::to_string(&measured).map_err(|error| Error::invalid(error.to_string()))?;
-    println!("{text}");
-    Ok(())
+        serde_json::from_str(plan).map_err(|error| failed(Error::invalid(error.to_string())))?;
+    let measured = run(&plan).map_err(failed)?;
+    super::print(serde_json::to_string(&measured)?)
 }
 
 /// The command that runs a plan in a child.

@@ -227,7 +227,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
 }
 
 /// Measures both in turn, so many rounds, and prints the medians and their ratio.
-pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> {
+pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Table> {
     let scratch = Scratch::new(kind)?;
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -263,6 +263,5 @@ pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<()> 
             format!("{:.2}..{:.2}", ratios[0], ratios[ratios.len() - 1]),
         ]);
     }
-    println!("{table}");
-    Ok(())
+    Ok(table)
 }

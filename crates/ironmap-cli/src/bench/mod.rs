@@ -13,15 +13,20 @@ mod plot;
 mod report;
 mod target;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ironmap::{Engine, Error, Result};
+use ironmap::{Engine, Error, Location, Result};
 
 use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::spared::Spared;
 use ironmap_load::errors::end_when;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::positions::Rw;
@@ -109,7 +114,7 @@ pub(crate) struct BenchArgs {
     /// How many of a hundred requests of a mix are reads.
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Permits the loss of the targets' content by writes; not needed with a fixture.
+    /// Permits the loss of the targets' content by writes, on volumes of XFS too; not needed with a fixture.
     #[arg(long)]
     destroy: bool,
     /// Create and write the files again before the measurement, as a fixture always does: kernel: and vol: targets.
@@ -204,9 +209,10 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
     end_when(interrupt::caught);
     if let Some(plan) = &args.launch {
-        return launch::child(plan).map_err(|error| failed(&error));
+        return launch::child(plan);
     }
     permit(args).map_err(Failure::usage)?;
+    check_outputs(args)?;
     // The end of the launch under way is then the end of the bench, which removes the fixture.
     interrupt::remember();
     // A command that a signal ended did not fail for a reason of its own.
@@ -217,10 +223,40 @@ fn failed(error: &Error) -> Failure {
     Failure::at("bench", error)
 }
 
+/// Prints a line.
+fn print(line: impl Display) -> std::result::Result<(), Failure> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+/// Refuses to write results over a target.
+fn check_outputs(args: &BenchArgs) -> std::result::Result<(), Failure> {
+    let outputs = [&args.json, &args.plot];
+    for path in outputs.into_iter().flatten() {
+        if let Some(target) = args.targets.iter().find(|target| is_in(target, path)) {
+            return Err(Failure::new(format!("{}: holds the target {target}", path.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a target is the file of a path, or in it.
+fn is_in(target: &TargetSpec, path: &Path) -> bool {
+    let location = match target {
+        TargetSpec::Raw { path, .. }
+        | TargetSpec::Kernel { path }
+        | TargetSpec::Host { path, .. } => path.as_os_str().as_bytes(),
+        TargetSpec::Vol { volume, .. } => volume.as_bytes(),
+        TargetSpec::Null { .. } => return false,
+    };
+    let location = Location::parse(OsStr::from_bytes(location));
+    location.is_ok_and(|location| Spared::of(&location).has(path))
+}
+
 fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
     let failed = |error: Error| failed(&error);
     if let (Some(files), Some(kind)) = (args.metadata, args.fixture) {
-        return metadata::run(kind, files, args.rounds.max(1)).map_err(failed);
+        let table = metadata::run(kind, files, args.rounds.max(1)).map_err(failed)?;
+        return print(table);
     }
     let writes = args.writes();
     let of_kind = |kind| match args.beneath {
@@ -242,13 +278,13 @@ fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
     } else {
         launch::measure(&plans, args.rounds.max(1))?
     };
-    report::table(&rows);
+    report::table(&rows)?;
     for note in fixture.iter().flat_map(Fixture::notes) {
-        println!("note: {note}");
+        print(format_args!("note: {note}"))?;
     }
     drop(fixture);
     if let Some(path) = &args.json {
-        report::json(&rows, path).map_err(failed)?;
+        report::json(&rows, path)?;
     }
     if let Some(path) = &args.plot {
         plot::svg(&rows, path).map_err(failed)?;
@@ -292,7 +328,7 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
         return Err("--fallocate: one variant of a target at a time");
     }
     if args.beneath.is_some() && args.fs == FsKind::Xfs {
-        return Err("--beneath: ironmap does not read unmounted XFS");
+        return Err("--beneath: the volume of this fixture is ext4");
     }
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
-use ironmap::{Error, Result};
 use serde::Serialize;
 
-use ironmap_load::errors::io;
+use crate::failure::Failure;
+use crate::output::{print_json, stdout};
 use ironmap_load::plan::Plan;
 use ironmap_load::target::TargetSpec;
 
@@ -99,7 +99,7 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
 /// Prints the rows as a table, and the notices below it.
-pub(super) fn table(rows: &[Row]) {
+pub(super) fn table(rows: &[Row]) -> std::io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let counted = rows.iter().any(|row| row.instructions.is_some());
@@ -160,7 +160,8 @@ pub(super) fn table(rows: &[Row]) {
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("{table}");
+    let mut out = stdout();
+    writeln!(out, "{table}")?;
     let mut notices: Vec<_> = rows
         .iter()
         .flat_map(|row| row.notices.iter().map(|notice| (row.label.clone(), notice)))
@@ -168,8 +169,9 @@ pub(super) fn table(rows: &[Row]) {
     notices.sort_unstable();
     notices.dedup();
     for (label, notice) in notices {
-        println!("note: {label}: {notice}");
+        writeln!(out, "note: {label}: {notice}")?;
     }
+    out.flush()
 }
 
 #[derive(Serialize)]
@@ -248,17 +250,14 @@ impl<'a> JsonRow<'a> {
 }
 
 /// Writes the rows and the machine as JSON; `-` is standard output.
-pub(super) fn json(rows: &[Row], path: &Path) -> Result<()> {
+pub(super) fn json(rows: &[Row], path: &Path) -> Result<(), Failure> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
-    let text = serde_json::to_string_pretty(&document)
-        .map_err(|error| Error::invalid(error.to_string()))?;
-    let written = if path.as_os_str() == "-" {
-        writeln!(std::io::stdout(), "{text}")
-    } else {
-        std::fs::write(path, text + "\n")
-    };
-    written.map_err(|error| io(&error, path.display().to_string()))
+    if path.as_os_str() == "-" {
+        return print_json(&document);
+    }
+    let text = serde_json::to_string_pretty(&document)?;
+    std::fs::write(path, text + "\n").map_err(|error| Failure::host(path.display(), error))
 }
 
 fn machine() -> Machine {

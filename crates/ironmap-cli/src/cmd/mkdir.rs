@@ -1,6 +1,7 @@
 //! `ironmap mkdir`: new directories.
 
-use ironmap::fs::{FileType, Follow, NewFile};
+use ironmap::fs::{FileSystem, FileType, Follow, NewFile, SetAttributes};
+use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
@@ -8,6 +9,8 @@ use crate::mode::{ModeChange, umask};
 use crate::new::caller;
 use crate::target::{self, Target};
 use crate::volumes::{Name, Volumes};
+
+const SET_GROUP: u32 = 0o2000;
 
 /// Makes directories
 #[derive(Debug, clap::Args)]
@@ -30,32 +33,40 @@ pub(crate) struct Args {
     targets: Vec<Target>,
 }
 
+/// The mode of a new directory.
+#[derive(Clone, Copy)]
+struct NewMode {
+    permissions: u32,
+    umask: u32,
+    /// It may have the set-group-ID bit of the directory above it.
+    inherits: bool,
+}
+
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Volumes::change_each(&args.targets, report, |volumes, target, report| {
         if args.parents {
+            let new = NewMode { permissions: 0o777, umask: umask() & !0o300, inherits: true };
             for above in above(target) {
-                make_missing(args, &volumes.name(&above)?, 0o777, umask() & !0o300, report)?;
+                make_missing(args, &volumes.name(&above)?, new, report)?;
             }
         }
-        // A mode that the user gave is not masked.
-        let (permissions, umask) = match &args.mode {
-            Some(mode) => (mode.apply(0o777, true, umask()), 0),
-            None => (0o777, umask()),
+        let new = match &args.mode {
+            // A mode that the user gave is not masked.
+            Some(mode) => NewMode {
+                permissions: mode.apply(0o777, true, umask()),
+                umask: 0,
+                inherits: mode.apply(0o777 | SET_GROUP, true, umask()) & SET_GROUP != 0,
+            },
+            None => NewMode { permissions: 0o777, umask: umask(), inherits: true },
         };
         let make = if args.parents { make_missing } else { make };
-        make(args, &volumes.name(target)?, permissions, umask, report)
+        make(args, &volumes.name(target)?, new, report)
     })
 }
 
-fn make_missing(
-    args: &Args,
-    name: &Name,
-    permissions: u32,
-    umask: u32,
-    report: &Report,
-) -> Result<(), Failure> {
+fn make_missing(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), Failure> {
     match name.look(Follow::All)? {
-        None => make(args, name, permissions, umask, report),
+        None => make(args, name, new, report),
         Some(there) if there.file_type() == FileType::Directory => Ok(()),
         Some(_) => {
             Err(name.failed(&Error::new(ErrorKind::Exists, "exists, and is not a directory")))
@@ -63,22 +74,27 @@ fn make_missing(
     }
 }
 
-fn make(
-    args: &Args,
-    name: &Name,
-    permissions: u32,
-    umask: u32,
-    report: &Report,
-) -> Result<(), Failure> {
+fn make(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), Failure> {
     // An access list that the directory above has for new ones takes the umask's place.
     let mut who = caller();
-    who.umask = umask;
-    let made = name.fs().create(name.dir, &name.name, NewFile::Directory, permissions, &who);
+    who.umask = new.umask;
+    let fs = name.fs();
+    let made = fs
+        .create(name.dir, &name.name, NewFile::Directory, new.permissions, &who)
+        .and_then(|made| if new.inherits { Ok(()) } else { drop_set_group(&**fs, made) });
     made.map_err(|error| name.failed(&error))?;
     if args.verbose {
         report.say(format_args!("mkdir: created directory {}", name.quoted()))?;
     }
     Ok(())
+}
+
+fn drop_set_group(fs: &dyn FileSystem, dir: InodeNo) -> ironmap::Result<()> {
+    let mode = fs.inode(dir)?.stat().mode & 0o7777;
+    if mode & SET_GROUP == 0 {
+        return Ok(());
+    }
+    fs.set_attributes(dir, &SetAttributes::new().permissions(mode & !SET_GROUP))
 }
 
 /// The directories above a path, the topmost first.

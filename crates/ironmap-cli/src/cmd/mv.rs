@@ -3,10 +3,11 @@
 use ironmap::fs::{FileType, Follow, RenameFlags};
 use ironmap::{Error, ErrorKind};
 
+use crate::canonical::path_without_links;
 use crate::failure::{Failure, Report};
 use crate::new::caller;
 use crate::target::{self, Target};
-use crate::volumes::{Destination, DestinationIs, Volumes};
+use crate::volumes::{Destination, DestinationIs, Name, Volumes};
 
 /// Renames files, or moves them to another directory of their volume
 ///
@@ -60,6 +61,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
+/// Whether a symbolic link leads to a file by this name, not by another one of that file.
+fn leads_to_name(link: &Name, to: &Name) -> bool {
+    let path = path_without_links(&link.source, link.path()).ok();
+    let name = path.and_then(|path| link.beside(&path).ok());
+    name.is_some_and(|name| (name.dir, &name.name) == (to.dir, &to.name))
+}
+
 fn rename(
     args: &Args,
     volumes: &mut Volumes,
@@ -84,7 +92,11 @@ fn rename(
         if args.no_clobber {
             return Ok(());
         }
-        if there.number() == from.number() {
+        // A link that takes the place of the file that it leads to would lead to itself, and the file would be gone.
+        let replaced_by_its_link = !args.exchange
+            && from.link_leads_to() == Some(there.number())
+            && (there.stat().links == 1 || leads_to_name(&from.name, &to));
+        if there.number() == from.number() || replaced_by_its_link {
             return Err(Failure::new(format!("'{}' and '{to}' are the same file", from.name)));
         }
         let replaces = !args.exchange && there.file_type() == FileType::Directory;

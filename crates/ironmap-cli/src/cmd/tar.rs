@@ -34,7 +34,7 @@ Examples:
   ironmap tar -f www.tar /dev/sdb1:/srv/www
   ironmap tar old.img:/ | ironmap mkfs --shrink -d - new.img")]
 pub(crate) struct Args {
-    /// Write to this file, not to standard output
+    /// Write to this file, not to standard output, which is also "-"
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// A directory, or a file
@@ -49,7 +49,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let top =
         if inode.file_type() == FileType::Directory { b".".to_vec() } else { name.name.clone() };
     interrupt::catch();
-    let (whole, out, place) = match &args.file {
+    let file = args.file.as_ref().filter(|path| path.as_os_str() != "-");
+    let (whole, out, place) = match file {
         Some(path) => {
             let (whole, file) = Whole::create(path, &Spared::of(&args.target.volume))?;
             (Some(whole), file, Some(path.display().to_string()))

@@ -192,6 +192,67 @@ fn a_link_to_itself_can_be_replaced() {
     same(&steps.join(again));
 }
 
+/// A link that took the place of the file that it leads to would lead to itself, and the content would be gone.
+#[test]
+fn no_link_replaces_the_file_that_it_leads_to() {
+    require!([Need::Root]);
+    same(
+        "
+        mkdir @/d @/e
+        cp file @/file
+        cp file @/twin
+        ln @/file @/hard
+        ln -s file @/link
+        ln -s ../file @/d/file
+        ln -s ../d/file @/e/file
+        ln -s link @/chain
+        ! mv @/link @/file
+        ! mv -f @/link @/file
+        ! mv -T @/link @/file
+        ! mv @/chain @/file
+        ! mv @/d/file @/
+        ! mv @/e/file @/
+        ! cp -a @/link @/file
+        ! cp -P @/link @/file
+        ! cp -d @/link @/hard
+        ! cp -r @/link @/file
+        ! cp -a @/d/. @/
+        ! cp -a @/e/. @/
+        ! cp @/link @/file
+        ! cp -a @/file @/link
+        ln @/file @/hard2
+        ln -s file @/again
+        mv @/again @/hard2
+        ! mv @/hard2 @/file
+        mv -n @/link @/file
+        cp -a @/link @/e/file
+        mv @/link @/twin
+        cp -a @/chain @/twin
+        mv @/file @/chain
+        ",
+    );
+}
+
+/// The mode that is asked for, and the bit that a directory has from the one above.
+#[test]
+fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
+    require!([Need::Root]);
+    same(
+        "
+        mkdir -m 2775 @/sg
+        mkdir @/sg/plain
+        mkdir -m g-s @/sg/without
+        mkdir -m 755 @/sg/number
+        mkdir -m 00755 @/sg/five
+        mkdir -m 02755 @/sg/with
+        mkdir -m u=rwx,g=rx @/sg/set
+        mkdir -m =rx @/sg/all
+        mkdir -m a-s,u+s @/sg/user
+        mkdir -p -m g-s @/sg/above/below
+        ",
+    );
+}
+
 /// An append-only file takes the time of the moment, both as one, and no time that is chosen.
 #[test]
 fn append_only_files_take_the_time_of_now() {

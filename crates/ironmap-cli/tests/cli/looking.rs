@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::changing::fill;
 use crate::common::image::{Image, LoopMount};
@@ -47,6 +47,11 @@ impl Twin {
     /// The root of the mounted volume.
     pub(crate) fn mounted(&self) -> &Path {
         self.mount.dir()
+    }
+
+    /// The program, in the bench's directory.
+    pub(crate) fn command(&self) -> Command {
+        self.bench.command()
     }
 
     fn words(command: &str, at: &str) -> Vec<String> {
@@ -284,7 +289,7 @@ fn formats_of_stat_are_those_of_stat() {
     ] {
         twin.same(&format!("stat -c %{letters} {paths} @/past @/just @/epoch"));
     }
-    let spaced = |program: &mut std::process::Command, at: &str| {
+    let spaced = |program: &mut Command, at: &str| {
         let format = "|% s|% 8s|% +s|% .3Y|% 15.3Y|% 015.3Y|%'s|%'.3Y|% i|";
         let paths = ["past", "just", "small"].map(|name| format!("{at}/{name}"));
         text(&succeed(program.args(["stat", "-c", format]).args(paths)).stdout)
@@ -314,7 +319,7 @@ fn formats_of_stat_are_those_of_stat() {
         );
     }
     twin.same("stat -L -c %F:%i:%n @/link @/small");
-    let quoted = |program: &mut std::process::Command, at: &str| {
+    let quoted = |program: &mut Command, at: &str| {
         let names = odd.iter().map(|name| format!("{at}/{name}"));
         let said = succeed(program.args(["stat", "-c", "%N"]).args(names));
         text(&said.stdout).replace(at, "")

@@ -28,6 +28,7 @@ mod looking;
 mod making;
 mod measuring;
 mod oci;
+mod outputs;
 mod pages;
 mod power_cuts;
 mod reading;

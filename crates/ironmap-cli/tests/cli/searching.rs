@@ -1,7 +1,9 @@
 //! `find`, `du`, `df`, `readlink` and `getfattr` print what their namesakes print of the kernel's mount of the same volume.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -25,6 +27,69 @@ fn more(root: &Path) {
     symlink("/deep/er", root.join("absolute")).unwrap();
     symlink("er/../../deep/./a.conf", root.join("deep/winding")).unwrap();
     symlink("nothing-here", root.join("deep/astray")).unwrap();
+}
+
+/// Patterns with classes, and with characters of several bytes: the locale says what one is.
+#[test]
+fn find_matches_patterns_as_find_does_in_each_locale() {
+    require!([Need::Root, Need::Tool("find")]);
+    let names = |root: &Path| {
+        let odd = [&b"q]"[..], b"[x]", b".hid", b"a1", b"B2", b"A_", b"no\xFFutf", b"tab\there"];
+        let of_utf8 = ["é", "É", "xéy", "ß", "日本", "a\u{a0}b", "١"];
+        for name in odd.into_iter().chain(of_utf8.iter().map(|name| name.as_bytes())) {
+            fs::write(root.join(OsStr::from_bytes(name)), "").unwrap();
+        }
+    };
+    let twin = Twin::with(names, &[]);
+    let patterns = [
+        "?",
+        "??",
+        "x?y",
+        "[é]",
+        "[!a]",
+        "[!a]*",
+        "é",
+        "*é*",
+        "[[:alpha:]]*",
+        "*[[:digit:]]",
+        "[![:alpha:]]*",
+        "[[=a=]]*",
+        "[[.a.]-c]*",
+        "[[:upper:]]*",
+        "[[:lower:]]*",
+        "*[[:punct:]]*",
+        "*[[:blank:]]*",
+        "*[[:space:]]*",
+        "[[:alnum:]]*",
+        "*[[:cntrl:]]*",
+        "[[:graph:]]*",
+        "[[:print:]]*",
+        "[[:xdigit:]]*",
+        "[[:nothing:]a]*",
+        "[[:]*",
+        "[^[:digit:]]*",
+        "[A-C]*",
+        "[Z-a]*",
+        "[[.ab.]c]*",
+        "*[]]",
+        "no?utf",
+    ];
+    for (pattern, test) in patterns.iter().flat_map(|it| [(it, "-name"), (it, "-iname")]) {
+        for locale in ["C", "C.UTF-8"] {
+            let find = |program: &mut std::process::Command, at: &str| {
+                let args = [at, "-mindepth", "1", test, pattern, "-print0"];
+                let output = program.args(args).env("LC_ALL", locale).output().unwrap();
+                assert!(output.status.success(), "{test} {pattern}: {}", text(&output.stderr));
+                let found = output.stdout.split(|byte| *byte == 0);
+                let cut = |path: &[u8]| path.get(at.len()..).unwrap_or_default().to_vec();
+                found.map(cut).collect::<BTreeSet<_>>()
+            };
+            let root = format!("{}/", twin.mounted().display());
+            let theirs = find(&mut tool("find"), &root);
+            let ours = find(twin.command().arg("find"), &format!("{}:/", twin.volume()));
+            assert_eq!(ours, theirs, "{test} {pattern} in {locale}");
+        }
+    }
 }
 
 /// Every test of `find`, alone, negated, and with others.

@@ -53,9 +53,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         readers: [Reader::new()?, Reader::new()?],
         seen: [BTreeSet::new(), BTreeSet::new()],
     };
-    diff.trees(a, b, report)?;
-    diff.out.flush()?;
-    if diff.same { Ok(()) } else { Err(Failure::told(1)) }
+    let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
+    // The exit code tells the verdict, also where nobody reads the differences.
+    if !diff.same {
+        report.error(&Failure::told(1));
+    }
+    compared
 }
 
 struct Diff {

@@ -113,6 +113,7 @@ impl Reader {
             stat,
             target,
             xattrs,
+            leads_to: None,
             wanted: None,
         };
         self.feed.send(Step::Begin(Box::new(entry)))?;

@@ -226,7 +226,8 @@ impl Reader {
         }
         let name = place.name.as_bytes().to_vec();
         let path = place.path.display().to_string();
-        Ok(Entry { name, path, identity, stat, target, xattrs, wanted: None })
+        let leads_to = None;
+        Ok(Entry { name, path, identity, stat, target, leads_to, xattrs, wanted: None })
     }
 
     /// What a directory holds.

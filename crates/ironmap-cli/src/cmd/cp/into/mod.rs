@@ -184,7 +184,8 @@ impl<'a> Filler<'a> {
         self.writer.start(self.root.clone(), None);
         let (name, text) = (Vec::new(), String::from_utf8_lossy(path).into_owned());
         let (identity, xattrs) = ((0, 0), Vec::new());
-        let entry = Entry { name, path: text, identity, stat, target: None, xattrs, wanted: None };
+        let (target, leads_to, wanted) = (None, None, None);
+        let entry = Entry { name, path: text, identity, stat, target, leads_to, xattrs, wanted };
         for step in [Step::At(path.to_vec()), Step::Begin(Box::new(entry)), Step::End(Some(0))] {
             self.writer.take(step, self.report)?;
         }

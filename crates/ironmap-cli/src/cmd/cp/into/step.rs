@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use ironmap::bio::Buffer;
 use ironmap::fs::{Stat, Timestamp, Xattr};
-use ironmap::units::FilePos;
+use ironmap::units::{FilePos, InodeNo};
 
 use super::super::Keep;
 use crate::failure::Failure;
@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) stat: Stat,
     /// Of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
+    /// Of a symbolic link of the volume that the copy goes to: the file that it leads to.
+    pub(super) leads_to: Option<InodeNo>,
     pub(super) xattrs: Vec<Xattr>,
     /// For who reads its content.
     pub(super) wanted: Option<Wanted>,

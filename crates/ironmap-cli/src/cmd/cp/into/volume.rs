@@ -99,6 +99,7 @@ impl Reader {
             identity,
             stat: inode.stat().clone(),
             target: name.source.link_target(inode, name.path())?,
+            leads_to: if writer.copies_within() { found.link_leads_to() } else { None },
             wanted: None,
             xattrs,
         };

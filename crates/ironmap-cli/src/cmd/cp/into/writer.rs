@@ -102,6 +102,11 @@ impl Writer {
         self.to = Some(to);
     }
 
+    /// Whether the tree is in the volume that the copy goes to.
+    pub(super) fn copies_within(&self) -> bool {
+        self.same
+    }
+
     /// A tree begins that hides what those before it made.
     pub(super) fn start_layer(&mut self) {
         self.places.start_layer();
@@ -327,7 +332,9 @@ impl Writer {
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
         }
-        if self.same && there.number().0 == entry.identity.1 {
+        // Nor is a file replaced by a link to it, which would lead to itself.
+        let replaced_by_its_link = entry.leads_to == Some(there.number());
+        if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
             return Err(name.refused("is the file that is to be copied"));
         }
         let several = self.how.keep.links && there.stat().links > 1;

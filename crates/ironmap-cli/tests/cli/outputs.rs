@@ -1,0 +1,99 @@
+//! Standard output that is full, or whose reader has gone: the exit code still tells the result, and no output is written over a source.
+
+use std::fs::{self, File};
+use std::process::{Output, Stdio};
+
+use crate::support::{Bench, text};
+
+const FAST: [&str; 4] = ["--runtime", "0.01", "--rounds", "1"];
+
+fn to(bench: &Bench, args: &[&str], stdout: impl Into<Stdio>) -> Output {
+    bench.command().args(args).stdout(stdout).output().unwrap()
+}
+
+fn to_full(bench: &Bench, args: &[&str]) -> Output {
+    to(bench, args, File::create("/dev/full").unwrap())
+}
+
+fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
+    let (_, writer) = std::io::pipe().unwrap();
+    to(bench, args, writer)
+}
+
+/// As with the programs of coreutils, and in one line.
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let bench = Bench::new();
+    let measure = [&["bench"], &FAST[..], &["null:1M"]].concat();
+    let as_json = [&measure[..], &["--json", "-"]].concat();
+    let commands: [&[&str]; 8] = [
+        &["--help"],
+        &["--version"],
+        &["ls", "--help"],
+        &["ls", "image:/"],
+        &["check", "image"],
+        &["diff", "image:/", "image:/dir"],
+        &measure,
+        &as_json,
+    ];
+    for args in commands {
+        let output = to_full(&bench, args);
+        let said = text(&output.stderr);
+        assert_eq!(said, "ironmap: standard output: No space left on device\n", "{args:?}");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+    }
+}
+
+/// A reader that has gone is no failure. But where the exit code is a verdict, it is the same without a reader.
+#[test]
+fn a_verdict_needs_no_reader() {
+    let bench = Bench::new();
+    fs::copy(bench.image(), bench.path("other")).unwrap();
+    bench.debugfs("set_inode_field <2> links_count 77");
+    let measure = [&["bench"], &FAST[..], &["null:1M"]].concat();
+    let commands: [(&[&str], i32); 7] = [
+        (&["--help"], 0),
+        (&["ls", "other:/"], 0),
+        (&measure, 0),
+        (&["check", "other"], 0),
+        (&["check", "image"], 4),
+        (&["check", "--json", "image"], 4),
+        (&["diff", "other:/", "other:/dir"], 1),
+    ];
+    for (args, code) in commands {
+        let output = to_nobody(&bench, args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+/// `-` is standard output, as for every tar.
+#[test]
+fn an_archive_named_dash_is_standard_output() {
+    let bench = Bench::new();
+    let archive = bench.succeed(["tar", "-f", "-", "image:/dir"]);
+    assert!(archive == bench.succeed(["tar", "image:/dir"]) && archive.len() >= 10240);
+    assert!(!bench.path("-").exists());
+}
+
+/// Results are not written over a file that was measured, or that a measured volume is in.
+#[test]
+fn results_are_not_written_over_a_target() {
+    let bench = Bench::new();
+    let before = fs::read(bench.image()).unwrap();
+    std::os::unix::fs::symlink("image", bench.path("link")).unwrap();
+    for target in
+        ["raw:image", "raw:./image@4096", "kernel:image", "vol:image:/small", "host:image"]
+    {
+        for option in [["--json", "image"], ["--plot", "link"]] {
+            let args = [&["bench"], &FAST[..], &option, &[target]].concat();
+            let output = bench.run(&args);
+            let said = text(&output.stderr);
+            assert!(
+                said.contains("holds the target") && said.lines().count() == 1,
+                "{args:?}: {said}"
+            );
+            assert_eq!(output.status.code(), Some(1), "{args:?}");
+        }
+    }
+    assert!(before == fs::read(bench.image()).unwrap());
+}
