@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
-# XFS volumes of kinds that few kernels still mount (version 4, names without case, quota), filled by the kernel: ironmap copies the tree
+# XFS volumes of kinds that few kernels still mount (version 4, names without case, quota, realtime files), filled by the kernel: ironmap copies the tree
 # that the kernel shows, also from a device that was copied beneath the mount and has a log to be recovered, and finds nothing to mend.
 . /devices.sh
 for module in crc32c_generic libcrc32c exportfs xfs; do
@@ -50,7 +50,8 @@ found_alike() {
 # copied DEVICE: what ironmap reads of a device, before or after the kernel mounts it.
 copied() {
     rm -rf /tmp/out && mkdir /tmp/out || return
-    ironmap cp -a "$1:/." /tmp/out 2>/tmp/found && return
+    # shellcheck disable=SC2086  # an option, or none
+    ironmap $realtime cp -a "$1:/." /tmp/out 2>/tmp/found && return
     tail -n 5 /tmp/found
     return 1
 }
@@ -70,7 +71,7 @@ same() {
     return 1
 }
 
-# variant MOUNT-OPTIONS MKFS-OPTION...
+# variant MOUNT-OPTIONS MKFS-OPTION...: `realtime` and `always` name the realtime device for ironmap and for mount, if there is one.
 variant() {
     local options=$1
     shift
@@ -80,17 +81,22 @@ variant() {
     # The log is not empty while it is mounted.
     touch /mnt/last && mv /mnt/last /mnt/moved && rm /mnt/node/*-0007 && sync || return
     dd if="$block1" of=/dev/sda bs=1M count=60 2>/dev/null && umount /mnt || return
-    copied "$block1" && mount -t xfs -o ro "$block1" /mnt && same && found /mnt/ test -e >/tmp/by_kernel && umount /mnt || return
+    copied "$block1" && mount -t xfs -o "ro$always" "$block1" /mnt && same && found /mnt/ test -e >/tmp/by_kernel && umount /mnt || return
     found_alike "$block1" && checked "$block1" || return
     ironmap info /dev/sda | grep -q 'State:  *not unmounted cleanly' || return
     # The kernel's recovery comes after ours. It does not count inodes that it removes then: after a mount without quota it counts all again.
     copied /dev/sda && mount -t xfs -o "$options" /dev/sda /mnt && same && umount /mnt || return
-    mount -t xfs /dev/sda /mnt && umount /mnt && mount -t xfs -o "$options" /dev/sda /mnt && umount /mnt && checked /dev/sda
+    mount -t xfs -o "rw$always" /dev/sda /mnt && umount /mnt && mount -t xfs -o "$options" /dev/sda /mnt && umount /mnt && checked /dev/sda
 }
 
 status=0 kinds=0
-for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci"; do
-    for options in attr2 usrquota,grpquota; do
+# Blocks of the realtime device: each file is there, by extents of one block and of four.
+files_there="-s size=4096 -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev=$block2"
+for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci" \
+    "$files_there,extsize=4096" "$files_there,extsize=16384" "-m crc=0 $files_there"; do
+    realtime="" always="" kinds_of_options="attr2 usrquota,grpquota"
+    case $mkfs in *rtdev=*) realtime="--realtime $block2" always=",rtdev=$block2" kinds_of_options="rtdev=$block2" ;; esac
+    for options in $kinds_of_options; do
         # shellcheck disable=SC2086  # options of mkfs
         variant "$options" $mkfs
         case $? in

@@ -1,4 +1,4 @@
-//! A volume's device with the device of its journal past its end: blocks that a recovery finds in the journal are read as those of the volume are.
+//! A volume's device with its further devices past its end: blocks of a journal or of realtime files are read as those of the volume are.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// Two devices to read as one. The size is that of the first.
+/// Several devices to read as one. The size is that of the first.
 #[derive(Debug)]
 pub struct Joined {
     parts: Arc<Parts>,
@@ -18,46 +18,53 @@ pub struct Joined {
 #[derive(Debug)]
 struct Parts {
     first: Arc<dyn Device>,
-    second: Arc<dyn Device>,
+    /// The others, with the byte from which each is seen, in this order.
+    others: Vec<(u64, Arc<dyn Device>)>,
 }
 
 impl Joined {
-    /// The byte from which the second device is seen. No device is as long, and a block number of ext4 has 48 bits, which reach beyond it
+    /// The byte from which the device of a journal is seen. No device is as long, and a block number of ext4 has 48 bits, which reach beyond it
     /// with the smallest blocks.
-    pub const SECOND: u64 = 1 << 57;
+    pub const JOURNAL: u64 = 1 << 57;
 
-    /// The two devices; a request takes what both can.
+    /// The same of the device of realtime files.
+    pub const REALTIME: u64 = 1 << 58;
+
+    /// A device and further ones, each with the byte from which it is seen; a request takes what all can.
     #[must_use]
-    pub fn new(first: Arc<dyn Device>, second: Arc<dyn Device>) -> Self {
-        let (one, other) = (*first.limits(), *second.limits());
-        let logical_block = one.logical_block.max(other.logical_block);
-        let limits = Limits {
-            read_only: one.read_only || other.read_only,
-            logical_block,
-            physical_block: one.physical_block.max(other.physical_block),
-            dma_align: one.dma_align.max(other.dma_align),
-            max_transfer: one.max_transfer.min(other.max_transfer).max(logical_block),
-            nowait: false,
-            poll: false,
-            direct: one.direct && other.direct,
-            rereads: one.rereads && other.rereads,
-            ..one
-        };
-        Self { parts: Arc::new(Parts { first, second }), limits }
+    pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
+        others.sort_by_key(|(start, _)| *start);
+        let limits = others.iter().fold(*first.limits(), |all, (_, device)| {
+            let other = *device.limits();
+            let logical_block = all.logical_block.max(other.logical_block);
+            Limits {
+                read_only: all.read_only || other.read_only,
+                logical_block,
+                physical_block: all.physical_block.max(other.physical_block),
+                dma_align: all.dma_align.max(other.dma_align),
+                max_transfer: all.max_transfer.min(other.max_transfer).max(logical_block),
+                nowait: false,
+                poll: false,
+                direct: all.direct && other.direct,
+                rereads: all.rereads && other.rereads,
+                ..all
+            }
+        });
+        Self { parts: Arc::new(Parts { first, others }), limits }
     }
 }
 
 impl Parts {
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        match at.0.checked_sub(Joined::SECOND) {
-            Some(at) => self.second.read_exact_at(buf, DevOffset(at)),
+        match self.others.iter().rfind(|(start, _)| *start <= at.0) {
+            Some((start, device)) => device.read_exact_at(buf, DevOffset(at.0 - start)),
             None => self.first.read_exact_at(buf, at),
         }
     }
 }
 
 fn only_read() -> Error {
-    Error::read_only("a volume with its journal on another device is only read")
+    Error::read_only("a volume of several devices is only read")
 }
 
 impl Device for Joined {
@@ -126,17 +133,21 @@ mod tests {
     /// A read reaches the device that it names, and never crosses from one to the other.
     #[test]
     fn each_device_is_read_at_its_place() {
-        let (first, second) = (Ram::from_image(&[1; 4096]), Ram::from_image(&[2; 8192]));
-        let joined = Joined::new(Arc::new(first), Arc::new(second));
+        let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };
+        let others = vec![(Joined::REALTIME, ram(3, 4096)), (Joined::JOURNAL, ram(2, 8192))];
+        let joined = Joined::new(ram(1, 4096), others);
         let read = |at: u64| {
             let mut byte = [0];
             joined.read_exact_at(&mut byte, DevOffset(at)).map(|()| byte[0])
         };
         assert_eq!(read(4095).unwrap(), 1);
-        assert_eq!(read(Joined::SECOND).unwrap(), 2);
-        assert_eq!(read(Joined::SECOND + 8191).unwrap(), 2);
-        assert!(read(4096).is_err() && read(Joined::SECOND - 1).is_err());
-        assert!(read(Joined::SECOND + 8192).is_err());
+        assert_eq!(read(Joined::JOURNAL).unwrap(), 2);
+        assert_eq!(read(Joined::JOURNAL + 8191).unwrap(), 2);
+        assert_eq!(read(Joined::REALTIME).unwrap(), 3);
+        assert_eq!(read(Joined::REALTIME + 4095).unwrap(), 3);
+        assert!(read(4096).is_err() && read(Joined::JOURNAL - 1).is_err());
+        assert!(read(Joined::JOURNAL + 8192).is_err() && read(Joined::REALTIME - 1).is_err());
+        assert!(read(Joined::REALTIME + 4096).is_err());
         assert!(!joined.is_writable() && joined.size() == 4096);
         assert!(joined.write_all_at(&[IoSlice::new(&[0; 512])], DevOffset(0), true).is_err());
     }

@@ -153,12 +153,14 @@ impl Transfer for OneFile<'_> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (fd, at, rw_flags) =
-            (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
-        match bufs {
-            [one] if flags.is_empty() => uninterrupted!(rustix::io::pwrite(fd, one, at)),
-            _ => unpromised(uninterrupted!(rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags),
+        let (fd, at) = (self.0.fd(), self.0.absolute(at));
+        if let [one] = bufs
+            && flags.is_empty()
+        {
+            return uninterrupted!(rustix::io::pwrite(fd, one, at));
         }
+        let rw_flags = rw_flags(flags, self.0.limits());
+        unpromised(uninterrupted!(rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags)
     }
 
     fn flush(&mut self) -> Result<(), Errno> {

@@ -59,7 +59,7 @@ pub enum How {
     Write(Clock),
 }
 
-/// How a file system is read that is damaged, or has its journal on a device of its own.
+/// How a file system is read that is damaged, or has more devices than one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
@@ -68,12 +68,14 @@ pub struct Rescue {
     /// The journal is not looked at.
     pub no_journal: bool,
     /// Where the device of its journal is seen, if that is on a device of its own.
-    pub journal: Option<JournalRange>,
+    pub journal: Option<DeviceRange>,
+    /// Where the device of its realtime files is seen, if it has one.
+    pub realtime: Option<DeviceRange>,
 }
 
-/// The bytes at which the device of a journal is seen, on the device of the volume and past its end.
+/// The bytes at which a further device of a volume is seen, on the device of the volume and past its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalRange {
+pub struct DeviceRange {
     /// The first byte: a multiple of 64 KiB.
     pub start: u64,
     /// How many.

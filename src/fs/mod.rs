@@ -27,7 +27,7 @@ pub use file_system::{Capabilities, FileSystem};
 pub(crate) use formats::find as find_format;
 #[doc(hidden)] // The table of formats.
 pub use formats::{
-    FORMATS, FindBackup, Footprint, Format, How, JournalRange, Open, Rescue, WantedJournal,
+    DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
     uuid_text,
 };
 pub use inode::{Inode, InodeRef, ReadDir};

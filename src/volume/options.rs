@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Volume;
 use crate::device::{CutShort, Device, Engine, Joined};
 use crate::error::{Context, Error, Result};
-use crate::fs::{Clock, FORMATS, Format, How, JournalRange, Rescue, uuid_text};
+use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 
 /// How to open a volume: for reading, unless more is asked for. [`Volume::open`] does without.
@@ -20,6 +20,7 @@ pub struct VolumeOptions {
     pub(super) superblock: Option<u64>,
     pub(super) truncated: bool,
     pub(super) journal: Option<Location>,
+    pub(super) realtime: Option<Location>,
     pub(super) commit: Duration,
 }
 
@@ -35,6 +36,7 @@ impl VolumeOptions {
             superblock: None,
             truncated: false,
             journal: None,
+            realtime: None,
             commit: Duration::from_secs(5),
         }
     }
@@ -90,6 +92,13 @@ impl VolumeOptions {
         self
     }
 
+    /// Only for reading: the device of the volume's realtime files, of XFS. Without it these files are listed, and not read.
+    #[must_use]
+    pub fn realtime(mut self, device: impl Into<Option<Location>>) -> Self {
+        self.realtime = device.into();
+        self
+    }
+
     /// Changes are committed after this time, without a sync: five seconds at first, never for zero.
     #[must_use]
     pub fn commit(mut self, interval: Duration) -> Self {
@@ -126,17 +135,25 @@ impl VolumeOptions {
             let what = "the device of a journal is only for reading by that journal";
             return Err(Error::invalid(what));
         }
-        let journal = self.open_journal(&*device)?;
-        let range = journal.as_ref().map(|(_, range)| *range);
-        let device = if self.truncated { Arc::new(CutShort::new(device)) } else { device };
-        let device = match journal {
-            Some((journal, _)) => Arc::new(Joined::new(device, journal)),
-            None => device,
+        if self.realtime.is_some() && self.write {
+            return Err(Error::invalid("a volume with its realtime device is only read"));
+        }
+        let mut others: Vec<(u64, Arc<dyn Device>)> = Vec::new();
+        let mut join = |place: Option<Location>, start, name| -> Result<Option<DeviceRange>> {
+            let Some(place) = place else { return Ok(None) };
+            let device = place.open(&LocationOptions::default()).context(|| name)?.device;
+            let range = DeviceRange { start, len: device.size() };
+            others.push((start, device));
+            Ok(Some(range))
         };
+        let journal = join(self.journal_of(&*device), Joined::JOURNAL, "journal device")?;
+        let realtime = join(self.realtime.clone(), Joined::REALTIME, "realtime device")?;
+        let device = if self.truncated { Arc::new(CutShort::new(device)) } else { device };
+        let device = if others.is_empty() { device } else { Arc::new(Joined::new(device, others)) };
         let (superblock, no_journal) = (self.superblock, self.no_load);
         let how = match self.write {
             true => How::Write(self.clock),
-            false => How::Rescue(Rescue { superblock, no_journal, journal: range }),
+            false => How::Rescue(Rescue { superblock, no_journal, journal, realtime }),
         };
         let mut volume = Volume::open_on(device, how)?;
         if self.write && !self.commit.is_zero() {
@@ -145,18 +162,13 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal, where it is named, or needed and found; and where it is seen.
-    fn open_journal(&self, volume: &dyn Device) -> Result<Option<(Arc<dyn Device>, JournalRange)>> {
-        let found = match &self.journal {
+    /// The device of the volume's journal, where it is named, or needed and found.
+    fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
+        match &self.journal {
             Some(named) => Some(named.clone()),
             None if self.write || self.no_load => None,
             None => wanted_journal(volume),
-        };
-        let Some(place) = found else { return Ok(None) };
-        let opened = place.open(&LocationOptions::default());
-        let device = opened.context(|| "journal device")?.device;
-        let range = JournalRange { start: Joined::SECOND, len: device.size() };
-        Ok(Some((device, range)))
+        }
     }
 
     /// How the device of the volume is opened.

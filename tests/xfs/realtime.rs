@@ -1,8 +1,12 @@
-//! Volumes with a realtime device: their names are listed, and content that lies there is refused by name.
+//! Volumes with a realtime device: content that lies there is read where the device is given, and refused by name where not.
+//!
+//! Realtime files come of xfs_db: neither mkfs.xfs nor every kernel makes them. `./x lab xfs` has files that a kernel has written.
+
+use std::os::unix::fs::FileExt;
 
 use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{ErrorKind, FileOptions, QueueOptions};
+use ironmap::{Error, ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 
 use crate::common::command::run;
 use crate::common::image::{Image, scratch, words};
@@ -11,56 +15,144 @@ use crate::common::xfsprogs;
 use crate::{SIZE, note, require};
 
 const CONTENT: &[u8] = b"on the data device";
+const THERE: &[u8] = b"on the other one..";
 
-/// Realtime files come of xfs_db: neither mkfs.xfs nor every kernel makes them.
-fn is_refused(mkfs: &str, options: &str) {
-    let dir = scratch();
-    let (content, device) = (dir.path().join("content"), dir.path().join("realtime"));
-    std::fs::write(&content, CONTENT).unwrap();
-    run("truncate", &["-s".as_ref(), SIZE.as_ref(), device.as_os_str()]);
-    let file = format!("---644 0 0 {}", content.display());
-    let prototype = dir.path().join("prototype");
-    let text = format!("/dev/null\n0 0\nd--755 0 0\nplain {file}\nrealtime {file}\n$\n");
-    std::fs::write(&prototype, text).unwrap();
-    let device = format!("rtdev={}", device.display());
-    let args = ["-r", &device, "-p", prototype.to_str().unwrap()];
-    let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
-    let path = image.path();
-    let db = if mkfs == "mkfs.xfs" { "xfs_db".to_owned() } else { xfsprogs::newer("xfs_db") };
-    let set = ["-x", "-c", "path /realtime", "-c", "write -d core.realtime 1"];
-    run(&db, &[&set[..], &[path.to_str().unwrap()]].concat());
+/// A volume with two files, one of them realtime.
+struct World {
+    dir: tempfile::TempDir,
+    image: Image,
+    db: String,
+}
 
-    let volume = image.open().unwrap();
-    assert!(volume.xfs().unwrap().superblock().realtime_blocks > 0, "{options}");
-    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
-    let root = volume.fs().resolve(b"", Follow::All).unwrap();
-    let names = root.read_dir().unwrap().map(|entry| entry.unwrap().name);
-    let names: Vec<_> = names.filter(|name| name[0] != b'.').collect();
-    assert_eq!(names, [&b"plain"[..], b"realtime"], "{options}");
-    for (name, is_readable) in [(&b"plain"[..], true), (b"realtime", false)] {
-        let inode = volume.fs().resolve(name, Follow::All).unwrap();
-        assert_eq!(inode.size(), CONTENT.len() as u64, "{options}");
-        let mut bytes = vec![0; CONTENT.len()];
-        let read = volume
-            .open_inode(inode, FileOptions::new())
-            .and_then(|file| file.read_at(&mut queue, &mut bytes, FilePos(0)));
-        if is_readable {
-            read.unwrap();
-            assert_eq!(bytes, CONTENT, "{options}");
-        } else {
-            let error = read.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{options}: {error}");
-            assert!(error.to_string().contains("realtime device"), "{options}: {error}");
-        }
+impl World {
+    fn new(mkfs: &str, options: &str) -> Self {
+        let dir = scratch();
+        let (content, device) = (dir.path().join("content"), dir.path().join("realtime"));
+        std::fs::write(&content, CONTENT).unwrap();
+        run("truncate", &["-s".as_ref(), SIZE.as_ref(), device.as_os_str()]);
+        let file = format!("---644 0 0 {}", content.display());
+        let prototype = dir.path().join("prototype");
+        let text = format!("/dev/null\n0 0\nd--755 0 0\nplain {file}\nrealtime {file}\n$\n");
+        std::fs::write(&prototype, text).unwrap();
+        let rtdev = format!("rtdev={}", device.display());
+        let args = ["-r", &rtdev, "-p", prototype.to_str().unwrap()];
+        let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
+        // In the first group of either device a number stands for the same block.
+        let volume = image.open().unwrap();
+        let inode = volume.fs().resolve(b"realtime", Follow::All).unwrap();
+        let file = volume.open_inode(inode, FileOptions::new()).unwrap();
+        let start = file.mappings().next().unwrap().unwrap().addr.0;
+        let device = std::fs::File::options().write(true).open(&device).unwrap();
+        device.write_all_at(THERE, start).unwrap();
+        let db = if mkfs == "mkfs.xfs" { "xfs_db".to_owned() } else { xfsprogs::newer("xfs_db") };
+        let world = Self { dir, image, db };
+        world.set("core.realtime", "1");
+        world
+    }
+
+    /// Changes a field of the realtime file's inode.
+    fn set(&self, field: &str, value: &str) {
+        let write = format!("write -d {field} {value}");
+        let path = self.image.path();
+        run(&self.db, &["-x", "-c", "path /realtime", "-c", &write, path.to_str().unwrap()]);
+    }
+
+    fn device(&self) -> Location {
+        Location::try_from(&*self.dir.path().join("realtime")).unwrap()
+    }
+
+    fn open_with(&self, device: Location) -> Result<Volume, Error> {
+        VolumeOptions::new().realtime(device).open(&*self.image.path())
     }
 }
 
-#[test]
-fn content_on_a_realtime_device_is_refused() {
-    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
-    is_refused("mkfs.xfs", "-m reflink=0,rmapbt=0");
+fn read(volume: &Volume, name: &[u8]) -> Result<Vec<u8>, Error> {
+    let inode = volume.fs().resolve(name, Follow::All).unwrap();
+    assert_eq!(inode.size(), CONTENT.len() as u64);
+    let mut bytes = vec![0; CONTENT.len()];
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    let file = volume.open_inode(inode, FileOptions::new())?;
+    let count = file.read_at(&mut queue, &mut bytes, FilePos(0))?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+/// Each way to number the blocks of the device: without groups, and with them.
+fn in_each_way(test: impl Fn(&World, &str)) {
+    test(&World::new("mkfs.xfs", "-m reflink=0,rmapbt=0"), "no groups");
     if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
         return note(&format!("groups of a realtime device: {why}"));
     }
-    is_refused(&xfsprogs::newer("mkfs.xfs"), "-m metadir=1,reflink=0,rmapbt=0");
+    let options = "-m metadir=1,reflink=0,rmapbt=0";
+    test(&World::new(&xfsprogs::newer("mkfs.xfs"), options), "groups");
+}
+
+/// Without its device the file is listed, and its content is an error with the reason.
+#[test]
+fn content_on_a_realtime_device_that_is_not_given_is_refused() {
+    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
+    in_each_way(|world, way| {
+        let volume = world.image.open().unwrap();
+        assert!(volume.xfs().unwrap().superblock().realtime_blocks > 0, "{way}");
+        let root = volume.fs().resolve(b"", Follow::All).unwrap();
+        let names = root.read_dir().unwrap().map(|entry| entry.unwrap().name);
+        let names: Vec<_> = names.filter(|name| name[0] != b'.').collect();
+        assert_eq!(names, [&b"plain"[..], b"realtime"], "{way}");
+        assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
+        let error = read(&volume, b"realtime").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{way}: {error}");
+        assert!(error.to_string().contains("realtime device, which is not given"), "{error}");
+    });
+}
+
+#[test]
+fn content_on_a_realtime_device_is_read() {
+    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
+    in_each_way(|world, way| {
+        let volume = world.open_with(world.device()).unwrap();
+        assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
+        assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
+        // A block beyond the device.
+        world.set("u3.bmx[0].startblock", "200000");
+        let error = read(&world.open_with(world.device()).unwrap(), b"realtime").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{way}: {error}");
+        assert!(error.to_string().contains("outside the realtime device"), "{way}: {error}");
+    });
+}
+
+/// Another device than the volume's is refused, as far as it can be told, and so is writing.
+#[test]
+fn a_wrong_realtime_device_is_refused() {
+    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
+    let kind = |opened: Result<Volume, Error>| {
+        let error = opened.map(|_| ()).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    in_each_way(|world, way| {
+        let writing = VolumeOptions::new().realtime(world.device()).write(true);
+        let (refused, said) = kind(writing.open(&*world.image.path()));
+        assert_eq!(refused, ErrorKind::InvalidInput, "{way}: {said}");
+        let short = world.dir.path().join("short");
+        std::fs::File::create(&short).unwrap().set_len(1 << 20).unwrap();
+        let (refused, said) = kind(world.open_with(Location::try_from(&*short).unwrap()));
+        assert!(refused == ErrorKind::InvalidInput && said.contains("realtime blocks"), "{said}");
+        if way == "groups" {
+            let other = world.dir.path().join("other");
+            let mut bytes = std::fs::read(world.dir.path().join("realtime")).unwrap();
+            std::fs::write(&other, vec![0; bytes.len()]).unwrap();
+            let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
+            assert_eq!(refused, ErrorKind::UnknownFormat, "{said}");
+            bytes[24] ^= 1;
+            std::fs::write(&other, bytes).unwrap();
+            let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
+            assert!(
+                refused == ErrorKind::InvalidInput && said.contains("another volume"),
+                "{said}"
+            );
+        }
+    });
+    let plain = Image::mkfs_xfs_by("mkfs.xfs", SIZE, &[]).unwrap();
+    let device = Location::try_from(&*plain.path()).unwrap();
+    let (refused, said) = kind(VolumeOptions::new().realtime(device).open(&*plain.path()));
+    assert!(refused == ErrorKind::InvalidInput && said.contains("no realtime device"), "{said}");
 }

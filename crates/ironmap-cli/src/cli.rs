@@ -63,6 +63,9 @@ pub(crate) struct Cli {
     /// found by its UUID in /dev/disk/by-uuid
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
     pub(crate) journal: Option<Location>,
+    /// The device of the realtime files of an XFS volume, which is only read then; without it these files are listed only
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
+    pub(crate) realtime: Option<Location>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

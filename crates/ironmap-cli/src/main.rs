@@ -60,8 +60,9 @@ fn main() -> ExitCode {
     if cli.no_load {
         source::set_no_load();
     }
-    let Cli { superblock, truncated, ref journal, .. } = cli;
-    source::set_rescue(source::Rescue { superblock, truncated, journal: journal.clone() });
+    let Cli { superblock, truncated, ref journal, ref realtime, .. } = cli;
+    let (journal, realtime) = (journal.clone(), realtime.clone());
+    source::set_rescue(source::Rescue { superblock, truncated, journal, realtime });
     let mut report = Report::default();
     if let Err(failure) = cli.command.run(&mut report) {
         report.error(&failure);

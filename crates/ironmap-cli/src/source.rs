@@ -40,6 +40,8 @@ pub(crate) struct Rescue {
     pub(crate) truncated: bool,
     /// `--journal`
     pub(crate) journal: Option<Location>,
+    /// `--realtime`
+    pub(crate) realtime: Option<Location>,
 }
 
 static RESCUE: OnceLock<Rescue> = OnceLock::new();
@@ -62,6 +64,9 @@ pub(crate) fn check_changes(location: &Location) -> Result<(), Failure> {
         let what = "--journal: a volume with its journal on another device is only read";
         return Err(Failure::usage(what));
     }
+    if rescue.realtime.is_some() {
+        return Err(Failure::usage("--realtime: a volume with its realtime device is only read"));
+    }
     Ok(())
 }
 
@@ -69,7 +74,7 @@ pub(crate) fn check_changes(location: &Location) -> Result<(), Failure> {
 pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
     let Some(rescue) = RESCUE.get() else { return options };
     let options = options.superblock(rescue.superblock).truncated(rescue.truncated);
-    options.journal(rescue.journal.clone())
+    options.journal(rescue.journal.clone()).realtime(rescue.realtime.clone())
 }
 
 /// Opens a volume; in tests also one of a format that only they have.

@@ -91,6 +91,12 @@ impl Job {
         store.close()
     }
 
+    /// A request's memory, while no request has it.
+    #[cfg(test)]
+    pub(crate) fn memory(&mut self, index: usize) -> &mut Buffer {
+        self.units[index].buffer.as_mut().expect("no request has it")
+    }
+
     /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
     /// requests complete at once.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {

@@ -1,4 +1,4 @@
-//! The fio engine: `ioengine=external:libironmap_fio.so` makes files of an unmounted ext4 volume, or of mounted file
+//! The fio engine: `ioengine=external:libironmap_fio.so` makes files of an unmounted volume, or of mounted file
 //! systems, fio's targets.
 //!
 //! A request goes from fio to `shim/shim.c`, which is compiled against fio's own header and turns its types to those of `shim/shim.h`;
@@ -15,6 +15,8 @@ mod abi;
 mod job;
 mod layout;
 mod options;
+#[cfg(test)]
+mod other_format;
 mod shared;
 mod store;
 mod tell;

@@ -72,6 +72,14 @@ pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Erro
     Ok(Lent { volume: Some(volume), name })
 }
 
+/// Gives jobs a volume that no location names, as that of the first job that opens it.
+#[cfg(test)]
+pub(crate) fn give(name: &str, volume: Volume) {
+    let (engine, writable, users) = (Engine::Auto, volume.fs().is_writable(), 0);
+    let open = Open { volume, engine, writable, users, process: process::id() };
+    entry(&mut volumes(), name).open = Some(open);
+}
+
 fn check(open: &Open, name: &str, engine: Engine, write: bool) -> Result<(), Error> {
     if open.process != process::id() {
         return Err(explain(Error::new(

@@ -7,6 +7,8 @@ pub mod errors;
 pub mod figures;
 mod lane;
 pub mod load;
+#[cfg(test)]
+mod other_format;
 pub mod plan;
 pub mod positions;
 pub mod prepare;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use ironmap::bio::Buffer;
-use ironmap::{Engine, Error, Result};
+use ironmap::{Engine, Error, Result, Volume};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -59,7 +59,12 @@ struct Launch<'a> {
 
 /// Runs a plan in this process.
 pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
-    let sources = Opener::new(plan)?.open_all()?;
+    run_on(plan, Vec::new())
+}
+
+/// The same with volumes that are open already, of any format: each serves the `vol:` targets of its name, and is closed at the end.
+pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measured>> {
+    let sources = Opener::new(plan, volumes)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
     let (barrier, failed) = (Barrier::new(plan.jobs), AtomicBool::new(false));
     let (begun, per_chunk) = (Instant::now(), AtomicU64::new(0));

@@ -72,9 +72,10 @@ pub(crate) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    pub(crate) fn new(plan: &'a Plan) -> Result<Self> {
+    /// `volumes` are open already, each for the targets that have this name.
+    pub(crate) fn new(plan: &'a Plan, volumes: Vec<(String, Volume)>) -> Result<Self> {
         let engine = plan.engine.parse()?;
-        Ok(Self { plan, engine, volumes: Vec::new(), hosts: Vec::new() })
+        Ok(Self { plan, engine, volumes, hosts: Vec::new() })
     }
 
     /// Opens all targets, so that they hit the same blocks as far as that can be.

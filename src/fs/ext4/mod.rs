@@ -76,7 +76,7 @@ use self::writing::Writing;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::{JournalRange, Rescue};
+use crate::fs::{DeviceRange, Rescue};
 use crate::units::{FsBlock, InodeNo};
 
 /// The root directory's inode.
@@ -89,7 +89,7 @@ pub struct Ext4 {
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
     /// Where the device of its journal is seen, if it has one.
-    journal_range: Option<JournalRange>,
+    journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
     /// The quota files of a volume that is open for writing, if it has any.
     quota: OnceLock<Quota>,
@@ -121,6 +121,9 @@ impl Ext4 {
         rescue: Rescue,
     ) -> Result<Arc<Self>> {
         let left = PassedOver::lenient();
+        if rescue.realtime.is_some() {
+            return Err(Error::invalid("only XFS has a realtime device"));
+        }
         let superblock = Self::superblock_for_reading(&*device, rescue, &left)?;
         Self::check_holder(&*device, &superblock, &left)?;
         if !rescue.no_journal {
@@ -180,7 +183,7 @@ impl Ext4 {
         superblock: Superblock,
         events: &Arc<Events>,
         left: PassedOver,
-        journal: Option<JournalRange>,
+        journal: Option<DeviceRange>,
     ) -> Result<Arc<Self>> {
         let mut as_found = Self::assemble(Arc::clone(&device), superblock, events);
         as_found.left = left.alike();

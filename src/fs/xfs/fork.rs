@@ -27,6 +27,8 @@ pub(crate) struct Fork {
     pub(super) extents: u64,
     /// How many bytes the inode has for it.
     pub(super) room: usize,
+    /// Its extents lie on the realtime device.
+    pub(super) is_realtime: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Fork {
             Format::Device | Format::Local | Format::Tree => None,
         };
         let bytes = SmallVec::from_slice(used.unwrap_or(area));
-        Self { format, bytes, extents, room: area.len() }
+        Self { format, bytes, extents, room: area.len(), is_realtime: false }
     }
 
     /// Whether it maps blocks.
@@ -83,7 +85,7 @@ impl Fork {
                     let what = format!("{} extents in {} bytes", self.extents, self.room);
                     return Err(place.field("di_nextents").corrupt(what));
                 };
-                fs.decode_extents(bytes, 0..fs.superblock.max_file_block(), place, into)?;
+                self.decode_extents(fs, bytes, fs.superblock.max_file_block(), place, into)?;
                 fs.superblock.max_file_block()
             }
             Format::Tree => {
@@ -91,7 +93,7 @@ impl Fork {
                 let leaf = self.find_leaf(fs, owner, block.0)?;
                 let bytes = &leaf.block[header..header + leaf.records * 16];
                 let place = Place::new("leaf of extents").inode(owner);
-                fs.decode_extents(bytes, 0..leaf.end, place, into)?;
+                self.decode_extents(fs, bytes, leaf.end, place, into)?;
                 leaf.end
             }
         };
@@ -139,6 +141,40 @@ impl Fork {
         }
         Ok(pointers[at].get())
     }
+
+    /// Decodes extents, which are in order and before this block of the file.
+    fn decode_extents(
+        &self,
+        fs: &Xfs,
+        bytes: &[u8],
+        limit: u64,
+        place: Place,
+        into: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let Ok(raws) = <[RawExtent]>::ref_from_bytes(bytes) else {
+            return Err(place.corrupt("it is cut short"));
+        };
+        let mut next = 0;
+        for raw in raws {
+            let (first, count) = (raw.file_block(), u64::from(raw.count()));
+            if count == 0 || first < next || first + count > limit {
+                let what =
+                    format!("{count} blocks from block {first} of the file on, out of order");
+                return Err(place.field("br_startoff").corrupt(what));
+            }
+            next = first + count;
+            let place = place.field("br_startblock");
+            let start: FsBlock = if self.is_realtime {
+                fs.realtime_extent(raw.fs_block(), count, place)?
+            } else {
+                fs.superblock.geometry.extent(raw.fs_block(), count, place)?
+            };
+            let state =
+                if raw.is_unwritten() { ExtentState::Unwritten } else { ExtentState::Written };
+            into.push(Extent { first: FileBlock(first), start, len: raw.count(), state });
+        }
+        Ok(())
+    }
 }
 
 impl Xfs {
@@ -176,34 +212,5 @@ impl Xfs {
             return Err(place.field("bb_rightsib").corrupt("it is its own sibling"));
         }
         Ok((content, records))
-    }
-
-    /// Decodes extents, which are in order and within these blocks of the file.
-    fn decode_extents(
-        &self,
-        bytes: &[u8],
-        within: std::ops::Range<u64>,
-        place: Place,
-        into: &mut Vec<Extent>,
-    ) -> Result<()> {
-        let Ok(raws) = <[RawExtent]>::ref_from_bytes(bytes) else {
-            return Err(place.corrupt("it is cut short"));
-        };
-        let mut next = within.start;
-        for raw in raws {
-            let (first, count) = (raw.file_block(), u64::from(raw.count()));
-            if count == 0 || first < next || first + count > within.end {
-                let what =
-                    format!("{count} blocks from block {first} of the file on, out of order");
-                return Err(place.field("br_startoff").corrupt(what));
-            }
-            next = first + count;
-            let place = place.field("br_startblock");
-            let start: FsBlock = self.superblock.geometry.extent(raw.fs_block(), count, place)?;
-            let state =
-                if raw.is_unwritten() { ExtentState::Unwritten } else { ExtentState::Written };
-            into.push(Extent { first: FileBlock(first), start, len: raw.count(), state });
-        }
-        Ok(())
     }
 }

@@ -32,8 +32,6 @@ pub struct XfsInode {
     pub(super) stat: Stat,
     pub(super) data: Fork,
     pub(super) attributes: Option<Fork>,
-    /// Its data lie on the realtime device.
-    pub(super) is_realtime: bool,
     /// It belongs to the file system itself.
     pub(super) is_metadata: bool,
     /// Some of its blocks may belong to other files too.
@@ -139,7 +137,9 @@ impl Xfs {
             return Err(place.field("di_size").corrupt(format!("{size} bytes")));
         }
         let flags2 = v3.map_or(0, |v3| v3.di_flags2.get());
-        let (data, attributes) = self.forks(bytes, raw, flags2, file_type, place)?;
+        let (mut data, attributes) = self.forks(bytes, raw, flags2, file_type, place)?;
+        data.is_realtime =
+            raw.di_flags.get() & flags::REALTIME != 0 && file_type == FileType::Regular;
         let is_big = flags2 & flags2::BIGTIME != 0;
         let time = |raw: u64| if is_big { bigtime(raw) } else { time(raw) };
         let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
@@ -175,7 +175,6 @@ impl Xfs {
             is_metadata: flags2 & flags2::METADATA != 0
                 || self.superblock.internal.contains(&number),
             is_reflinked: flags2 & flags2::REFLINK != 0,
-            is_realtime: flags & flags::REALTIME != 0 && file_type == FileType::Regular,
             stat,
             data,
             attributes,

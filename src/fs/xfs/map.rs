@@ -23,7 +23,7 @@ impl XfsInode {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
         }
-        self.check_device()?;
+        self.check_finished()?;
         let map = self.load(&self.data)?.map(Arc::new);
         Ok(self.map.get_or_init(|| map).as_ref())
     }
@@ -36,8 +36,8 @@ impl XfsInode {
 
     /// Makes changes in the map of the data that the log has begun, and counts the blocks that the file has then.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
-        if self.is_realtime {
-            // Its blocks are not the volume's own, and nobody reads them.
+        if self.data.is_realtime {
+            // Its map is refused as long as it has changes.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
@@ -75,7 +75,7 @@ impl XfsInode {
 
     /// The extents, in order.
     fn extents_to_change(&self) -> Result<Vec<Extent>> {
-        self.check_device()?;
+        self.check_finished()?;
         let map = self.load(&self.data)?.ok_or_else(|| {
             let what = format!("inode {}: a large map with unfinished changes", self.stat.inode);
             Error::unsupported(what)
@@ -83,10 +83,11 @@ impl XfsInode {
         Ok(map.extents().to_vec())
     }
 
-    /// Refuses a file whose blocks are not the volume's own.
-    fn check_device(&self) -> Result<()> {
-        if self.is_realtime {
-            let what = format!("inode {}: its data lie on a realtime device", self.stat.inode);
+    /// Refuses a realtime file whose map the log has not finished to change.
+    fn check_finished(&self) -> Result<()> {
+        let inode = self.stat.inode;
+        if self.data.is_realtime && self.fs.changes.concern(inode) {
+            let what = format!("inode {inode}: a realtime file with unfinished changes in the log");
             return Err(Error::unsupported(what));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Changes of maps that the log has begun and a recovery finishes: they are made when a map is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::iomap::{Extent, ExtentState};
@@ -39,6 +39,8 @@ pub(super) struct Side {
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
     exchanges: BTreeMap<InodeNo, Exchange>,
+    /// Inodes with changes that are not known here.
+    others: BTreeSet<InodeNo>,
 }
 
 impl MapChanges {
@@ -56,7 +58,17 @@ impl MapChanges {
         true
     }
 
-    /// Whether an inode has any.
+    /// Notes that an inode has a change that is not known here.
+    pub(super) fn add_unknown(&mut self, inode: InodeNo) {
+        self.others.insert(inode);
+    }
+
+    /// Whether an inode has any, known here or not.
+    pub(super) fn concern(&self, inode: InodeNo) -> bool {
+        self.has(inode) || self.others.contains(&inode)
+    }
+
+    /// Whether an inode has any that is known here.
     pub(super) fn has(&self, inode: InodeNo) -> bool {
         self.changes.contains_key(&inode) || self.exchanges.contains_key(&inode)
     }

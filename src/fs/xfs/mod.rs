@@ -19,6 +19,7 @@ mod map_changes;
 mod metadata;
 mod overlay;
 mod overwrite;
+mod realtime;
 mod shared_blocks;
 mod superblock;
 mod symlink;
@@ -52,6 +53,8 @@ pub struct Xfs {
     trees: OnceLock<u64>,
     /// Of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
+    /// The first byte of the realtime device, where that is given.
+    realtime: Option<DevOffset>,
     /// Where the log was not read, the trees may lack inodes that directories name.
     inode_roots: Option<inode_tree::Roots>,
 }
@@ -76,7 +79,7 @@ impl Xfs {
         Ok(Arc::new(fs))
     }
 
-    /// The same with the device of its log where that is given, or without its log: then the changes in the log are missing, and metadata may
+    /// The same with the devices of its log and of its realtime files where these are given, or without its log: then the changes in the log are missing, and metadata may
     /// contradict each other.
     ///
     /// # Errors
@@ -100,14 +103,20 @@ impl Xfs {
             let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
             return Err(Error::unsupported(text));
         }
+        let realtime = rescue
+            .realtime
+            .map(|range| superblock.check_realtime_device(&*device, range))
+            .transpose()?;
         let mut metadata = Metadata::new(device, superblock.geometry, Arc::clone(events));
         if rescue.no_journal {
-            return Ok(Self::with(superblock, metadata, None));
+            let mut fs = Self::with(superblock, metadata, None);
+            fs.realtime = realtime;
+            return Ok(fs);
         }
         let recovery = log::recover(&metadata, &superblock, rescue.journal)?;
         metadata.overlay = recovery.overlay;
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
-        fs.changes = recovery.changes;
+        (fs.changes, fs.realtime) = (recovery.changes, realtime);
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
@@ -131,6 +140,7 @@ impl Xfs {
             notices: Mutex::new(notices),
             trees: OnceLock::new(),
             overwriting: None,
+            realtime: None,
         }
     }
 

@@ -8,9 +8,10 @@ use super::geometry::Geometry;
 use super::header::crc_of;
 use super::log::LogRange;
 use super::overlay::Replayed;
+use super::realtime::RealtimeGroups;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
-use crate::fs::JournalRange;
+use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
@@ -54,6 +55,7 @@ pub struct Superblock {
     pub(crate) log_blocks: u32,
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
+    pub(super) realtime_groups: Option<RealtimeGroups>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
     /// Names are compared without regard to the case of ASCII letters.
@@ -148,6 +150,7 @@ impl Superblock {
             log_start: raw.sb_logstart.get(),
             log_blocks: raw.sb_logblocks.get(),
             realtime_blocks: raw.sb_rblocks.get(),
+            realtime_groups: RealtimeGroups::new(raw, has_tree)?,
             has_ftype: incompat.contains(Incompat::FTYPE) || features2 & features2::FTYPE != 0,
             ascii_ci: versionnum & version::ASCII_CI != 0,
             projid32: is_v5 || features2 & features2::PROJID32 != 0,
@@ -244,7 +247,7 @@ impl Superblock {
     }
 
     /// Where the log lies: `outside`, if it is on a device of its own.
-    pub(super) fn log_range(&self, outside: Option<JournalRange>) -> Result<LogRange> {
+    pub(super) fn log_range(&self, outside: Option<DeviceRange>) -> Result<LogRange> {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
             let Some(outside) = outside else {

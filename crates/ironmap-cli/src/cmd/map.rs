@@ -1,5 +1,6 @@
 //! `ironmap map`: where a file lies, as `filefrag -v` shows it.
 
+use ironmap::device::Joined;
 use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::iomap::{Iomap, IomapFlags, IomapType, MapFile, Mappings};
 use ironmap::units::FilePos;
@@ -140,16 +141,18 @@ fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
 
 fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     let journal = iomap.flags.contains(IomapFlags::JOURNAL);
+    let realtime = iomap.addr.0.checked_sub(Joined::REALTIME);
     let inline = iomap.kind == IomapType::Inline && !journal;
     let flags = [
         (iomap.kind == IomapType::Unwritten, "unwritten"),
         (inline, "inline"),
         (journal, "journal"),
+        (realtime.is_some(), "realtime"),
         (iomap.pos.0 < size && iomap.end().0 >= size, "eof"),
     ];
     ExtentRecord {
         logical: iomap.pos.0,
-        physical: (!inline).then_some(iomap.addr.0),
+        physical: (!inline).then_some(realtime.unwrap_or(iomap.addr.0)),
         length: iomap.len,
         flags: flags.into_iter().filter_map(|(set, name)| set.then_some(name)).collect(),
     }

@@ -14,7 +14,7 @@ use crate::fs::ext4::disk::journal::RawJournalSuperblock;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, RawSuperblock};
 use crate::fs::ext4::superblock::superblock_checksum;
 use crate::fs::ext4::{Ext4, Incompat, RoCompat};
-use crate::fs::{JournalRange, uuid_text};
+use crate::fs::{DeviceRange, uuid_text};
 use crate::units::{DevOffset, FsBlock};
 
 const PLACE: Place = Place::new("journal device superblock");
@@ -22,7 +22,7 @@ const JOURNAL_PLACE: Place = Place::new("journal superblock");
 const UUID_LEN: usize = 16;
 
 /// The journal on a device that is seen at this range.
-pub(super) fn open(fs: &Arc<Ext4>, range: JournalRange) -> Result<Log> {
+pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let sb = &fs.superblock;
     let size = sb.block_size;
     let available = range.len >> size.shift();
@@ -45,7 +45,7 @@ pub(super) fn open(fs: &Arc<Ext4>, range: JournalRange) -> Result<Log> {
 }
 
 /// Checks that the device is the one that the volume names.
-fn check_device(fs: &Ext4, range: JournalRange) -> Result<()> {
+fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     let sb = &fs.superblock;
     let mut bytes = [0; size_of::<RawSuperblock>()];
     fs.blocks.device().read_exact_at(&mut bytes, DevOffset(range.start + OFFSET))?;

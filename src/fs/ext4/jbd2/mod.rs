@@ -41,7 +41,7 @@ use self::log::Log;
 use super::blocks::Overlay;
 use super::{Compat, Ext4, Incompat};
 use crate::error::{Context, Error, Place, Result};
-use crate::fs::{JournalRange, uuid_text};
+use crate::fs::{DeviceRange, uuid_text};
 
 /// A volume's journal: its kind, and its state at the opening.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Journal {
 /// external journal at `external`.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
-    external: Option<JournalRange>,
+    external: Option<DeviceRange>,
 ) -> Result<(Journal, Overlay, FastCommits)> {
     let sb = &fs.superblock;
     let dirty = sb.incompat.contains(Incompat::RECOVER);

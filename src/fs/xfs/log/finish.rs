@@ -100,6 +100,8 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
         return Err(place.field("bui_nextents").corrupt(format!("{count} mappings")));
     };
     if mappings.iter().any(|raw| raw.me_flags.get() & (mapping::ATTR | mapping::REALTIME) != 0) {
+        let owners = mappings.iter().map(|raw| InodeNo(raw.me_owner.get()));
+        owners.for_each(|inode| into.add_unknown(inode));
         return Ok(false);
     }
     for raw in mappings {

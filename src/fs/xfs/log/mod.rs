@@ -21,7 +21,7 @@ use super::map_changes::MapChanges;
 use super::metadata::Metadata;
 use super::overlay::Overlay;
 use crate::error::Result;
-use crate::fs::JournalRange;
+use crate::fs::DeviceRange;
 use crate::units::BlockSize;
 
 /// The place of the log on its device: bytes.
@@ -64,7 +64,7 @@ pub(super) struct Recovery {
 pub(super) fn recover(
     metadata: &Metadata,
     superblock: &Superblock,
-    outside: Option<JournalRange>,
+    outside: Option<DeviceRange>,
 ) -> Result<Recovery> {
     let log = LogBlocks::new(metadata.device(), superblock.log_range(outside)?)?;
     let (tail, head) = match head::find(&log, superblock)? {
