@@ -39,18 +39,19 @@ struct RawRealtimeSuperblock {
 }
 
 impl RealtimeGroups {
-    /// The groups; none in a volume without metadata directories.
-    pub(super) fn new(raw: &RawSuperblock, has_metadata_tree: bool) -> Result<Option<Self>> {
-        if !has_metadata_tree || raw.sb_rblocks.get() == 0 {
-            return Ok(None);
-        }
+    /// The groups as the superblock has them, not checked: they matter to those who read realtime files.
+    pub(super) fn new(raw: &RawSuperblock) -> Self {
         let blocks = u64::from(raw.sb_rgextents.get()) * u64::from(raw.sb_rextsize.get());
-        let (log, place) = (raw.sb_rgblklog, Place::new("superblock"));
+        Self { log: raw.sb_rgblklog, blocks }
+    }
+
+    fn check(self) -> Result<()> {
+        let Self { log, blocks } = self;
         if log > MAX_GROUP_LOG || blocks == 0 || blocks > 1 << log {
             let what = format!("realtime groups of {blocks} blocks, by {log} bits");
-            return Err(place.field("sb_rgblklog").corrupt(what));
+            return Err(Place::new("superblock").field("sb_rgblklog").corrupt(what));
         }
-        Ok(Some(Self { log, blocks }))
+        Ok(())
     }
 }
 
@@ -71,7 +72,8 @@ impl Superblock {
             return Err(Error::invalid(what));
         }
         let start = DevOffset(range.start);
-        if self.realtime_groups.is_some() {
+        if let Some(groups) = self.realtime_groups {
+            groups.check()?;
             let mut bytes = vec![0; self.geometry.block.bytes()];
             device.read_exact_at(&mut bytes, start)?;
             let (raw, _) = RawRealtimeSuperblock::read_from_prefix(&bytes)
@@ -93,7 +95,10 @@ impl Superblock {
         let outside = || place.corrupt("its blocks are outside the realtime device");
         let first = match self.realtime_groups {
             None => number,
-            Some(RealtimeGroups { log, blocks }) => {
+            Some(groups) => {
+                // Also here: a recovery reads the superblock again.
+                groups.check()?;
+                let RealtimeGroups { log, blocks } = groups;
                 let within = number & ((1 << log) - 1);
                 if within.checked_add(count).is_none_or(|end| end > blocks) {
                     return Err(outside());

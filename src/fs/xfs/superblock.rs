@@ -55,6 +55,7 @@ pub struct Superblock {
     pub(crate) log_blocks: u32,
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
+    /// With metadata directories.
     pub(super) realtime_groups: Option<RealtimeGroups>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
@@ -150,7 +151,7 @@ impl Superblock {
             log_start: raw.sb_logstart.get(),
             log_blocks: raw.sb_logblocks.get(),
             realtime_blocks: raw.sb_rblocks.get(),
-            realtime_groups: RealtimeGroups::new(raw, has_tree)?,
+            realtime_groups: has_tree.then(|| RealtimeGroups::new(raw)),
             has_ftype: incompat.contains(Incompat::FTYPE) || features2 & features2::FTYPE != 0,
             ascii_ci: versionnum & version::ASCII_CI != 0,
             projid32: is_v5 || features2 & features2::PROJID32 != 0,
