@@ -1,6 +1,6 @@
 //! io_uring, safe: the ring owns the memory of every request from submission to completion.
 
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Write as _};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -382,10 +382,10 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            eprintln!(
-                "ironmap: io_uring is refused while it holds memory in use ({:?})",
-                self.lost
-            );
+            // Not `eprintln!`, which panics where standard error is full: nothing may unwind from here.
+            let (mut err, lost) = (std::io::stderr(), self.lost);
+            let what = "ironmap: io_uring is refused while it holds memory in use";
+            let _ = writeln!(err, "{what} ({lost:?})");
             std::process::abort();
         }
         (self.dead, self.lent) = (self.dead + open, self.lent.saturating_sub(open));

@@ -252,10 +252,14 @@ impl Report {
         self.line(&format!("note: {message}"));
     }
 
-    /// A line on standard output about finished work, for `-v`.
+    /// A line on standard output about finished work, for `-v`. Where its reader has gone the work goes on.
     pub(crate) fn say(&self, message: impl Display) -> Result<(), Failure> {
         let line = one_line(&message.to_string());
-        self.progress.suspend(|| writeln!(io::stdout(), "{line}")).map_err(Failure::stdout)
+        let said = self.progress.suspend(|| writeln!(io::stdout(), "{line}"));
+        said.map_err(Failure::stdout).or_else(|failure| match failure.is_unread() {
+            true => Ok(()),
+            false => Err(failure),
+        })
     }
 
     fn line(&self, message: &str) {
@@ -291,12 +295,16 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return report.exit_code();
     }
     if error.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprintln!("ironmap: a command is missing; see ironmap --help");
-        return Code::Usage.into();
+        return misused("a command is missing");
     }
     let text = error.to_string();
     let text = text.split("\n\n").next().unwrap_or_default();
     let text = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    eprintln!("ironmap: {}; see ironmap --help", one_line(&text));
+    misused(&one_line(&text))
+}
+
+fn misused(what: &str) -> ExitCode {
+    // Where nobody reads it, the exit code tells.
+    let _ = writeln!(io::stderr(), "ironmap: {what}; see ironmap --help");
     Code::Usage.into()
 }

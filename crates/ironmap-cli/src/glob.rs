@@ -88,8 +88,9 @@ impl Way {
                 // Without its end it is a bracket.
                 None => is(&Unit::Char('[')).then_some(rest),
             },
+            // A backslash at the end stands before nothing.
+            [Unit::Char('\\')] | [] => None,
             [literal, rest @ ..] => is(literal).then_some(rest),
-            [] => None,
         }
     }
 }

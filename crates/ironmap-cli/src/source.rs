@@ -70,6 +70,27 @@ pub(crate) fn check_changes(location: &Location) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The devices that `--journal` and `--realtime` name.
+pub(crate) fn further_devices() -> impl Iterator<Item = &'static Location> {
+    let named = RESCUE.get().map(|rescue| [rescue.journal.as_ref(), rescue.realtime.as_ref()]);
+    named.into_iter().flatten().flatten()
+}
+
+/// Refuses a realtime device for a volume that is not the first one, or is the device itself: without groups it has no mark of its volume.
+fn check_realtime(location: &Location) -> Result<(), Failure> {
+    static VOLUME: OnceLock<Location> = OnceLock::new();
+    let named = RESCUE.get().and_then(|rescue| rescue.realtime.as_ref());
+    match named {
+        Some(device) if device == location => {
+            Err(Failure::usage(format_args!("--realtime: {location} is the volume itself")))
+        }
+        Some(_) if VOLUME.get_or_init(|| location.clone()) != location => {
+            Err(Failure::usage("--realtime: it belongs to one volume, and the command has several"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The options with those that concern every volume of the command.
 pub(crate) fn with_rescue(options: VolumeOptions) -> VolumeOptions {
     let Some(rescue) = RESCUE.get() else { return options };
@@ -131,6 +152,7 @@ impl Source {
     }
 
     fn open_with(location: &Location, options: VolumeOptions) -> Result<Self, Failure> {
+        check_realtime(location)?;
         let opened = || open_volume(location, &with_rescue(options));
         let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
             told_if_slow(location, opened)

@@ -10,15 +10,21 @@ use ironmap::device::image::describe;
 use ironmap::location::{Medium, Site};
 use rustix::fs::{fstat, major, minor};
 
+use crate::source::further_devices;
+
 /// Files by device and inode: images and device nodes, and the images of loop devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
-    /// The files that a volume is opened from, as far as they are there.
+    /// The files that a volume is opened from, as far as they are there, with the further devices that the command line names.
     pub(crate) fn of(location: &Location) -> Self {
-        let sites = [Some(location.data()), location.tags()].into_iter().flatten();
-        Self(sites.flat_map(paths_of).flat_map(|path| files_of(&path)).collect())
+        let sites = |it: &Location| -> Vec<PathBuf> {
+            let sites = [Some(it.data()), it.tags()].into_iter().flatten();
+            sites.flat_map(paths_of).collect()
+        };
+        let paths = sites(location).into_iter().chain(further_devices().flat_map(sites));
+        Self(paths.flat_map(|path| files_of(&path)).collect())
     }
 
     pub(crate) fn contains(&self, device: u64, inode: u64) -> bool {

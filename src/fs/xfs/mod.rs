@@ -103,23 +103,22 @@ impl Xfs {
             let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
             return Err(Error::unsupported(text));
         }
-        let realtime = rescue
-            .realtime
-            .map(|range| superblock.check_realtime_device(&*device, range))
-            .transpose()?;
+        let realtime = rescue.realtime;
         let mut metadata = Metadata::new(device, superblock.geometry, Arc::clone(events));
         if rescue.no_journal {
             let mut fs = Self::with(superblock, metadata, None);
-            fs.realtime = realtime;
+            fs.join_realtime(realtime)?;
             return Ok(fs);
         }
         let recovery = log::recover(&metadata, &superblock, rescue.journal)?;
         metadata.overlay = recovery.overlay;
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
-        (fs.changes, fs.realtime) = (recovery.changes, realtime);
+        fs.changes = recovery.changes;
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
+        // Not before the log is recovered, which can have made or grown it.
+        fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
         let told = unfinished
             .map(|(what, count)| format!("not finished, and left so: {count} times {what}"));

@@ -25,6 +25,8 @@ pub(super) struct RealtimeGroups {
     log: u8,
     /// Blocks of each group; the last one can have fewer.
     blocks: u64,
+    /// Blocks of an extent, of which the first one of all has the superblock.
+    extent: u64,
 }
 
 /// The first bytes of a realtime device with groups: `struct xfs_rtsb`.
@@ -41,12 +43,13 @@ struct RawRealtimeSuperblock {
 impl RealtimeGroups {
     /// The groups as the superblock has them, not checked: they matter to those who read realtime files.
     pub(super) fn new(raw: &RawSuperblock) -> Self {
-        let blocks = u64::from(raw.sb_rgextents.get()) * u64::from(raw.sb_rextsize.get());
-        Self { log: raw.sb_rgblklog, blocks }
+        let extent = u64::from(raw.sb_rextsize.get());
+        let blocks = u64::from(raw.sb_rgextents.get()) * extent;
+        Self { log: raw.sb_rgblklog, blocks, extent }
     }
 
     fn check(self) -> Result<()> {
-        let Self { log, blocks } = self;
+        let Self { log, blocks, .. } = self;
         if log > MAX_GROUP_LOG || blocks == 0 || blocks > 1 << log {
             let what = format!("realtime groups of {blocks} blocks, by {log} bits");
             return Err(Place::new("superblock").field("sb_rgblklog").corrupt(what));
@@ -56,12 +59,8 @@ impl RealtimeGroups {
 }
 
 impl Superblock {
-    /// The first byte of the realtime device, which is seen at this range.
-    pub(super) fn check_realtime_device(
-        &self,
-        device: &dyn Device,
-        range: DeviceRange,
-    ) -> Result<DevOffset> {
+    /// Checks that the device that is seen at this range is the realtime device, as far as that can be told.
+    fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         if self.realtime_blocks == 0 {
             return Err(Error::invalid("the XFS volume has no realtime device"));
         }
@@ -71,11 +70,10 @@ impl Superblock {
             let what = format!("a device of {bytes} bytes for {blocks} realtime blocks");
             return Err(Error::invalid(what));
         }
-        let start = DevOffset(range.start);
         if let Some(groups) = self.realtime_groups {
             groups.check()?;
             let mut bytes = vec![0; self.geometry.block.bytes()];
-            device.read_exact_at(&mut bytes, start)?;
+            device.read_exact_at(&mut bytes, DevOffset(range.start))?;
             let (raw, _) = RawRealtimeSuperblock::read_from_prefix(&bytes)
                 .map_err(|_| Place::new("realtime superblock").corrupt("it is cut short"))?;
             if raw.magic.get() != MAGIC {
@@ -87,7 +85,7 @@ impl Superblock {
                 return Err(Error::invalid(what));
             }
         }
-        Ok(start)
+        Ok(())
     }
 
     /// The block of the realtime device that a number stands for, if so many blocks from it on are there.
@@ -96,9 +94,10 @@ impl Superblock {
         let first = match self.realtime_groups {
             None => number,
             Some(groups) => {
-                // Also here: a recovery reads the superblock again.
-                groups.check()?;
-                let RealtimeGroups { log, blocks } = groups;
+                let RealtimeGroups { log, blocks, extent } = groups;
+                if number < extent {
+                    return Err(place.corrupt("its blocks are those of the realtime superblock"));
+                }
                 let within = number & ((1 << log) - 1);
                 if within.checked_add(count).is_none_or(|end| end > blocks) {
                     return Err(outside());
@@ -112,6 +111,14 @@ impl Superblock {
 }
 
 impl Xfs {
+    /// Realtime files are read from now on, where their device is given.
+    pub(super) fn join_realtime(&mut self, range: Option<DeviceRange>) -> Result<()> {
+        let Some(range) = range else { return Ok(()) };
+        self.superblock.check_realtime_device(&**self.metadata.device(), range)?;
+        self.realtime = Some(DevOffset(range.start));
+        Ok(())
+    }
+
     /// Where an extent of a realtime file is seen.
     pub(super) fn realtime_extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let Some(start) = self.realtime else { return Err(not_given(place)) };

@@ -137,6 +137,15 @@ fn replace(
         // It has both names already.
         return Ok(());
     }
+    // The link would lead to itself, and the file would be gone.
+    if let Subject::Text(text) = subject
+        && let Ok(target) = name.beside(text.as_bytes())
+        && let Ok(Some(target)) = target.look(Follow::All)
+        && target.number() == there
+    {
+        let what = format!("{} and {} are the same file", quoted(text.as_bytes()), name.quoted());
+        return Err(Failure::new(what));
+    }
     let replaced = (0_u32..).find_map(|number| {
         let other = format!(".ln-{number:x}").into_bytes();
         match make(subject, name, &other) {

@@ -185,6 +185,7 @@ fn a_link_to_itself_can_be_replaced() {
         "ln -f @/c @/loop",
         "mv @/a @/loop",
         "mv -T @/b @/loop
+        rm @/loop
         ln -sf loop @/loop
         mv @/loop @/other
         mv @/other @/loop",

@@ -97,3 +97,83 @@ fn results_are_not_written_over_a_target() {
     }
     assert!(before == fs::read(bench.image()).unwrap());
 }
+
+/// The devices of a journal and of realtime files belong to the source as well.
+#[test]
+fn further_devices_of_a_source_are_not_written_over() {
+    let bench = Bench::new();
+    let before = vec![7; 1 << 20];
+    fs::write(bench.path("further"), &before).unwrap();
+    for option in ["--journal", "--realtime"] {
+        let commands: [&[&str]; 3] = [
+            &["tar", "-f", "further", "image:/"],
+            &["cp", "image:/small", "further"],
+            &["bench", "--json", "further", "vol:image:/small"],
+        ];
+        for args in commands {
+            let output = bench.run([&[option, "further"], args].concat());
+            assert!(!output.status.success(), "{option} {args:?}");
+            assert!(fs::read(bench.path("further")).unwrap() == before, "{option} {args:?}");
+        }
+    }
+}
+
+/// Commands that change files do all their work where nobody reads what `-v` says.
+#[test]
+fn work_goes_on_without_a_reader() {
+    let bench = Bench::new();
+    bench.succeed(["mkdir", "-p", "image:/tree/a/b"]);
+    for name in 0..40 {
+        bench.succeed(["touch", &format!("image:/tree/a/{name}")]);
+    }
+    for args in [&["chmod", "-Rv", "700", "image:/tree"][..], &["chown", "-Rv", "5", "image:/tree"]]
+    {
+        assert_eq!(to_nobody(&bench, args).status.code(), Some(0), "{args:?}");
+    }
+    let found = bench.succeed(["find", "image:/tree", "-perm", "700", "-uid", "5"]);
+    assert_eq!(text(&found).lines().count(), 43);
+    assert_eq!(to_nobody(&bench, &["rm", "-rv", "image:/tree"]).status.code(), Some(0));
+    assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
+}
+
+/// Wrong arguments have their code also where standard error is full.
+#[test]
+fn a_full_standard_error_changes_no_exit_code() {
+    let bench = Bench::new();
+    let commands: [(&[&str], i32); 3] = [(&["--bogus"], 2), (&[], 2), (&["cat", "image:/none"], 1)];
+    for (args, code) in commands {
+        let full = File::create("/dev/full").unwrap();
+        let output = bench.command().args(args).stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+    }
+}
+
+/// The verdicts on an integrity device, too.
+#[test]
+fn a_verdict_on_an_integrity_device_needs_no_reader() {
+    let bench = Bench::empty();
+    File::create(bench.path("device")).unwrap().set_len(8 << 20).unwrap();
+    bench.succeed(["integrity", "format", "device"]);
+    let damaged = File::options().write(true).open(bench.path("device")).unwrap();
+    let scrub = &["integrity", "scrub", "integrity:device"][..];
+    assert_eq!(to_nobody(&bench, scrub).status.code(), Some(0));
+    std::os::unix::fs::FileExt::write_all_at(&damaged, &[1; 4096], 4 << 20).unwrap();
+    assert_eq!(bench.run(scrub).status.code(), Some(4));
+    for args in [scrub, &["integrity", "scrub", "--json", "integrity:device"]] {
+        assert_eq!(to_nobody(&bench, args).status.code(), Some(4), "{args:?}");
+    }
+}
+
+/// A link takes no file's place that it would lead to: as `ln` run in the link's directory.
+#[test]
+fn no_new_link_replaces_the_file_that_it_leads_to() {
+    let bench = Bench::new();
+    for [text, link] in
+        [["small", "image:/small"], ["/small", "image:/small"], ["../small", "image:/small"]]
+    {
+        let output = bench.run(["ln", "-sf", text, link]);
+        assert_eq!(output.status.code(), Some(1), "{text} {link}");
+    }
+    assert_eq!(text(&bench.succeed(["cat", "image:/small"])), "small\n");
+    bench.succeed(["ln", "-sf", "dir/large", "image:/small"]);
+}

@@ -55,6 +55,13 @@ pub(crate) mod item {
     pub(crate) const ATTRD: u16 = 0x1247;
     pub(crate) const XMI: u16 = 0x1248;
     pub(crate) const XMD: u16 = 0x1249;
+    // Those of a realtime device with groups.
+    pub(crate) const EFI_RT: u16 = 0x124A;
+    pub(crate) const EFD_RT: u16 = 0x124B;
+    pub(crate) const RUI_RT: u16 = 0x124C;
+    pub(crate) const RUD_RT: u16 = 0x124D;
+    pub(crate) const CUI_RT: u16 = 0x124E;
+    pub(crate) const CUD_RT: u16 = 0x124F;
 }
 
 /// `blf_flags`.

@@ -16,13 +16,16 @@ use crate::iomap::ExtentState;
 use crate::units::{FileBlock, InodeNo};
 
 /// An intent's code, that of its end, and what it does.
-const INTENTS: [(u16, u16, &str); 6] = [
+const INTENTS: [(u16, u16, &str); 9] = [
     (item::EFI, item::EFD, "extents to free"),
     (item::RUI, item::RUD, "reverse mappings to update"),
     (item::CUI, item::CUD, "reference counts to update"),
     (item::BUI, item::BUD, "mappings of files to update"),
     (item::ATTRI, item::ATTRD, "attributes to change"),
     (item::XMI, item::XMD, "mappings to exchange"),
+    (item::EFI_RT, item::EFD_RT, "realtime extents to free"),
+    (item::RUI_RT, item::RUD_RT, "reverse mappings of realtime extents to update"),
+    (item::CUI_RT, item::CUD_RT, "reference counts of realtime extents to update"),
 ];
 
 /// Intents without an end so far, by code and number.

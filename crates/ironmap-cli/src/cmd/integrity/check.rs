@@ -58,17 +58,15 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         problems,
         geometry: Geometry::new(&info),
     };
-    if args.json {
-        print_json(&record)?;
-    } else {
-        print(&record)?;
-    }
+    let printed =
+        if args.json { print_json(&record) } else { print(&record).map_err(Failure::stdout) };
+    // The exit code tells the verdict, also where nobody reads the faults.
     let count = record.problems.len();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };
         report.error(&Failure::corrupt(&args.device, &format!("{count} fault{s} found")));
     }
-    Ok(())
+    printed
 }
 
 fn print(record: &Record) -> std::io::Result<()> {

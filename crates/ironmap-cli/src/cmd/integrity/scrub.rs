@@ -81,6 +81,13 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
+    // The exit code tells the verdict, also where nobody reads the findings.
+    if mismatches + unreadable + lost > 0 {
+        let what = format!(
+            "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"
+        );
+        report.error(&Failure::corrupt(&args.device, &what));
+    }
     if let Some(error) = failed {
         return Err(error.into());
     }
@@ -112,12 +119,6 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
              {lost} regions lost writes"
         )?;
         out.flush()?;
-    }
-    if mismatches + unreadable + lost > 0 {
-        let what = format!(
-            "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"
-        );
-        report.error(&Failure::corrupt(&args.device, &what));
     }
     Ok(())
 }
