@@ -73,9 +73,11 @@ impl<T> Slots<T> {
         attached: T,
     ) -> Result<(u32, &mut Slot<T>), (Memory, T)> {
         let index = self.free;
-        let Some(slot) = self.slots.get_mut(index as usize) else {
+        if index as usize >= self.slots.len() {
             return Err((memory, attached));
-        };
+        }
+        // Indexed, not `get_mut`, which borrows all slots: the kernel has the addresses of what is in others.
+        let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
         // A free slot has no request, so that nothing is forgotten: an assignment would look for one to drop.

@@ -33,9 +33,7 @@ impl Glob {
     }
 
     fn in_locale(pattern: &[u8], ignore_case: bool, utf8: bool) -> Self {
-        let fold = |unit| if ignore_case { folded(unit) } else { unit };
-        let way =
-            |utf8| Way { pattern: units(pattern, utf8).map(fold).collect(), ignore_case, utf8 };
+        let way = |utf8| Way { pattern: units(pattern, utf8).collect(), ignore_case, utf8 };
         let ways: &[bool] = if utf8 { &[true, false] } else { &[false] };
         Self { ways: ways.iter().copied().map(way).collect() }
     }
@@ -322,6 +320,8 @@ mod tests {
         assert!(ignoring("*.JPG", "a.jpG", false) && ignoring("[A-C]", "b", false));
         assert!(ignoring("é", "É", true) && !ignoring("é", "É", false));
         assert!(ignoring("[[:upper:]]", "A", false) && !ignoring("[[:upper:]]", "a", false));
+        assert!(ignoring("[[=A=]]", "A", false) && !ignoring("[[=A=]]", "a", false));
+        assert!(ignoring("A[B]", "ab", false) && !ignoring("[[:UPPER:]]", "A", false));
     }
 
     #[test]
