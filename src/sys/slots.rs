@@ -76,7 +76,7 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // Indexed, not `get_mut`, which borrows all slots: the kernel has the addresses of what is in others.
+        // Indexed, not `get_mut`, which borrows all slots: the kernel has addresses of memory in others.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
