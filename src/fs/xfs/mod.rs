@@ -79,8 +79,8 @@ impl Xfs {
         Ok(Arc::new(fs))
     }
 
-    /// The same with the devices of its log and of its realtime files where these are given, or without its log: then the changes in the log are missing, and metadata may
-    /// contradict each other.
+    /// The same with the devices of its log and of its realtime files where these are given, or without its log: then the changes in the log
+    /// are missing, and metadata may contradict each other.
     ///
     /// # Errors
     /// As [`open`](Self::open); `Unsupported` for a backup of the superblock.

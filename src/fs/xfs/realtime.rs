@@ -4,17 +4,14 @@
 //! in it. It is seen past the end of the volume's own device, so that its blocks are read as all others are.
 
 use zerocopy::FromBytes;
-use zerocopy::byteorder::big_endian::U32;
 
-use super::disk::superblock::RawSuperblock;
+use super::disk::superblock::{REALTIME_MAGIC, RawRealtimeSuperblock, RawSuperblock};
 use super::{Superblock, Xfs};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{DevOffset, FsBlock};
 
-/// "Frog", with which the realtime device of a volume with groups begins.
-const MAGIC: u32 = 0x4672_6F67;
 /// A group has 31 bits of the number of a block at most.
 const MAX_GROUP_LOG: u8 = 31;
 
@@ -27,17 +24,6 @@ pub(super) struct RealtimeGroups {
     blocks: u64,
     /// Blocks of an extent, of which the first one of all has the superblock.
     extent: u64,
-}
-
-/// The first bytes of a realtime device with groups: `struct xfs_rtsb`.
-#[derive(FromBytes)]
-#[repr(C)]
-struct RawRealtimeSuperblock {
-    magic: U32,
-    _crc: [u8; 4],
-    _pad: [u8; 4],
-    _label: [u8; 12],
-    uuid: [u8; 16],
 }
 
 impl RealtimeGroups {
@@ -76,11 +62,13 @@ impl Superblock {
             device.read_exact_at(&mut bytes, DevOffset(range.start))?;
             let (raw, _) = RawRealtimeSuperblock::read_from_prefix(&bytes)
                 .map_err(|_| Place::new("realtime superblock").corrupt("it is cut short"))?;
-            if raw.magic.get() != MAGIC {
-                let what = format!("the device holds no realtime files: {:#x}", raw.magic.get());
+            let magic = raw.rsb_magicnum.get();
+            if magic != REALTIME_MAGIC {
+                let what =
+                    format!("the device holds no realtime files: rsb_magicnum is {magic:#x}");
                 return Err(Error::new(ErrorKind::UnknownFormat, what));
             }
-            if raw.uuid != self.uuid {
+            if raw.rsb_uuid != self.uuid {
                 let what = "the device holds the realtime files of another volume";
                 return Err(Error::invalid(what));
             }

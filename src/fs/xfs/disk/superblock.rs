@@ -96,6 +96,23 @@ pub(crate) struct RawSuperblock {
     pub(crate) sb_pad: [u8; 7],
 }
 
+/// `rsb_magicnum`: `Frog`.
+pub(crate) const REALTIME_MAGIC: u32 = u32::from_be_bytes(*b"Frog");
+
+/// The superblock of a realtime device with groups, at its beginning (`struct xfs_rtsb`).
+#[derive(Debug, FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawRealtimeSuperblock {
+    pub(crate) rsb_magicnum: U32,
+    pub(crate) rsb_crc: [u8; 4],
+    pub(crate) rsb_pad: [u8; 4],
+    pub(crate) rsb_fname: [u8; 12],
+    pub(crate) rsb_uuid: [u8; 16],
+    pub(crate) rsb_meta_uuid: [u8; 16],
+}
+
+layout!(RawRealtimeSuperblock: 56 { rsb_fname @ 12, rsb_uuid @ 24, rsb_meta_uuid @ 40 });
+
 layout!(RawSuperblock: 288 {
     sb_uuid @ 32, sb_rootino @ 56, sb_agblocks @ 84, sb_versionnum @ 100, sb_fname @ 108, sb_blocklog @ 120, sb_icount @ 128,
     sb_uquotino @ 160, sb_dirblklog @ 192, sb_features2 @ 200, sb_features_incompat @ 216, sb_crc @ 224, sb_meta_uuid @ 248,
