@@ -40,13 +40,21 @@ impl Glob {
 
     /// Whether all of the text matches. `*` and `?` stand for slashes and dots at the beginning, too.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
-        self.ways.iter().any(|way| way.matches(text))
+        if text.is_ascii() {
+            // Its characters are its bytes: one way decides, and nothing is allocated.
+            let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
+            return self.ways[0].matches(text.len(), unit);
+        }
+        self.ways.iter().any(|way| {
+            let units: Vec<Unit> = units(text, way.utf8).collect();
+            way.matches(units.len(), |at| units.get(at).copied())
+        })
     }
 }
 
 impl Way {
-    fn matches(&self, text: &[u8]) -> bool {
-        let text: Vec<Unit> = units(text, self.utf8).collect();
+    /// Whether a text of so many units matches.
+    fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
         // After the last star, and where in the text it ends: only that one can still take more.
         let mut star = None;
@@ -56,17 +64,17 @@ impl Way {
                 star = Some((rest, at));
                 continue;
             }
-            match text.get(at) {
+            match text(at) {
                 None if pattern.is_empty() => return true,
                 Some(unit) => {
-                    if let Some(rest) = self.one(pattern, *unit) {
+                    if let Some(rest) = self.one(pattern, unit) {
                         (pattern, at) = (rest, at + 1);
                         continue;
                     }
                 }
                 None => {}
             }
-            let Some((rest, from)) = star.filter(|(_, from)| *from < text.len()) else {
+            let Some((rest, from)) = star.filter(|(_, from)| *from < len) else {
                 return false;
             };
             star = Some((rest, from + 1));
