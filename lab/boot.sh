@@ -2,8 +2,8 @@
 # Runs a job in a virtual machine with Debian's packaged kernel: lab/boot.sh [-c COUNTS] JOB [PROGRAM...]
 #
 # JOB is a script of lab/ that the guest runs as root (see lab/init); each PROGRAM, with the libraries that it needs, stands in
-# the guest's /bin. Ends with the job's exit status, with 1 where the guest did not come to an end, and with 77 where a guest
-# cannot be had here; its last line says why. -c counts the guest's instructions between markers (lab/marker.c) into a file.
+# the guest's /bin. LAB_NEWER names a directory that lab/newer.sh made: it is the guest's /newer. Ends with the job's exit status, with 1
+# where the guest did not come to an end, and with 77 where a guest cannot be had here; its last line says why. -c counts the guest's instructions between markers (lab/marker.c) into a file.
 set -euo pipefail
 lab=$(cd "$(dirname "$0")" && pwd)
 out=${CARGO_TARGET_DIR:-$lab/../target}/lab
@@ -88,6 +88,7 @@ for program in mke2fs "$@"; do
         install -D "$library" "$root$library"
     done
 done
+[ ! -x "${LAB_NEWER:-}/lib/ld.so" ] || cp -r "$LAB_NEWER" "$root/newer"
 for module in crypto/crc32c_generic lib/libcrc32c fs/exportfs/exportfs fs/xfs/xfs fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
     [ ! -e "$modules/$module.ko.xz" ] || xz -dc "$modules/$module.ko.xz" >"$root/modules/${module##*/}.ko"
 done

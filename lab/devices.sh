@@ -7,15 +7,17 @@ for namespace in /sys/block/nvme*n*; do
     export "block$(cat "$namespace/nsid")=/dev/$name" "char$(cat "$namespace/nsid")=/dev/ng${name#nvme}"
 done
 
-# null_blk NAME MEMORY_BACKED: a device of 512 MiB that completes at once, with a poll queue.
+# null_blk NAME MEMORY_BACKED SETTING=VALUE...: a device of 512 MiB that completes at once, with a poll queue.
 null_blk() {
     [ -d /sys/kernel/config/nullb ] || {
         insmod /modules/null_blk.ko nr_devices=0 && mount -t configfs none /sys/kernel/config
     } || return
-    mkdir "/sys/kernel/config/nullb/$1"
-    for setting in queue_mode=2 irqmode=0 completion_nsec=0 memory_backed="$2" size=512 blocksize=4096 \
-        submit_queues=1 poll_queues=1 power=1; do
-        echo "${setting#*=}" >"/sys/kernel/config/nullb/$1/${setting%=*}"
+    local device="/sys/kernel/config/nullb/$1" memory_backed=$2
+    shift 2
+    mkdir "$device"
+    for setting in queue_mode=2 irqmode=0 completion_nsec=0 memory_backed="$memory_backed" size=512 blocksize=4096 \
+        submit_queues=1 poll_queues=1 "$@" power=1; do
+        echo "${setting#*=}" >"$device/${setting%=*}" || return
     done
 }
 

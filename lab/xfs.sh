@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # shellcheck shell=dash disable=SC1091,SC2154  # devices.sh is there in the guest
-# XFS volumes of kinds that few kernels still mount (version 4, names without case, quota, realtime files), filled by the kernel: ironmap copies the tree
+# XFS volumes of kinds that few kernels mount (version 4, names without case, quota, realtime files, zones), filled by the kernel: ironmap copies the tree
 # that the kernel shows, also from a device that was copied beneath the mount and has a log to be recovered, and finds nothing to mend.
 . /devices.sh
 for module in crc32c_generic libcrc32c exportfs xfs; do
@@ -10,7 +10,7 @@ if ! grep -qw xfs /proc/filesystems; then
     echo "this kernel has no XFS"
     exit 77
 fi
-scsi_disk || exit 1
+scsi_disk dev_size_mb=160 || exit 1
 
 # Names of every kind: leaf and node directories, links, devices, holes, long names and targets.
 fill() {
@@ -22,6 +22,11 @@ fill() {
     dd if="$1/data" of="$1/holes" bs=4096 seek=90 count=3 conv=notrunc 2>/dev/null
     ln "$1/data" "$1/deep/a/link" && ln -s data "$1/symlink" && ln -s "$(head -c 700 /dev/zero | tr '\0' t)" "$1/long" || return
     mkfifo "$1/fifo" && mknod "$1/null" c 1 3 && mknod "$1/block" b 259 70000 || return
+    if [ -n "$clones" ]; then
+        for at in 0 64k 128k; do
+            /newer/bin/xfs_io -f -c "reflink $1/data $at 128k 96k" "$1/cloned" >/dev/null && /newer/bin/xfs_io -c "pwrite -q -b 4k $at 8k" "$1/data" || return
+        done
+    fi
     touch "$1/$(head -c 255 /dev/zero | tr '\0' n)" && chown 70000:80000 "$1/short" && chmod 4755 "$1/data" || return
     touch -d '1970-01-02 03:04:05' "$1/short" && touch -d '2037-12-31 23:59:59' "$1/leaf" "$1/fifo"
 }
@@ -71,16 +76,16 @@ same() {
     return 1
 }
 
-# variant MOUNT-OPTIONS MKFS-OPTION...: `realtime` and `always` name the realtime device for ironmap and for mount, if there is one.
+# variant MOUNT-OPTIONS MKFS MKFS-OPTION...: `realtime` and `always` name the realtime device for ironmap and for mount, if there is one.
 variant() {
-    local options=$1
-    shift
-    /bin/mkfs.xfs --unsupported -q -f -d size=60m "$@" "$block1" >/dev/null 2>&1 || return
+    local options=$1 mkfs=$2
+    shift 2
+    "$mkfs" --unsupported -q -f -d size=60m "$@" "$block1" >/tmp/found 2>&1 || { cat /tmp/found && return 1; }
     mount -t xfs -o "$options" "$block1" /mnt 2>/dev/null || return 77
     fill /mnt && sync || return
     # The log is not empty while it is mounted.
     touch /mnt/last && mv /mnt/last /mnt/moved && rm /mnt/node/*-0007 && sync || return
-    dd if="$block1" of=/dev/sda bs=1M count=60 2>/dev/null && umount /mnt || return
+    dd if="$block1" of=/dev/sda bs=1M count=150 2>/dev/null && umount /mnt || return
     copied "$block1" && mount -t xfs -o "ro$always" "$block1" /mnt && same && found /mnt/ test -e >/tmp/by_kernel && umount /mnt || return
     found_alike "$block1" && checked "$block1" || return
     ironmap info /dev/sda | grep -q 'State:  *not unmounted cleanly' || return
@@ -90,21 +95,43 @@ variant() {
 }
 
 status=0 kinds=0
-# Blocks of the realtime device: each file is there, by extents of one block and of four.
-files_there="-s size=4096 -m reflink=0,rmapbt=0 -d rtinherit=1 -r rtdev=$block2"
-for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci" \
-    "$files_there,extsize=4096" "$files_there,extsize=16384" "-m crc=0 $files_there"; do
-    realtime="" always="" kinds_of_options="attr2 usrquota,grpquota"
-    case $mkfs in *rtdev=*) realtime="--realtime $block2" always=",rtdev=$block2" kinds_of_options="rtdev=$block2" ;; esac
-    for options in $kinds_of_options; do
-        # shellcheck disable=SC2086  # options of mkfs
-        variant "$options" $mkfs
+# kind MKFS MKFS-OPTION...: in each way to mount it.
+kind() {
+    local realtime="" always="" clones="" all="attr2 usrquota,grpquota" options device
+    case "$*" in *rtdev=*)
+        device=$(echo "$*" | sed 's/.*rtdev=\([^ ,]*\).*/\1/')
+        realtime="--realtime $device" always=",rtdev=$device" all="rtdev=$device"
+        ;;
+    *zoned=1*) all=noatime ;;
+    esac
+    case "$*" in *metadir=1,reflink=1*) clones=1 ;; esac
+    for options in $all; do
+        variant "$options" "$@"
         case $? in
-            0) echo "lab: xfs $mkfs, $options: same" && kinds=$((kinds + 1)) ;;
-            77) echo "lab: xfs $mkfs, $options: this kernel does not mount it" ;;
-            *) echo "lab: xfs $mkfs, $options: FAILED" && umount /mnt 2>/dev/null && status=1 || status=1 ;;
+            0) echo "lab: xfs $*, $options: same" && kinds=$((kinds + 1)) ;;
+            77) echo "lab: xfs $*, $options: this kernel does not mount it" ;;
+            *) echo "lab: xfs $*, $options: FAILED" && umount /mnt 2>/dev/null && status=1 || status=1 ;;
         esac
     done
+}
+
+# Blocks of the realtime device: each file is there, by extents of one block and of four.
+there="-d rtinherit=1 -r rtdev=$block2"
+files_there="-s size=4096 -m reflink=0,rmapbt=0 $there"
+for mkfs in "-m crc=0" "-m crc=0 -n ftype=0,size=8192 -b size=2048 -i size=512" "-m crc=0 -l version=1 -i attr=1" "-m rmapbt=1" "-n version=ci" \
+    "$files_there,extsize=4096" "$files_there,extsize=16384" "-m crc=0 $files_there"; do
+    # shellcheck disable=SC2086  # options of mkfs
+    kind /bin/mkfs.xfs $mkfs
 done
+# Groups of the realtime device, and zones: on a device of their own, behind all else, and on a device whose zones have gaps between them.
+if [ -x /newer/bin/mkfs.xfs ]; then
+    null_blk zones 1 zoned=1 zone_size=8 zone_capacity=6 zone_nr_conv=0 size=256 || echo "lab: no zoned device"
+    sectors="-s size=4096"
+    for mkfs in "-m metadir=1,reflink=0,rmapbt=0 $there,rgsize=16m" "-m metadir=1,reflink=1,rmapbt=1 $there,rgsize=16m" "-m metadir=1,reflink=0,rmapbt=1 $there,rgsize=16m,extsize=16384" \
+        "$there,zoned=1,rgsize=4m" "-r zoned=1,rgsize=4m,size=80m -d rtinherit=1" "-d rtinherit=1 -r rtdev=/dev/zones"; do
+        # shellcheck disable=SC2086  # options of mkfs
+        kind /newer/bin/mkfs.xfs $sectors $mkfs
+    done
+fi
 [ "$kinds" -gt 0 ] || status=1
 exit "$status"

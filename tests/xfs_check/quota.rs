@@ -103,7 +103,7 @@ fn made() -> Image {
     let prototype = write("prototype", text.as_bytes());
     let uuid = format!("uuid={UUID:032x}");
     let uuid = [&uuid[..13], &uuid[13..17], &uuid[17..21], &uuid[21..25], &uuid[25..]].join("-");
-    let options = words("-m metadir=1,uquota,gquota,pquota -p");
+    let options = words("-m metadir=1,uquota,gquota,pquota -n parent=0 -p");
     let options = [&["-m", &uuid][..], &options, &[&prototype]].concat();
     let image = Image::mkfs_xfs_by(&xfsprogs::newer("mkfs.xfs"), "320M", &options).unwrap();
     let number = |path: &str| {

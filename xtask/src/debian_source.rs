@@ -17,75 +17,40 @@ pub(crate) fn source(
     if version.is_empty() {
         return fail("no source packages here");
     }
-    prepared(package, Which::Version(&version), prepare)
-}
-
-/// The same of another release of Debian, by its name.
-pub(crate) fn source_of(
-    package: &str,
-    release: &str,
-    prepare: impl FnOnce(&Path, &File) -> Result,
-) -> Result<PathBuf> {
-    prepared(package, Which::Release(release), prepare)
-}
-
-/// Which source of a package.
-#[derive(Clone, Copy)]
-enum Which<'a> {
-    Version(&'a str),
-    Release(&'a str),
-}
-
-fn prepared(
-    package: &str,
-    which: Which<'_>,
-    prepare: impl FnOnce(&Path, &File) -> Result,
-) -> Result<PathBuf> {
     if !has("apt-get") || !has("dpkg-source") {
         return fail("no source packages here");
     }
-    let (Which::Version(name) | Which::Release(name)) = which;
-    let cache = target(package).join(name);
+    let cache = target(package).join(&version);
     let [source, unfinished] = ["source", "unfinished"].map(|dir| cache.join(dir));
     let attempt = || {
         let _ = fs::remove_dir_all(&unfinished);
         fs::create_dir_all(&cache)?;
         let log = File::create(target(package).join("log"))?;
-        download(package, which, &cache, &log)?;
+        download(&format!("{package}={version}"), &cache, &log)?;
         let unpack = "dpkg-source --no-check -x *.dsc unfinished";
         logged(command("sh -c").arg(unpack).current_dir(&cache), &log)?;
         prepare(&unfinished, &log)?;
         Ok::<_, Failure>(fs::rename(&unfinished, &source)?)
     };
     if !source.is_dir() && attempt().is_err() {
-        return fail(format!("the source of {package}, {name}, could not be prepared"));
+        return fail(format!("the source of {package}, {version}, could not be prepared"));
     }
     Ok(source)
 }
 
-/// Downloads a source package into a directory. The package lists are of its own: the system's stay as they are.
-fn download(package: &str, which: Which<'_>, dir: &Path, log: &File) -> Result {
+/// Downloads a source package, `NAME=VERSION`, into a directory. The package lists are of its own: the system's stay as they are.
+fn download(package: &str, dir: &Path, log: &File) -> Result {
     let lists = dir.join("lists");
     let sources = dir.join("lists.d");
     fs::create_dir_all(lists.join("partial"))?;
     fs::create_dir_all(&sources)?;
-    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let (package, release) = match which {
-        Which::Version(version) => (format!("{package}={version}"), None),
-        Which::Release(release) => (package.to_owned(), codename(&system).zip(Some(release))),
-    };
     for (list, name) in [
         ("sources.list", "main.list"),
         ("sources.list.d/debian.sources", "debian.sources"),
         ("sources.list.d/ubuntu.sources", "ubuntu.sources"),
     ] {
         if let Ok(text) = fs::read_to_string(Path::new("/etc/apt").join(list)) {
-            let text = of_source(&text);
-            let text = match release {
-                Some((here, there)) => text.replace(here, there),
-                None => text,
-            };
-            fs::write(sources.join(name), text)?;
+            fs::write(sources.join(name), of_source(&text))?;
         }
     }
     let apt_get = |words: &str| {
@@ -105,12 +70,6 @@ pub(crate) fn logged(command: &mut Command, log: &File) -> Result {
     run(command.stdout(log.try_clone()?).stderr(log.try_clone()?))
 }
 
-/// The name of the release that is installed here.
-fn codename(os_release: &str) -> Option<&str> {
-    let name = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
-    Some(name.trim_matches('"'))
-}
-
 /// The same list, of source packages: of one line for each, or in deb822's form.
 fn of_source(list: &str) -> String {
     let lines = list.lines().map(|line| match line.strip_prefix("deb ") {
@@ -124,13 +83,6 @@ fn of_source(list: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_release_is_named() {
-        assert_eq!(codename("ID=debian\nVERSION_CODENAME=bookworm\n"), Some("bookworm"));
-        assert_eq!(codename("VERSION_CODENAME=\"noble\"\n"), Some("noble"));
-        assert_eq!(codename("ID=arch\n"), None);
-    }
 
     #[test]
     fn lists_become_lists_of_sources() {

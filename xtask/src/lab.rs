@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::shell::{
     Failure, Result, Tee, WORKSPACE, command, fail, ironmap, run, say, sh, skip, target,
 };
+use crate::xfsprogs;
 
 /// Runs the tests of tests/lab there, with this program or a fresh build.
 pub(crate) fn test(tee: &Tee, ironmap: Option<&Path>) -> Result {
@@ -40,7 +41,10 @@ pub(crate) fn xfs() -> Result {
     let ironmap = ironmap()?;
     for kernel in [None, Some(target("lab/kernel"))] {
         let mut machine = command("lab/boot.sh xfs.sh mkfs.xfs");
-        machine.arg(&ironmap).env("LAB_SECONDS", "900");
+        machine.arg(&ironmap).env("LAB_SECONDS", "1800");
+        if let Some(programs) = xfsprogs::programs()? {
+            machine.env("LAB_NEWER", programs.join(".."));
+        }
         if let Some(kernel) = kernel {
             machine.env("LAB_KERNEL", kernel);
         }

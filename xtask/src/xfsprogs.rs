@@ -1,17 +1,16 @@
 //! A newer xfsprogs than the system's, for the tests of features that this one does not know.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::debian_source::{self, logged};
-use crate::shell::{Failure, Result, command, fail, output, skip, variable};
+use crate::shell::{Result, command, fail, output, skip, target, variable};
 
 /// The variable that names the directory of the programs.
 pub(crate) const VARIABLE: &str = "IRONMAP_XFSPROGS";
-/// The release of Debian whose source is built.
-const RELEASE: &str = "trixie";
+/// The release of Debian whose programs are unpacked.
+const RELEASE: &str = "forky";
+const PROGRAMS: &str = "mkfs.xfs xfs_db xfs_io xfs_mdrestore xfs_repair";
 /// The first version with all features that the tests make.
-const FIRST: (u32, u32) = (6, 12);
+const FIRST: (u32, u32) = (6, 15);
 
 /// Prints the directory of the programs.
 pub(crate) fn print() -> Result {
@@ -29,13 +28,16 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
     if is_new(system) {
         return Ok(Some(system.to_owned()));
     }
-    let built = debian_source::source_of("xfsprogs", RELEASE, build);
-    match built.map(|source| source.join("bin")) {
-        Ok(dir) if is_new(&dir) => Ok(Some(dir)),
-        Ok(_) => skip("newer xfsprogs: the source is too old").map(|()| None),
-        Err(Failure::Why(why)) => skip(&format!("newer xfsprogs: {why}")).map(|()| None),
-        Err(status) => Err(status),
+    let dir = target("xfsprogs").join(RELEASE);
+    let mut unpack = command("lab/newer.sh");
+    unpack.args([RELEASE, "xfsprogs"]).arg(&dir).args(PROGRAMS.split(' '));
+    let unpacked = unpack.output()?;
+    if unpacked.status.success() && is_new(&dir.join("bin")) {
+        return Ok(Some(dir.join("bin")));
     }
+    let said = String::from_utf8_lossy(&unpacked.stdout);
+    let why = said.lines().last().unwrap_or("they do not run here");
+    skip(&format!("newer xfsprogs: {why}")).map(|()| None)
 }
 
 fn is_new(dir: &Path) -> bool {
@@ -47,17 +49,6 @@ fn is_new(dir: &Path) -> bool {
 fn number(said: &str) -> Option<(u32, u32)> {
     let mut numbers = said.split_whitespace().last()?.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-/// Builds the programs that the tests use, and the libraries in them.
-fn build(source: &Path, log: &File) -> Result {
-    const EACH: &str = "set -e
-        ./configure --disable-shared --enable-gettext=no --enable-scrub=no --enable-libicu=no
-        make headers
-        make -j\"$(nproc)\" mkfs db repair io mdrestore
-        mkdir bin
-        cp mkfs/mkfs.xfs db/xfs_db repair/xfs_repair io/xfs_io mdrestore/xfs_mdrestore bin";
-    logged(command("sh -c").arg(EACH).current_dir(source), log)
 }
 
 #[cfg(test)]

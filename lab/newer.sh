@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Unpacks programs of another release of Debian: lab/newer.sh RELEASE PACKAGE DIRECTORY PROGRAM...
+#
+# DIRECTORY/bin has the programs, which run with the libraries of their own release: nothing is installed. The directory can be copied elsewhere, and
+# exists only when all of it is there. Ends with 77 where the package cannot be had here; the last line says why.
+set -euo pipefail
+release=$1 package=$2 directory=$3
+shift 3
+
+key=/usr/share/keyrings/debian-archive-keyring.gpg
+[ ! -d "$directory" ] || exit 0
+for tool in apt-get dpkg-deb; do
+    command -v "$tool" >/dev/null || { echo "needs $tool" && exit 77; }
+done
+[ -e "$key" ] || { echo "needs $key" && exit 77; }
+
+work=$directory.unfinished
+rm -rf "$work"
+mkdir -p "$work"/{lists,cache/archives}/partial "$work"/{root,new/bin,new/lib,new/programs}
+echo "deb [signed-by=$key] http://deb.debian.org/debian $release main" >"$work/sources.list"
+: >"$work/status"
+# Package lists of our own, and a system without packages: so all that the programs need comes from the release.
+apt() {
+    apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists" \
+        -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User= -o Acquire::http::Timeout=30 "$@" >>"$work/log" 2>&1
+}
+if ! apt update || ! apt install -y --no-install-recommends --download-only "$package"; then
+    tail -n 1 "$work/log"
+    exit 77
+fi
+for archive in "$work"/cache/archives/*.deb; do
+    dpkg-deb -x "$archive" "$work/root"
+done
+loader=$(find "$work/root/usr/lib" -path '*-linux-gnu*/ld-linux*' | head -n 1)
+cp -L "$loader" "$work/new/lib/ld.so"
+for program in "$@"; do
+    path=$(find "$work/root" -path "*bin/$program" | head -n 1)
+    cp "$path" "$work/new/programs/"
+    "$loader" --library-path "$(dirname "$loader")" --list "$path" | grep -o "$work/[^ ]*" | xargs -I{} cp -L {} "$work/new/lib/"
+    cat >"$work/new/bin/$program" <<'WRAPPER'
+#!/bin/sh
+here=$(dirname "$0")/..
+exec "$here/lib/ld.so" --library-path "$here/lib" "$here/programs/${0##*/}" "$@"
+WRAPPER
+    chmod +x "$work/new/bin/$program"
+done
+mv "$work/new" "$directory"
+rm -r "$work"
