@@ -138,7 +138,7 @@ fn record(stat: &Statx, file_type: FileType) -> Record {
     }
 }
 
-fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 1 << 16];
     let length = rustix::fs::llistxattr(path, &mut names[..]).expect("names of attributes");
     let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());

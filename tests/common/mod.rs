@@ -22,6 +22,7 @@ pub(crate) mod nbd_export;
 pub(crate) mod process;
 pub(crate) mod ranges;
 pub(crate) mod reads;
+pub(crate) mod realtime;
 pub(crate) mod rng;
 pub(crate) mod setting;
 pub(crate) mod skip;

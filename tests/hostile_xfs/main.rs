@@ -24,8 +24,10 @@ use tempfile::TempDir;
 
 use common::command;
 use common::mounted::{Mounted, unmount};
+use common::realtime::{NO_GROUPS, OWN_ZONES, TREES, Way, World};
 use common::rng::Rng;
 use common::skip::Need;
+use common::xfsprogs;
 use structures::{Kind, Structure};
 use watch::Watch;
 
@@ -53,6 +55,15 @@ impl Base {
         assert!(unmount(mounted.dir()));
         let copy = dir.path().join("base");
         copy_sparse(&mounted.image(), &copy);
+        let structures = structures::find(&File::open(&copy).unwrap());
+        Self { name, dir, structures }
+    }
+
+    /// One with realtime files, which no kernel has written.
+    fn realtime(name: &'static str, way: &Way) -> Self {
+        let World { dir, image, .. } = World::new(way);
+        let copy = dir.path().join("base");
+        copy_sparse(&image.path(), &copy);
         let structures = structures::find(&File::open(&copy).unwrap());
         Self { name, dir, structures }
     }
@@ -171,9 +182,25 @@ fn damaged_structures() {
     {
         let base = Base::new(name, mkfs, false);
         is_sound(&base, false);
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Record) {
+        for kind in
+            Kind::ALL.into_iter().filter(|kind| !matches!(kind, Kind::Record | Kind::Realtime))
+        {
             survive(&base, Some(kind));
         }
+        survive(&base, None);
+    }
+}
+
+#[test]
+fn damaged_realtime_space() {
+    require!([Need::Variable(xfsprogs::VARIABLE)]);
+    let base = Base::realtime("realtime groups", &TREES);
+    survive(&base, Some(Kind::Realtime));
+    for (name, way) in [("groups", &TREES), ("zones", &OWN_ZONES), ("no groups", &NO_GROUPS)] {
+        let base = Base::realtime(name, way);
+        is_sound(&base, false);
+        survive(&base, Some(Kind::Inode));
+        survive(&base, Some(Kind::Superblock));
         survive(&base, None);
     }
 }

@@ -20,13 +20,15 @@ pub(crate) enum Kind {
     Room,
     Attribute,
     Remote,
+    /// The bitmap and the summary of a realtime group, and a block of its trees.
+    Realtime,
     /// Of the log.
     Record,
 }
 
 impl Kind {
     #[allow(dead_code, reason = "the tests of the check name the kinds that they damage")]
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Superblock,
         Self::Group,
         Self::Tree,
@@ -37,6 +39,7 @@ impl Kind {
         Self::Room,
         Self::Attribute,
         Self::Remote,
+        Self::Realtime,
         Self::Record,
     ];
 }
@@ -130,6 +133,8 @@ fn known(
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (Kind::Tree, block, Some(52)),
         b"ABTB" | b"ABTC" | b"IABT" => (Kind::Tree, block, None),
         b"XDF3" => (Kind::Room, dir_block, Some(4)),
+        b"BMPZ" | b"SUMY" => (Kind::Realtime, block, Some(4)),
+        b"MAPR" | b"RCNT" => (Kind::Realtime, block, Some(64)),
         b"BMA3" => (Kind::Map, block, Some(64)),
         b"BMAP" => (Kind::Map, block, None),
         b"XDB3" | b"XDD3" => (Kind::Directory, dir_block, Some(4)),

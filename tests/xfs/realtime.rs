@@ -6,10 +6,13 @@ use std::os::unix::fs::FileExt;
 
 use ironmap::fs::Follow;
 use ironmap::units::FilePos;
-use ironmap::{Error, ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
+use ironmap::{
+    Error, ErrorKind, FileOptions, Files, Location, QueueOptions, Volume, VolumeOptions,
+};
 
 use crate::common::command::run;
 use crate::common::image::{Image, scratch, words};
+use crate::common::realtime::{self, OWN_ZONES, ZONES};
 use crate::common::skip::Need;
 use crate::common::xfsprogs;
 use crate::{SIZE, note, require};
@@ -122,12 +125,44 @@ fn content_on_a_realtime_device_is_read() {
         assert_eq!(read(&volume, b"plain").unwrap(), CONTENT, "{way}");
         assert_eq!(read(&volume, b"realtime").unwrap(), THERE, "{way}");
         // A block beyond the device.
-        world.is_corrupt("200000", "outside the realtime device");
+        world.is_corrupt("200000", "not those of realtime files");
         if way == "groups" {
             let world = World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS);
-            world.is_corrupt("0", "those of the realtime superblock");
+            world.is_corrupt("0", "not those of realtime files");
         }
     });
+}
+
+/// The same of zones, on a device of their own and on the volume's. Nothing is written there.
+#[test]
+fn files_in_zones_are_read() {
+    require!([Need::Variable(xfsprogs::VARIABLE)]);
+    for way in [&ZONES, &OWN_ZONES] {
+        let world = realtime::World::new(way);
+        let (path, own) = (world.image.path(), std::ptr::eq(way, &OWN_ZONES));
+        let volume = world.image.open().unwrap();
+        // Blocks 8 and 9 of zones that begin past the 304 MiB of the volume, or with their device.
+        let (file, start) = if own { (&path, 304 << 20) } else { (&world.device, 0) };
+        let device = std::fs::File::options().write(true).open(file).unwrap();
+        let content = [b"8".repeat(4096), b"9".repeat(4096)].concat();
+        device.write_all_at(&content, start + 8 * 4096).unwrap();
+        drop(device);
+        let given = Location::try_from(&*world.device).unwrap();
+        let with = VolumeOptions::new().realtime(given);
+        let volume = if own { volume } else { with.open(&*path).unwrap() };
+        assert_eq!(volume.read("one").unwrap(), content);
+        if own {
+            let opened = with.open(&*path).map(drop).unwrap_err();
+            assert_eq!(opened.kind(), ErrorKind::InvalidInput, "{opened}");
+            drop(volume);
+            let volume = VolumeOptions::new().write(true).open(&*path).unwrap();
+            let file = Files::open(&volume, "one", FileOptions::new().write(true)).unwrap();
+            let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+            let refused = file.write_at(&mut queue, &[1; 4096], FilePos(0)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+            assert!(refused.to_string().contains("realtime file"), "{refused}");
+        }
+    }
 }
 
 /// Another device than the volume's is refused, as far as it can be told, and so is writing.

@@ -12,6 +12,7 @@ mod fields;
 mod fuzz;
 mod newer;
 mod quota;
+mod realtime;
 mod stripes;
 #[path = "../hostile_xfs/structures.rs"]
 mod structures;

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::base::Tools;
 use crate::common::command::run;
 use crate::common::image::{Image, scratch, words};
+use crate::common::realtime::damaged;
 use crate::common::skip::Need;
 use crate::common::xfsprogs;
 use crate::verdict::{Verdict, ironmap, repair};
@@ -93,15 +94,6 @@ const NEITHER: &[Damage] = &[
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),
 ];
 
-pub(crate) fn damaged(image: &Path, commands: &str) {
-    let mut args = vec!["-x".to_owned()];
-    for command in commands.split(';') {
-        args.extend(["-c".to_owned(), command.to_owned()]);
-    }
-    args.push(image.to_str().expect("a plain path").to_owned());
-    run(&Tools::NEWER.program("xfs_db"), &args);
-}
-
 /// A volume with directories, names in leaves of attributes, and an attribute that could be a parent pointer; `None` where the kernel
 /// does not mount it.
 fn made(options: &str) -> Option<Image> {
@@ -187,53 +179,6 @@ fn the_parent_of_the_root() {
     damaged(&image.path(), "path -m /;write -d u3.sfdir3.hdr.parent.i4 128");
     let ours = ironmap(&image.path());
     assert!(ours.text.contains(".. leads to inode 128, should be 129"), "{}", ours.text);
-}
-
-/// Files of groups of a realtime device.
-#[test]
-fn realtime_groups() {
-    require!([Need::Tool("truncate")]);
-    if let Some(why) = Need::Variable(xfsprogs::VARIABLE).missing() {
-        return note(&why);
-    }
-    let dir = scratch();
-    let device = dir.path().join("realtime");
-    run("truncate", &["-s".as_ref(), SIZE.as_ref(), device.as_os_str()]);
-    let how = format!("rtdev={},rgsize=128m", device.display());
-    let options = words("-m metadir=1,reflink=0,rmapbt=0 -n parent=1 -r");
-    let options = [&options[..], &[&how]].concat();
-    let image = Image::mkfs_xfs_by(&xfsprogs::newer("mkfs.xfs"), SIZE, &options).unwrap();
-    let repair = |image: &Path| {
-        let args = ["-n", "-r", device.to_str().unwrap(), image.to_str().unwrap()];
-        let output = crate::common::command::output(&xfsprogs::newer("xfs_repair"), &args);
-        output.status.success()
-    };
-    assert!(repair(&image.path()));
-    let ours = ironmap(&image.path());
-    assert!(ours.clean, "{}", ours.text);
-    let copy = dir.path().join("copy");
-    let damages: &[Damage] = &[
-        ("path -m /rtgroups/1.bitmap;write -d core.projid_lo 2", &["di_projid: 2, should be 1"]),
-        ("path -m /rtgroups/1.bitmap;write -d core.metatype 6", &["di_metatype: 6, should be 5"]),
-        ("path -m /rtgroups/1.bitmap;write -d core.nlinkv2 2", &["2 links, 1 names"]),
-        ("path -m /rtgroups/1.bitmap;write -d core.mode 0100600", &["di_mode"]),
-        (
-            "path -m /rtgroups;write -d u3.sfdir3.list[2].name \"1.bitmaq\"",
-            &["lacks the file 1.bitmap", "lacks the name \"1.bitmaq\""],
-        ),
-        ("sb 0;write -d rgcount 2", &["sb_rgcount: 2, should be 3"]),
-        ("sb 1;write -d rgcount 2", &["sb_rgcount: 2, should be 3"]),
-        ("sb 0;write -d rgextents 32769", &["sb_rgblklog"]),
-    ];
-    for (commands, parts) in damages {
-        run("cp", &["--sparse=always".into(), image.path(), copy.clone()]);
-        damaged(&copy, commands);
-        assert!(!repair(&copy), "{commands}");
-        let ours = ironmap(&copy);
-        for part in *parts {
-            assert!(ours.text.contains(part), "{commands}: {part}: {}", ours.text);
-        }
-    }
 }
 
 /// An inode that is free has no blocks, and no form of attributes.

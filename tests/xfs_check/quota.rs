@@ -10,10 +10,10 @@ use ironmap::fs::Follow;
 use crate::base::Tools;
 use crate::common::command::run;
 use crate::common::image::{Image, scratch, words};
+use crate::common::realtime::damaged;
 use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::common::xfsprogs;
-use crate::newer::damaged;
 use crate::note;
 use crate::verdict::{ironmap, repair};
 

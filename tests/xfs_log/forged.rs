@@ -8,8 +8,8 @@ use crate::common::image::{Image, scratch};
 use crate::common::skip::Need;
 use crate::common::xfs::Layout;
 use crate::require;
-use ironmap::ErrorKind;
 use ironmap::fs::Follow;
+use ironmap::{ErrorKind, Location, VolumeOptions};
 
 /// Bytes of a block of the log, and of the data of a record.
 const BLOCK: usize = 512;
@@ -25,19 +25,24 @@ const FORK: usize = 176;
 const REALTIME: u8 = 1;
 
 /// A volume with two files of a block each, `one` and `other`, whose log is to be forged.
-struct World {
-    image: Image,
+pub(crate) struct World {
+    pub(crate) image: Image,
     device: File,
     layout: Layout,
-    numbers: [u64; 2],
+    pub(crate) numbers: [u64; 2],
     /// The block of the log at which the next record begins, and where the log begins.
-    next: u32,
+    pub(crate) next: u32,
     log: u64,
     uuid: [u8; 16],
 }
 
 impl World {
     fn new() -> Self {
+        Self::made_by("mkfs.xfs", &[], |_| {})
+    }
+
+    /// Made by this mkfs.xfs, and changed before the log is looked at.
+    pub(crate) fn made_by(mkfs: &str, options: &[&str], change: impl FnOnce(&Image)) -> Self {
         let dir = scratch();
         let path = dir.path();
         std::fs::write(path.join("one"), [1; 4096]).unwrap();
@@ -46,7 +51,9 @@ impl World {
         let lines = format!("/\n0 0\nd--755 0 0\n{}\n{}\n$\n", file("one"), file("other"));
         std::fs::write(path.join("proto"), lines).unwrap();
         let proto = path.join("proto");
-        let image = Image::mkfs_xfs("512M", &["-p", proto.to_str().unwrap()]).unwrap();
+        let options = [options, &["-p", proto.to_str().unwrap()]].concat();
+        let image = Image::mkfs_xfs_by(mkfs, "512M", &options).unwrap();
+        change(&image);
         let volume = image.open().unwrap();
         let head = volume.xfs().unwrap().log().head;
         assert_eq!(head.0, 1, "the log of a new volume");
@@ -93,7 +100,7 @@ impl World {
     }
 
     /// A record with one transaction of these items, each with its regions.
-    fn transaction(&mut self, tail: u32, items: &[Vec<Vec<u8>>]) {
+    pub(crate) fn transaction(&mut self, tail: u32, items: &[Vec<Vec<u8>>]) {
         let mut head = vec![0; 16];
         head[..4].copy_from_slice(&0x5452_414E_u32.to_le_bytes());
         head[12..16].copy_from_slice(&(items.len() as u32).to_le_bytes());
@@ -101,6 +108,11 @@ impl World {
         operations.extend(items.iter().flatten().map(|region| operation(0, region)));
         operations.push(operation(2, &[]));
         self.record(tail, &operations);
+    }
+
+    pub(crate) fn generation(&self, number: u64) -> u32 {
+        let inode = self.layout.read(&self.device, number);
+        u32::from_be_bytes(inode[92..96].try_into().unwrap())
     }
 
     fn change_inode(&self, number: u64, change: impl FnOnce(&mut [u8])) {
@@ -175,11 +187,7 @@ fn changes_of_realtime_files_show_no_other_blocks() {
     for by_exchange in [false, true] {
         let mut world = World::new();
         let (tail, [one, other]) = (world.next, world.numbers);
-        let generation = |number| {
-            let inode = world.layout.read(&world.device, number);
-            u32::from_be_bytes(inode[92..96].try_into().unwrap())
-        };
-        let generations = [one, other].map(generation);
+        let generations = [one, other].map(|number| world.generation(number));
         world.change_inode(one, |inode| inode[FLAGS + 1] |= REALTIME);
         let intent = if by_exchange {
             exchange([one, other], generations, 1, 0)
@@ -196,6 +204,42 @@ fn changes_of_realtime_files_show_no_other_blocks() {
             // Nor does the other file get such blocks.
             let read = volume.read("other").map(|content| content[0]);
             assert_eq!(read.expect_err("realtime blocks").kind(), ErrorKind::Unsupported);
+        }
+    }
+}
+
+/// Where the realtime device is given, a change that names its blocks is finished, and one that names blocks of the volume's device is refused.
+#[test]
+fn changes_of_realtime_files_are_finished() {
+    require!([Need::Tool("mkfs.xfs")]);
+    let dir = scratch();
+    let device = dir.path().join("realtime");
+    std::fs::write(&device, vec![9; 64 << 20]).unwrap();
+    let rtdev = format!("rtdev={}", device.display());
+    for is_realtime in [true, false] {
+        let options = ["-m", "reflink=0,rmapbt=0", "-r", &rtdev];
+        let mut world = World::made_by("mkfs.xfs", &options, |_| {});
+        let (tail, [one, _]) = (world.next, world.numbers);
+        world.change_inode(one, |inode| inode[FLAGS + 1] |= REALTIME);
+        let mut intent = mappings(1, one, [(0, 1)].into_iter());
+        if is_realtime {
+            intent[16 + 31] |= 0x20;
+        }
+        world.transaction(tail, &[vec![intent]]);
+        let content = vec![9; 4096];
+        File::options()
+            .write(true)
+            .open(&device)
+            .and_then(|file| file.write_all_at(&content, 1000 * 4096))
+            .unwrap();
+        let location = Location::try_from(&*device).unwrap();
+        let volume = VolumeOptions::new().realtime(location).open(&*world.image.path()).unwrap();
+        match volume.read("one") {
+            Ok(found) => assert!(is_realtime && found == content, "{found:?}"),
+            Err(error) => {
+                assert!(!is_realtime, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            }
         }
     }
 }
@@ -266,11 +310,7 @@ fn an_exchange_of_many_pieces_ends() {
         let changes = (0..1000).map(|index| (2 * (number / 2 * 1000 + index), 1));
         world.transaction(tail, &[vec![mappings(number, owner, changes)]]);
     }
-    let generation = |number| {
-        let inode = world.layout.read(&world.device, number);
-        u32::from_be_bytes(inode[92..96].try_into().unwrap())
-    };
-    let generations = [one, other].map(generation);
+    let generations = [one, other].map(|number| world.generation(number));
     world.transaction(tail, &[vec![exchange([one, other], generations, 1 << 20, 4)]]);
     let begun = Instant::now();
     let volume = world.image.open().unwrap();
@@ -294,11 +334,7 @@ fn an_exchange_takes_the_sizes_of_the_inodes() {
                 inode[SIZE..SIZE + 8].copy_from_slice(&size.to_be_bytes());
             });
         }
-        let generation = |number| {
-            let inode = world.layout.read(&world.device, number);
-            u32::from_be_bytes(inode[92..96].try_into().unwrap())
-        };
-        let generations = [one, other].map(generation);
+        let generations = [one, other].map(|number| world.generation(number));
         world.transaction(tail, &[vec![exchange([one, other], generations, blocks, 2)]]);
         let volume = world.image.open().unwrap();
         let size = |name: &[u8]| volume.fs().resolve(name, Follow::All).unwrap().stat().size;

@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attributes;
 mod changes;
 mod features;
 mod forged;

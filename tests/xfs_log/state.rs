@@ -29,10 +29,6 @@ use crate::common::xfsprogs;
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
 /// Inodes in use that no name leads to: of the bitmap and the summary of real-time extents.
 const HIDDEN: u64 = 2;
-/// Intents that change what files have; all others change only free space.
-const OF_FILES: [&str; 1] = [ATTRIBUTES];
-const ATTRIBUTES: &str = "attributes to change";
-
 /// Threads that write one file, in every second load.
 const SHARING: u64 = 5;
 
@@ -182,13 +178,12 @@ pub(crate) struct Tally {
     pub(crate) transactions: u64,
     pub(crate) wrapped: u64,
     pub(crate) not_wrapped: u64,
-    /// States with unfinished intents of any kind, and of those that change files.
+    /// States with unfinished intents.
     pub(crate) unfinished: u64,
-    pub(crate) of_files: u64,
-    /// Mappings of files that were finished.
+    /// Changes of maps and attributes that were finished.
     pub(crate) finished: u64,
-    /// States that are compared though attributes that name parents are to be changed.
-    pub(crate) of_parents: u64,
+    /// States with such changes of attributes.
+    pub(crate) of_attributes: u64,
     pub(crate) with_orphans: u64,
     /// Without orphans and intents, so that free blocks were compared.
     pub(crate) with_usage: u64,
@@ -262,27 +257,20 @@ fn compare_with(
     assert_contents(&expected, &mut subject, &actual, recovered);
     drop(subject);
     let mut subject = Subject::open(ours);
-    if changes_files(&log) && !only_parents(&log, incompat) {
-        // The kernel has finished them, and these files differ.
-        tally.of_files += 1;
-    } else {
-        if changes_files(&log) {
-            tally.of_parents += 1;
-            for record in expected.values_mut() {
-                (record.blocks, record.changed) = (None, None);
-            }
+    if log.finished_attributes > 0 {
+        // With attributes, times and blocks of files change.
+        tally.of_attributes += 1;
+        for record in expected.values_mut() {
+            (record.blocks, record.changed) = (None, None);
         }
-        let actual = subject.view();
-        assert_same(&expected, &actual, what);
-        assert_contents(&expected, &mut subject, &actual, what);
-        if compare_usage(&expected, (&usage, &statfs), &log, what, tally) {
-            // The kernel counts the blocks of trees of free space apart, and may make such blocks at once.
-            assert_eq!(free, free_after, "{what}: free blocks");
-            assert_eq!(
-                usage_after.free.blocks, statfs.f_bfree,
-                "{what}: free blocks, in recovered"
-            );
-        }
+    }
+    let actual = subject.view();
+    assert_same(&expected, &actual, what);
+    assert_contents(&expected, &mut subject, &actual, what);
+    if compare_usage(&expected, (&usage, &statfs), &log, what, tally) {
+        // The kernel counts the blocks of trees of free space apart, and may make such blocks at once.
+        assert_eq!(free, free_after, "{what}: free blocks");
+        assert_eq!(usage_after.free.blocks, statfs.f_bfree, "{what}: free blocks, in recovered");
     }
     assert_eq!(before, hash_of(&ours.path()), "{what}: the image was written");
     Some(log)
@@ -294,13 +282,6 @@ fn keep(image: &Image, seed: u64) {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));
         run("cp", &["--sparse=always".into(), image.path(), copy]);
     }
-}
-
-/// Whether the intents that change files are all of attributes that name the parents of files: no call shows those, but blocks and times of files
-/// change with them.
-fn only_parents(log: &LogState, incompat: Incompat) -> bool {
-    let of_files = log.unfinished.iter().filter(|(what, _)| OF_FILES.contains(what));
-    incompat.contains(Incompat::PARENT) && of_files.into_iter().all(|(what, _)| *what == ATTRIBUTES)
 }
 
 /// Linux removes the attributes of a removed inode in several transactions: first blocks of values and the content of leaves, later the leaves
@@ -346,11 +327,6 @@ impl Checked {
         let shown = &self.wrong[..self.wrong.len().min(20)];
         assert!(shown.is_empty(), "{what}: {shown:#?}, notes {:#?}", self.notes);
     }
-}
-
-/// Whether intents that are not finished change what files have.
-pub(crate) fn changes_files(log: &LogState) -> bool {
-    log.unfinished.iter().any(|(what, _)| OF_FILES.contains(what))
 }
 
 /// The kernel's view of a mount for reading only.

@@ -52,14 +52,8 @@ impl RoCompat {
 }
 
 impl Incompat {
-    /// The names that `mkfs.xfs` and the kernel give to features that are refused.
-    pub(super) fn names(self) -> String {
-        let names = self.iter_names().map(|(name, _)| name.to_lowercase().replace('_', "-"));
-        let mut names: Vec<_> = names.collect();
-        let unknown = self - Self::all();
-        if !unknown.is_empty() {
-            names.push(format!("unknown feature {:#x}", unknown.bits()));
-        }
-        names.join(", ")
+    /// The same.
+    pub(super) fn unknown(self) -> u32 {
+        (self - Self::all()).bits()
     }
 }

@@ -24,8 +24,7 @@ pub(crate) const FORMAT: Format = Format {
     wanted_journal: None,
     footprint: |device| {
         let superblock = Superblock::read(device)?;
-        let block_size = superblock.block_size();
-        Ok(Footprint { end: superblock.blocks().saturating_mul(block_size as u64), block_size })
+        Ok(Footprint { end: superblock.end(), block_size: superblock.block_size() })
     },
     open: |device, events, how| match how {
         How::Read => Ok(Arc::new(Xfs::open(device, events)?)),

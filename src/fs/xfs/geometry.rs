@@ -118,6 +118,12 @@ impl Geometry {
         ((group << self.group_blocks_log | within) << self.inodes_per_block_log) | index as u64
     }
 
+    /// The group of a block, and which block of it that is.
+    pub(crate) fn in_group(&self, block: FsBlock) -> (u32, u32) {
+        let per_group = u64::from(self.group_blocks);
+        ((block.0 / per_group) as u32, (block.0 % per_group) as u32)
+    }
+
     /// The first block of a group.
     pub(crate) fn group_block(&self, group: u32) -> FsBlock {
         FsBlock(u64::from(group) * u64::from(self.group_blocks))

@@ -35,6 +35,8 @@ impl Header {
     pub(crate) const DIR_DATA: Self = Self { crc: 4, blkno: 8, lsn: 16, uuid: 24, owner: 40 };
     /// Of hash indexes of directories and attributes.
     pub(crate) const DA: Self = Self { crc: 12, blkno: 16, lsn: 24, uuid: 32, owner: 48 };
+    /// Of the bitmap and the summary of a realtime group.
+    pub(crate) const REALTIME: Self = Self { crc: 4, blkno: 16, lsn: 24, uuid: 32, owner: 8 };
     /// Of remote values and symbolic links.
     pub(crate) const REMOTE: Self = Self { crc: 12, blkno: 40, lsn: 48, uuid: 16, owner: 32 };
 }

@@ -9,7 +9,7 @@ use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
 use super::disk::btree::RawExtent;
 use super::fork::{Fork, Format};
-use super::map_changes::MapChanges;
+use super::map_changes::{MapChange, MapChanges};
 
 /// A map whose leaves number at most this many is read whole at the first use and kept. A larger one is looked up leaf by leaf through the
 /// metadata cache.
@@ -23,7 +23,6 @@ impl XfsInode {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
         }
-        self.check_finished()?;
         let map = self.load(&self.data)?.map(Arc::new);
         Ok(self.map.get_or_init(|| map).as_ref())
     }
@@ -36,20 +35,21 @@ impl XfsInode {
 
     /// Makes changes in the map of the data that the log has begun, and counts the blocks that the file has then.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
-        if self.data.is_realtime {
-            // Its map is refused as long as it has changes.
-            return Ok(());
-        }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
         let mut extents = self.extents_to_change()?;
         let before = blocks(&extents);
-        changes.apply(self.stat.inode, &mut extents);
+        changes.apply(self.stat.inode, &mut extents, |change, at| self.locate(change, at))?;
         if let Some((exchange, sides)) = changes.exchange_of(self.stat.inode)
             && self.stat.generation == sides[0].generation
         {
             let other = self.fs.inode_as_stored(sides[1].inode)?;
             let mut others = other.extents_to_change()?;
-            changes.apply(other.stat.inode, &mut others);
+            if other.data.is_realtime != self.data.is_realtime {
+                let place = Place::new("intent of an exchange").inode(self.stat.inode);
+                return Err(place.corrupt("one of the files is a realtime file"));
+            }
+            let number = other.stat.inode;
+            changes.apply(number, &mut others, |change, at| other.locate(change, at))?;
             let is_first = exchange.sides[0].inode == self.stat.inode;
             let first = if is_first { extents.clone() } else { others.clone() };
             exchange.apply(sides, &mut extents, &others, &first);
@@ -75,7 +75,6 @@ impl XfsInode {
 
     /// The extents, in order.
     fn extents_to_change(&self) -> Result<Vec<Extent>> {
-        self.check_finished()?;
         let map = self.load(&self.data)?.ok_or_else(|| {
             let what = format!("inode {}: a large map with unfinished changes", self.stat.inode);
             Error::unsupported(what)
@@ -83,14 +82,17 @@ impl XfsInode {
         Ok(map.extents().to_vec())
     }
 
-    /// Refuses a realtime file whose map the log has not finished to change.
-    fn check_finished(&self) -> Result<()> {
-        let inode = self.stat.inode;
-        if self.data.is_realtime && self.fs.changes.concern(inode) {
-            let what = format!("inode {inode}: a realtime file with unfinished changes in the log");
-            return Err(Error::unsupported(what));
+    /// The place of blocks that a change gives the file.
+    fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
+        let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
+        if change.is_realtime != self.data.is_realtime {
+            return Err(place.corrupt("its blocks are on another device than the file's"));
         }
-        Ok(())
+        if change.is_realtime {
+            self.fs.realtime_extent(number, change.len.into(), place)
+        } else {
+            self.fs.superblock.geometry.extent(number, change.len.into(), place)
+        }
     }
 
     fn to_map(&self, extents: Vec<Extent>) -> Result<ExtentMap> {

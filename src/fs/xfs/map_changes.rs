@@ -1,8 +1,9 @@
 //! Changes of maps that the log has begun and a recovery finishes: they are made when a map is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::error::Result;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
@@ -11,7 +12,10 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 pub(super) struct MapChange {
     pub(super) first: FileBlock,
     pub(super) len: u32,
-    pub(super) to: Option<(FsBlock, ExtentState)>,
+    /// The blocks are those of a realtime file.
+    pub(super) is_realtime: bool,
+    /// The first of them, by its number as an extent has it.
+    pub(super) to: Option<(u64, ExtentState)>,
 }
 
 /// Ranges of two files exchange their blocks.
@@ -39,8 +43,6 @@ pub(super) struct Side {
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
     exchanges: BTreeMap<InodeNo, Exchange>,
-    /// Inodes with changes that are not known here.
-    others: BTreeSet<InodeNo>,
 }
 
 impl MapChanges {
@@ -58,17 +60,7 @@ impl MapChanges {
         true
     }
 
-    /// Notes that an inode has a change that is not known here.
-    pub(super) fn add_unknown(&mut self, inode: InodeNo) {
-        self.others.insert(inode);
-    }
-
-    /// Whether an inode has any, known here or not.
-    pub(super) fn concern(&self, inode: InodeNo) -> bool {
-        self.has(inode) || self.others.contains(&inode)
-    }
-
-    /// Whether an inode has any that is known here.
+    /// Whether an inode has any.
     pub(super) fn has(&self, inode: InodeNo) -> bool {
         self.changes.contains_key(&inode) || self.exchanges.contains_key(&inode)
     }
@@ -80,21 +72,33 @@ impl MapChanges {
         Some((exchange, if one.inode == inode { [one, other] } else { [other, one] }))
     }
 
-    /// Makes those changes of an inode that name their blocks, in extents that are in order.
-    pub(super) fn apply(&self, inode: InodeNo, extents: &mut Vec<Extent>) {
-        let Some(changes) = self.changes.get(&inode) else { return };
+    /// Makes those changes of an inode that name their blocks, in extents that are in order. `locate` gives the place of new blocks.
+    pub(super) fn apply(
+        &self,
+        inode: InodeNo,
+        extents: &mut Vec<Extent>,
+        locate: impl Fn(&MapChange, u64) -> Result<FsBlock>,
+    ) -> Result<()> {
+        let Some(changes) = self.changes.get(&inode) else { return Ok(()) };
         // A log can have as many changes as the map has extents: each of them must not cost as much as all of the map.
         let mut pieces = Pieces::of(extents);
-        changes.iter().for_each(|change| change.apply(&mut pieces));
+        for change in changes {
+            let to = match change.to {
+                Some((number, state)) => Some((locate(change, number)?, state)),
+                None => None,
+            };
+            change.apply(&mut pieces, to);
+        }
         *extents = pieces.in_order();
+        Ok(())
     }
 }
 
 impl MapChange {
-    fn apply(&self, pieces: &mut Pieces) {
+    fn apply(&self, pieces: &mut Pieces, to: Option<(FsBlock, ExtentState)>) {
         let end = FileBlock(self.first.0 + u64::from(self.len));
         pieces.cut(&(self.first..end));
-        if let Some((start, state)) = self.to {
+        if let Some((start, state)) = to {
             let (first, len) = (self.first, self.len);
             pieces.add(Extent { first, start, len, state });
         }
@@ -189,10 +193,13 @@ mod tests {
     fn a_range_gets_other_blocks() {
         let mut extents = vec![extent(0, 100, 10), extent(20, 200, 10)];
         let mut make = |first: u64, len: u32, to: Option<u64>| {
-            let to = to.map(|start| (FsBlock(start), ExtentState::Written));
+            let to = to.map(|start| (start, ExtentState::Written));
             let mut changes = MapChanges::default();
-            changes.add(InodeNo(1), MapChange { first: FileBlock(first), len, to });
-            changes.apply(InodeNo(1), &mut extents);
+            changes.add(
+                InodeNo(1),
+                MapChange { first: FileBlock(first), len, is_realtime: false, to },
+            );
+            changes.apply(InodeNo(1), &mut extents, |_, start| Ok(FsBlock(start))).unwrap();
             extents.clone()
         };
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);

@@ -31,6 +31,7 @@ pub(crate) use file_system::FORMAT;
 pub use log::LogState;
 pub use superblock::Superblock;
 
+use self::attr::AttributeChanges;
 use self::map_changes::MapChanges;
 use self::metadata::Metadata;
 use self::overwrite::Overwriting;
@@ -48,13 +49,15 @@ pub struct Xfs {
     log: LogState,
     /// Changes of maps that the log has begun.
     changes: MapChanges,
+    /// The same of attributes.
+    attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
     /// Blocks of the trees of free space, once they were asked for.
     trees: OnceLock<u64>,
     /// Of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
-    /// The first byte of the realtime device, where that is given.
-    realtime: Option<DevOffset>,
+    /// The first byte of realtime files, where their device is given or is the volume's own.
+    realtime_start: Option<DevOffset>,
     /// Where the log was not read, the trees may lack inodes that directories name.
     inode_roots: Option<inode_tree::Roots>,
 }
@@ -114,6 +117,7 @@ impl Xfs {
         metadata.overlay = recovery.overlay;
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
         fs.changes = recovery.changes;
+        fs.attribute_changes = recovery.attributes;
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
@@ -136,10 +140,11 @@ impl Xfs {
             inode_roots: log.is_some().then(inode_tree::no_roots),
             log: log.unwrap_or_default(),
             changes: MapChanges::default(),
+            attribute_changes: AttributeChanges::default(),
             notices: Mutex::new(notices),
             trees: OnceLock::new(),
             overwriting: None,
-            realtime: None,
+            realtime_start: None,
         }
     }
 

@@ -236,6 +236,9 @@ impl XfsInode {
         if self.is_metadata {
             return refuse("the file is the file system's own");
         }
+        if self.data.is_realtime {
+            return Err(Error::unsupported("a write to a realtime file of XFS"));
+        }
         if flags.contains(InodeFlags::IMMUTABLE) {
             return refuse("the file is immutable");
         }

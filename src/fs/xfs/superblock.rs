@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use super::header::crc_of;
 use super::log::LogRange;
 use super::overlay::Replayed;
-use super::realtime::RealtimeGroups;
+use super::realtime::Realtime;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
 use crate::fs::DeviceRange;
@@ -55,8 +55,8 @@ pub struct Superblock {
     pub(crate) log_blocks: u32,
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
-    /// With metadata directories.
-    pub(super) realtime_groups: Option<RealtimeGroups>,
+    /// How these are numbered, if there are any.
+    pub(super) realtime: Option<Realtime>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
     /// Names are compared without regard to the case of ASCII letters.
@@ -151,7 +151,7 @@ impl Superblock {
             log_start: raw.sb_logstart.get(),
             log_blocks: raw.sb_logblocks.get(),
             realtime_blocks: raw.sb_rblocks.get(),
-            realtime_groups: has_tree.then(|| RealtimeGroups::new(raw)),
+            realtime: Realtime::new(raw, incompat),
             has_ftype: incompat.contains(Incompat::FTYPE) || features2 & features2::FTYPE != 0,
             ascii_ci: versionnum & version::ASCII_CI != 0,
             projid32: is_v5 || features2 & features2::PROJID32 != 0,
@@ -177,10 +177,14 @@ impl Superblock {
             return Ok((RoCompat::empty(), Incompat::empty(), features2));
         }
         let incompat = Incompat::from_bits_retain(raw.sb_features_incompat.get());
-        let known = Incompat::all() - (Incompat::ZONED | Incompat::ZONE_GAPS);
-        let refused = incompat - known;
-        if !refused.is_empty() {
-            return Err(Error::unsupported(format!("XFS with {}", refused.names())));
+        let unknown = incompat.unknown();
+        if unknown != 0 {
+            return Err(Error::unsupported(format!("XFS with unknown feature {unknown:#x}")));
+        }
+        let needs = [(Incompat::ZONED, Incompat::METADIR), (Incompat::ZONE_GAPS, Incompat::ZONED)];
+        if needs.iter().any(|(one, other)| incompat.contains(*one) && !incompat.contains(*other)) {
+            let what = "zones without realtime groups, or gaps without zones";
+            return Err(PLACE.field("sb_features_incompat").corrupt(what));
         }
         if incompat.contains(Incompat::NEEDS_REPAIR) {
             return Err(Error::unsupported("a volume that xfs_repair has to repair first"));

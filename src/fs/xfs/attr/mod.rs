@@ -1,10 +1,12 @@
 //! Extended attributes: in the inode, in leaves, and with values in blocks of their own.
 
 mod acl;
+mod changes;
 mod leaf;
 mod remote;
 mod short;
 
+pub(super) use self::changes::{Attribute, AttributeChange, AttributeChanges};
 use super::disk::attr::flags;
 use super::fork::Format;
 use super::inode::XfsInode;
@@ -22,22 +24,33 @@ impl XfsInode {
     /// # Errors
     /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
-        let mut found = Attributes { xattrs: Vec::new(), bytes: 0 };
-        let Some(fork) = &self.attributes else { return Ok(found.xattrs) };
+        let mut found = Attributes { all: Vec::new(), bytes: 0 };
+        self.attributes_as_stored(&mut found)?;
+        let mut all = found.all;
+        for change in self.fs.attribute_changes.of(self.stat.inode) {
+            change.apply(&mut all);
+        }
+        let place = Place::new("attributes").inode(self.stat.inode);
+        let shown = all.into_iter().filter(|attribute| attribute.bits & flags::PARENT == 0);
+        shown.map(|attribute| attribute.into_xattr(place)).collect()
+    }
+
+    /// The same without the changes that the log has begun.
+    fn attributes_as_stored(&self, found: &mut Attributes) -> Result<()> {
+        let Some(fork) = &self.attributes else { return Ok(()) };
         let place = Place::new("attributes").inode(self.stat.inode);
         match fork.format {
-            Format::Local => self.short_attributes(&fork.bytes, &mut found)?,
-            Format::Extents if fork.extents == 0 => {}
-            Format::Extents | Format::Tree => self.leaf_attributes(fork, &mut found)?,
-            Format::Device => return Err(place.field("di_aformat").corrupt("it is a device's")),
+            Format::Local => self.short_attributes(&fork.bytes, found),
+            Format::Extents if fork.extents == 0 => Ok(()),
+            Format::Extents | Format::Tree => self.leaf_attributes(fork, found),
+            Format::Device => Err(place.field("di_aformat").corrupt("it is a device's")),
         }
-        Ok(found.xattrs)
     }
 }
 
-/// Attributes that were found so far.
+/// Attributes that were found so far, without those that no system call shows.
 struct Attributes {
-    xattrs: Vec<Xattr>,
+    all: Vec<Attribute>,
     bytes: usize,
 }
 
@@ -56,25 +69,37 @@ impl Attributes {
         if name.is_empty() {
             return Err(place.field("namelen").corrupt("a name of 0 bytes"));
         }
-        let acl = match (bits & flags::ROOT != 0, name) {
-            (true, b"SGI_ACL_FILE") => Some(&b"system.posix_acl_access"[..]),
-            (true, b"SGI_ACL_DEFAULT") => Some(&b"system.posix_acl_default"[..]),
-            _ => None,
-        };
-        let prefix: &[u8] = match bits & (flags::ROOT | flags::SECURE) {
-            flags::ROOT => b"trusted.",
-            flags::SECURE => b"security.",
-            0 => b"user.",
-            _ => return Err(place.field("flags").corrupt(format!("{bits:#x}"))),
-        };
+        if bits & (flags::ROOT | flags::SECURE) == flags::ROOT | flags::SECURE {
+            return Err(place.field("flags").corrupt(format!("{bits:#x}")));
+        }
         let value = value()?;
         self.bytes = self.bytes.saturating_add(value.len() + name.len());
         if self.bytes > MAX_BYTES {
             return Err(Error::new(ErrorKind::LimitExceeded, "attributes of more than 16 MiB"));
         }
-        let value = if acl.is_some() { acl::to_xattr(&value, place)? } else { value };
-        let name = acl.map_or_else(|| [prefix, name].concat(), <[u8]>::to_vec);
-        self.xattrs.push(Xattr { name, value });
+        let bits = bits & (flags::ROOT | flags::SECURE);
+        self.all.push(Attribute { bits, name: name.to_vec(), value });
         Ok(())
+    }
+}
+
+impl Attribute {
+    /// As the system calls give it.
+    fn into_xattr(self, place: Place) -> Result<Xattr> {
+        let Self { bits, name, value } = self;
+        let acl = match (bits & flags::ROOT != 0, &name[..]) {
+            (true, b"SGI_ACL_FILE") => Some(&b"system.posix_acl_access"[..]),
+            (true, b"SGI_ACL_DEFAULT") => Some(&b"system.posix_acl_default"[..]),
+            _ => None,
+        };
+        if let Some(name) = acl {
+            return Ok(Xattr { name: name.to_vec(), value: acl::to_xattr(&value, place)? });
+        }
+        let prefix: &[u8] = match bits {
+            flags::ROOT => b"trusted.",
+            flags::SECURE => b"security.",
+            _ => b"user.",
+        };
+        Ok(Xattr { name: [prefix, &name].concat(), value })
     }
 }

@@ -6,6 +6,7 @@ use super::super::disk::superblock::version;
 use super::super::disk::tree::{RawChunk, owner};
 use super::super::features::Incompat;
 use super::Checker;
+use super::owners::Space;
 use super::table::{CHUNK, Chunk};
 use super::tree::Walked;
 use crate::error::Place;
@@ -132,7 +133,7 @@ impl Checker<'_> {
                 }
             });
             if is_new {
-                self.claim(group, (block, 1), owner::INODES, 0);
+                self.claim(Space::Data(group), (block, 1), owner::INODES, 0);
             }
             return;
         }
@@ -141,7 +142,7 @@ impl Checker<'_> {
             let bits = if per_block == 64 { u64::MAX } else { (1 << per_block) - 1 };
             if !record.holes & bits << index != 0 {
                 let block = ((u64::from(record.start) + index) >> log) as u32;
-                self.claim(group, (block, 1), owner::INODES, 0);
+                self.claim(Space::Data(group), (block, 1), owner::INODES, 0);
             }
         }
     }

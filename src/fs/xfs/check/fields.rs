@@ -133,7 +133,8 @@ impl Checker<'_> {
         }
         let mut allowed = flags2::DAX;
         if sb.ro_compat.contains(RoCompat::REFLINK) {
-            if file_type == FileType::Regular && bits & flags::REALTIME == 0 {
+            let can_share = bits & flags::REALTIME == 0 || sb.metadata_root.is_some();
+            if file_type == FileType::Regular && can_share {
                 allowed |= flags2::REFLINK;
             }
             if matches!(file_type, FileType::Regular | FileType::Directory) {
@@ -174,6 +175,9 @@ impl Checker<'_> {
         }
         let Some(v3) = &found.v3 else { return };
         let hint = v3.di_cowextsize.get();
+        if found.counts_blocks(&self.fs.superblock) {
+            return;
+        }
         let has_hint = v3.di_flags2.get() & flags2::COPY_SIZE != 0;
         if has_hint != (hint != 0) {
             let (stored, rule) = (hint.into(), "it contradicts the flags");
@@ -184,7 +188,8 @@ impl Checker<'_> {
     /// Sizes that no extent can have.
     fn check_lengths(&mut self, found: &Found) {
         let most = LONGEST_EXTENT.min(self.fs.superblock.geometry.group_blocks / 2);
-        let copies = found.v3.as_ref().map_or(0, |v3| v3.di_cowextsize.get());
+        let has_hint = |_: &_| !found.counts_blocks(&self.fs.superblock);
+        let copies = found.v3.as_ref().filter(has_hint).map_or(0, |v3| v3.di_cowextsize.get());
         let hints = [("di_extsize", found.raw.di_extsize.get()), ("di_cowextsize", copies)];
         for (name, hint) in hints.into_iter().filter(|(_, hint)| *hint > most) {
             let (stored, rule) = (hint.into(), "longer than any extent");
@@ -247,6 +252,7 @@ impl Checker<'_> {
             (format::BTREE, FileType::Regular | FileType::Directory) => {
                 data > (found.data().len() / EXTENT) as u64
             }
+            (format::META_BTREE, FileType::Regular) => data == 0 && found.space_tree().is_some(),
             _ => false,
         };
         let mut good = fits;

@@ -5,6 +5,7 @@ use super::super::disk::tree::{NONE, owner_bits};
 use super::Checker;
 use super::found::Found;
 use super::map::{Map, Which};
+use super::owners::Space;
 use super::table::{CHUNK, Directory, State};
 use crate::fs::FileType;
 use crate::fs::check::{Kind, Pass};
@@ -80,17 +81,16 @@ impl Checker<'_> {
             Some(_) => self.fs.check_map(&mut self.findings, found, Which::Attributes),
             None => Map { whole: true, ..Map::default() },
         };
-        // Those blocks are of another device.
-        if !data.elsewhere {
-            self.claim_map(found, &data, 0);
-        }
+        self.claim_map(found, &data, 0);
         self.claim_map(found, &attributes, owner_bits::ATTRIBUTES);
-        let blocks: u64 =
-            [&data, &attributes].into_iter().map(|map| map.blocks() + map.tree.len() as u64).sum();
+        let in_trees = self.check_space_file(found);
+        let of_maps = [&data, &attributes].map(|map| map.blocks() + map.tree.len() as u64);
+        let blocks = of_maps.iter().sum::<u64>() + in_trees;
         if data.whole && attributes.whole {
             self.findings.expect(found.place("di_nblocks"), found.raw.di_nblocks.get(), blocks);
         }
-        self.accounts.add(&self.fs.superblock, found);
+        let realtime = if data.elsewhere { data.blocks() } else { 0 };
+        self.accounts.add(&self.fs.superblock, found, realtime);
         if found.file_type() == Some(FileType::Symlink) {
             self.check_symlink(found, &data);
         }
@@ -102,21 +102,28 @@ impl Checker<'_> {
         if found.attributes().is_some() {
             self.check_attributes(found, &attributes);
         }
+        self.change_parents(found.number);
     }
 
     fn claim_map(&mut self, found: &Found, map: &Map, bits: u64) {
-        let per_group = u64::from(self.fs.superblock.geometry.group_blocks);
-        let within = |block: FsBlock| ((block.0 / per_group) as u32, (block.0 % per_group) as u32);
+        let geometry = self.fs.superblock.geometry;
         for piece in &map.pieces {
-            let (group, start) = within(piece.start);
             let unwritten = if piece.unwritten { owner_bits::UNWRITTEN } else { 0 };
             let offset = piece.first & owner_bits::OFFSET | bits | unwritten;
-            self.claim(group, (start, piece.len), found.number.0, offset);
+            let place = if map.elsewhere {
+                self.realtime_group(piece.start.0, piece.len)
+            } else {
+                let (group, start) = geometry.in_group(piece.start);
+                Some((Space::Data(group), start))
+            };
+            if let Some((space, start)) = place {
+                self.claim(space, (start, piece.len), found.number.0, offset);
+            }
         }
         for block in &map.tree {
-            let (group, start) = within(*block);
+            let (group, start) = geometry.in_group(*block);
             let offset = bits | owner_bits::MAP_BLOCK;
-            self.claim(group, (start, 1), found.number.0, offset);
+            self.claim(Space::Data(group), (start, 1), found.number.0, offset);
         }
     }
 

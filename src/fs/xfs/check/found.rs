@@ -3,14 +3,14 @@
 use zerocopy::FromBytes;
 
 use super::super::disk::inode::{
-    CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, RawInode, RawInodeV3, flags2,
+    CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, RawInode, RawInodeV3, flags2, metatype,
 };
 use super::super::overlay::Replayed;
 use super::Checker;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::check::{Findings, Kind};
-use crate::fs::xfs::Xfs;
+use crate::fs::xfs::{Superblock, Xfs};
 use crate::units::{FsBlock, InodeNo};
 
 /// Bytes of a list's entry, and of the smallest root of a tree.
@@ -54,6 +54,25 @@ impl Found {
     /// It belongs to the file system itself, and metadata directories name it.
     pub(super) fn is_metadata(&self) -> bool {
         self.flags2() & flags2::METADATA != 0
+    }
+
+    /// The kind of a tree that it has in the place of its data: of owners, or of reference counts of realtime blocks.
+    pub(super) fn space_tree(&self) -> Option<u16> {
+        let kind = self.raw.di_onlink.get();
+        let is_tree = matches!(kind, metatype::REALTIME_OWNERS | metatype::REALTIME_REFCOUNTS);
+        (self.is_metadata() && is_tree).then_some(kind)
+    }
+
+    /// It has the count of a zone's blocks in use in the place of a hint.
+    pub(super) fn counts_blocks(&self, superblock: &Superblock) -> bool {
+        let is_zoned = superblock.realtime.is_some_and(|realtime| realtime.is_zoned);
+        is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
+    }
+
+    /// The project, which is the number of the group in a file of a realtime group.
+    pub(super) fn project(&self) -> u32 {
+        let raw = &self.raw;
+        u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16
     }
 
     pub(super) fn links(&self) -> u32 {

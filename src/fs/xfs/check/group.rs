@@ -8,11 +8,12 @@ use super::super::disk::group::{
 };
 use super::super::disk::tree::{NONE, owner};
 use super::super::features::RoCompat;
-use super::owners::Owned;
+use super::owners::{Owned, Space};
 use super::refcounts::Shared;
 use super::{Checker, tree};
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind, Pass};
+use crate::units::InodeNo;
 
 /// A group, as far as it was read.
 #[derive(Default)]
@@ -31,6 +32,8 @@ pub(super) struct Group {
     pub(super) free: u64,
     /// Inodes, and free ones, by the tree.
     pub(super) inodes: (u64, u64),
+    /// Files that a realtime group has, by their kinds.
+    pub(super) files: Vec<(u16, InodeNo)>,
     /// First inodes of lists of unlinked ones.
     pub(super) unlinked: Vec<u32>,
 }
@@ -55,10 +58,10 @@ impl Checker<'_> {
         let headers = (LIST_SECTOR + 1) * geometry.sector as u64;
         let count = headers.div_ceil(geometry.block.bytes() as u64) as u32;
         let log = (sb.log_start, sb.log_blocks);
-        self.claim(group, (0, count), owner::HEADERS, 0);
+        self.claim(Space::Data(group), (0, count), owner::HEADERS, 0);
         if log.0 != 0 && log.0 >> geometry.group_blocks_log == u64::from(group) {
             let start = (log.0 & ((1 << geometry.group_blocks_log) - 1)) as u32;
-            self.claim(group, (start, log.1), owner::LOG, 0);
+            self.claim(Space::Data(group), (start, log.1), owner::LOG, 0);
         }
     }
 
@@ -98,7 +101,8 @@ impl Checker<'_> {
             if found.whole {
                 let blocks = found.blocks;
                 self.findings.expect(field("agf_rmap_blocks"), raw.agf_rmap_blocks.get(), blocks);
-                self.groups[group as usize].recorded = Some(self.recorded_owners(group, &found));
+                self.groups[group as usize].recorded =
+                    Some(self.recorded_owners(Space::Data(group), &found));
             }
             trees += found.blocks.saturating_sub(1);
             whole &= found.whole;
@@ -109,7 +113,8 @@ impl Checker<'_> {
             if found.whole {
                 let (site, stored) = (field("agf_refcount_blocks"), raw.agf_refcount_blocks.get());
                 self.findings.expect(site, stored, found.blocks);
-                self.groups[group as usize].shared = Some(self.recorded_counts(group, &found));
+                self.groups[group as usize].shared =
+                    Some(self.recorded_counts(Space::Data(group), &found));
             }
         }
         let counts_trees = self.fs.superblock.is_v5() || self.has_lazy_counters();

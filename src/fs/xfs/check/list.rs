@@ -8,6 +8,7 @@ use super::super::disk::group::{LIST_CRC, LIST_MAGIC, LIST_SECTOR, RawFree, RawL
 use super::super::disk::tree::owner;
 use super::super::header::array;
 use super::Checker;
+use super::owners::Space;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
@@ -61,7 +62,7 @@ impl Checker<'_> {
                 self.findings
                     .add(field("agfl_bno"), Kind::Outside { block: block.into(), count: 1 });
             } else if seen.insert(block) {
-                self.claim(group, (block, 1), owner::GROUP, 0);
+                self.claim(Space::Data(group), (block, 1), owner::GROUP, 0);
             } else {
                 self.findings
                     .add(field("agfl_bno"), Kind::ClaimedTwice { block: block.into(), count: 1 });

@@ -24,6 +24,7 @@ const MAX_LEVELS: u16 = 12;
 pub(super) struct Piece {
     /// First block in the fork.
     pub(super) first: u64,
+    /// Of realtime files the number as the extent has it.
     pub(super) start: FsBlock,
     pub(super) len: u32,
     pub(super) unwritten: bool,
@@ -258,17 +259,17 @@ impl Xfs {
             }
             walk.next = walk.next.max(end);
             let number = raw.fs_block();
-            if walk.map.elsewhere {
-                let (start, unwritten) = (FsBlock(number), raw.is_unwritten());
-                walk.map.pieces.push(Piece { first, start, len, unwritten });
-                continue;
-            }
-            match self.superblock.geometry.fs_block(number, len.into(), place) {
-                Ok(start) => {
+            let start = if walk.map.elsewhere {
+                self.realtime_number(number, len.into())
+            } else {
+                self.superblock.geometry.fs_block(number, len.into(), place).ok()
+            };
+            match start {
+                Some(start) => {
                     let unwritten = raw.is_unwritten();
                     walk.map.pieces.push(Piece { first, start, len, unwritten });
                 }
-                Err(_) => {
+                None => {
                     walk.map.whole = false;
                     let count = len.into();
                     walk.findings.add(place, Kind::Outside { block: number, count });

@@ -17,9 +17,6 @@ const QUOTA: [(&[u8], u16); 3] = [
     (b"group", metatype::GROUP_QUOTA),
     (b"project", metatype::PROJECT_QUOTA),
 ];
-/// Files of a group of the realtime device: the number of the group stands before these.
-const REALTIME: [(&str, u16); 2] =
-    [("bitmap", metatype::REALTIME_BITMAP), ("summary", metatype::REALTIME_SUMMARY)];
 /// Missing files of groups of the realtime device that are told: no more are looked for.
 const TOLD: usize = 8;
 
@@ -54,7 +51,7 @@ impl Checker<'_> {
         let fits = match file_type {
             FileType::Directory => kind == metatype::DIRECTORY,
             FileType::Regular => {
-                (metatype::USER_QUOTA..=metatype::REALTIME_SUMMARY).contains(&kind)
+                (metatype::USER_QUOTA..=metatype::REALTIME_REFCOUNTS).contains(&kind)
             }
             _ => false,
         };
@@ -126,12 +123,14 @@ impl Checker<'_> {
         let directory = self.metadata_directory(root, b"rtgroups");
         let mut missing = 0_usize;
         for group in 0..groups {
-            for (name, kind) in REALTIME {
+            for (name, kind) in self.realtime_files() {
                 let name = format!("{group}.{name}");
                 let number =
                     directory.and_then(|directory| self.tree.find(directory, name.as_bytes()));
                 if let Some(number) = number {
-                    self.check_kind(number, (kind, Some(group)));
+                    if self.check_kind(number, (kind, Some(group))) {
+                        self.realtime.entry(group).or_default().files.push((kind, number));
+                    }
                     continue;
                 }
                 missing += 1;
@@ -152,12 +151,11 @@ impl Checker<'_> {
             // An entry that leads to another inode was noted with the directory.
             return false;
         };
-        let raw = &found.raw;
-        self.findings.expect(found.place("di_metatype"), raw.di_onlink.get(), kind);
-        let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
+        let stored = found.raw.di_onlink.get();
+        self.findings.expect(found.place("di_metatype"), stored, kind);
         if let Some(group) = group {
-            self.findings.expect(found.place("di_projid"), project, group);
+            self.findings.expect(found.place("di_projid"), found.project(), group);
         }
-        raw.di_onlink.get() == kind
+        stored == kind
     }
 }

@@ -32,6 +32,7 @@ mod names;
 mod owners;
 mod parents;
 mod quota;
+mod realtime;
 mod records;
 mod refcounts;
 mod rmap;
@@ -42,6 +43,7 @@ mod table;
 mod tree;
 mod unlinked;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -52,9 +54,9 @@ use self::parents::Parents;
 use self::quota::Accounts;
 use self::table::{Directory, Inodes};
 use super::Xfs;
+use super::attr::Attribute;
 use super::disk::superblock::RawSuperblock;
-use super::features::RoCompat;
-use crate::error::{Error, Place, Result};
+use crate::error::{Place, Result};
 use crate::fs::block::Block;
 use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
 use crate::units::{DevOffset, FsBlock};
@@ -63,16 +65,9 @@ impl Xfs {
     /// Checks the whole volume as the log's recovery leaves it; nothing is written. `progress` is told how far it is.
     ///
     /// # Errors
-    /// No error for faults of the volume: the report has them. `Unsupported` for B+trees of realtime space; `Io` only if not even the
+    /// No error for faults of the volume: the report has them. `Io` only if not even the
     /// superblock can be read again.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-        let sb = &self.superblock;
-        let has_trees = sb.ro_compat.intersects(RoCompat::RMAPBT | RoCompat::REFLINK);
-        if sb.metadata_root.is_some() && sb.realtime_blocks > 0 && has_trees {
-            return Err(Error::unsupported(
-                "a check of an XFS volume with trees of realtime space",
-            ));
-        }
         Checker::new(self, progress)?.run()
     }
 }
@@ -84,12 +79,16 @@ struct Checker<'a> {
     progress: &'a mut dyn FnMut(Progress),
     superblock: RawSuperblock,
     groups: Vec<Group>,
+    /// Groups of realtime files, those of which something was found.
+    realtime: BTreeMap<u32, Group>,
     inodes: Inodes,
     directories: Vec<Directory>,
     accounts: Accounts,
     parents: Parents,
     /// Fingerprints of the parent pointers of the inode at work.
     pointers: u64,
+    /// Parent pointers of the inode at work, where the log has begun to change its attributes.
+    changing: Vec<Attribute>,
     tree: MetadataTree,
 }
 
@@ -108,11 +107,13 @@ impl<'a> Checker<'a> {
             progress,
             superblock,
             groups: Vec::new(),
+            realtime: BTreeMap::new(),
             inodes: Inodes::default(),
             directories: Vec::new(),
             accounts: Accounts::default(),
             parents: Parents::default(),
             pointers: 0,
+            changing: Vec::new(),
             tree: MetadataTree::default(),
         })
     }
@@ -127,6 +128,7 @@ impl<'a> Checker<'a> {
         self.check_parent_pointers();
         self.check_metadata_tree();
         self.check_names();
+        self.check_realtime_space();
         self.check_space();
         self.check_counters();
         self.check_quota();
@@ -141,11 +143,6 @@ impl<'a> Checker<'a> {
             let transactions = u32::try_from(log.transactions).unwrap_or(u32::MAX);
             self.findings.add(place, Kind::Recovered { transactions });
         }
-        let sb = &self.fs.superblock;
-        if sb.realtime_blocks > 0 {
-            let what = "space of the realtime device";
-            self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
-        }
         for (what, count) in &log.unfinished {
             let what = format!("{count} times {what}: the next mount finishes that");
             self.findings.add_as(Severity::Note, place, Kind::Damaged { what });
@@ -158,7 +155,11 @@ impl<'a> Checker<'a> {
         log.finished > 0 || !log.unfinished.is_empty()
     }
 
-    /// A finding about the use of blocks, or about parent pointers: only noted where an operation that is to be finished can explain it.
+    fn add(&mut self, site: FindingSite, what: Kind) {
+        self.findings.add(site, what);
+    }
+
+    /// A finding about the use of blocks: only noted where an operation that is to be finished can explain it.
     fn add_of_space(&mut self, site: impl Into<FindingSite>, what: Kind) {
         if self.is_unfinished() {
             self.findings.add_as(Severity::Note, site, what);

@@ -1,14 +1,35 @@
 //! The owners of the blocks of each group: no block has two owners, unless files share it, and none has no owner.
+//!
+//! The groups of realtime files are treated as those of the volume are. Only zones have blocks without an owner that are not free: those
+//! of which a file had the content before.
 
 use super::super::disk::tree::{owner, owner_bits};
 use super::super::features::RoCompat;
 use super::Checker;
+use super::group::Group;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind, Pass};
 use crate::units::InodeNo;
 
 /// The owner of free space: no inode has the number 0.
 pub(super) const FREE: u64 = 0;
+
+/// A group: of the volume's own blocks, or of realtime files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Space {
+    Data(u32),
+    Realtime(u32),
+}
+
+impl Space {
+    /// The place of a structure: `names` are those of the one in a group of either kind.
+    pub(super) fn site(self, names: [&'static str; 2]) -> FindingSite {
+        match self {
+            Self::Data(group) => FindingSite::of_group(group, Place::new(names[0])),
+            Self::Realtime(group) => FindingSite::of_group(group, Place::new(names[1])),
+        }
+    }
+}
 
 /// A run of blocks of one owner: the order is that of the tree of owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +82,14 @@ impl Owned {
 
 impl Checker<'_> {
     /// Takes down that blocks of a group, which it has, are in use.
-    pub(super) fn claim(&mut self, group: u32, (start, len): (u32, u32), owner: u64, offset: u64) {
-        let owned = &mut self.groups[group as usize].owned;
+    pub(super) fn claim(
+        &mut self,
+        space: Space,
+        (start, len): (u32, u32),
+        owner: u64,
+        offset: u64,
+    ) {
+        let owned = &mut self.group(space).owned;
         // Consecutive ones of a structure are one run: most inodes and trees lie together.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
@@ -78,23 +105,41 @@ impl Checker<'_> {
         owned.push(Owned { start, len, owner, offset });
     }
 
+    /// A group, as far as it was read.
+    pub(super) fn group(&mut self, space: Space) -> &mut Group {
+        match space {
+            Space::Data(group) => &mut self.groups[group as usize],
+            Space::Realtime(group) => self.realtime.entry(group).or_default(),
+        }
+    }
+
+    /// Blocks of a group.
+    pub(super) fn group_len(&self, space: Space) -> u64 {
+        let sb = &self.fs.superblock;
+        match space {
+            Space::Data(group) => sb.geometry.group_len(group),
+            Space::Realtime(group) => sb.realtime.map_or(0, |space| space.group_len(group.into())),
+        }
+    }
+
     pub(super) fn check_space(&mut self) {
         let groups = self.fs.superblock.geometry.groups;
-        for group in 0..groups {
-            self.tell(Pass::Space, group.into(), groups.into());
-            let mut owned = std::mem::take(&mut self.groups[group as usize].owned);
+        let realtime: Vec<_> = self.realtime.keys().copied().map(Space::Realtime).collect();
+        for (at, space) in (0..groups).map(Space::Data).chain(realtime).enumerate() {
+            self.tell(Pass::Space, (at as u64).min(groups.into()), groups.into());
+            let mut owned = std::mem::take(&mut self.group(space).owned);
             owned.sort_unstable();
-            self.check_overlaps(group, &owned);
-            self.check_recorded_owners(group, &owned);
-            self.check_recorded_counts(group, &owned);
+            self.check_overlaps(space, &owned);
+            self.check_recorded_owners(space, &owned);
+            self.check_recorded_counts(space, &owned);
         }
     }
 
     /// Blocks with two owners, and blocks with none.
-    fn check_overlaps(&mut self, group: u32, owned: &[Owned]) {
-        let length = self.fs.superblock.geometry.group_len(group);
+    fn check_overlaps(&mut self, space: Space, owned: &[Owned]) {
+        let length = self.group_len(space);
         let can_share = self.fs.superblock.ro_compat.contains(RoCompat::REFLINK);
-        let site = FindingSite::of_group(group, Place::new("blocks"));
+        let site = space.site(["blocks", "realtime blocks"]);
         // Where the runs so far end, and the run that does.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
         // The same of those that are not a file's data: with these nothing is shared.
@@ -102,7 +147,7 @@ impl Checker<'_> {
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));
             let gap = start.saturating_sub(end);
-            if gap > 0 && self.groups[group as usize].free_is_known {
+            if gap > 0 && self.group(space).free_is_known {
                 let what = Kind::MarkedUsed { first: end, count: gap };
                 self.add_of_space(site, what);
             }
@@ -125,11 +170,11 @@ impl Checker<'_> {
                 last = Some(*run);
             }
             if run.owner != FREE {
-                self.groups[group as usize].used += run_end.saturating_sub(start.max(end));
+                self.group(space).used += run_end.saturating_sub(start.max(end));
             }
             end = end.max(run_end);
         }
-        if end < length && self.groups[group as usize].free_is_known {
+        if end < length && self.group(space).free_is_known {
             let what = Kind::MarkedUsed { first: end, count: length - end };
             self.add_of_space(site, what);
         }

@@ -14,8 +14,9 @@ use super::map::Which;
 use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
+use crate::fs::xfs::attr::Attribute;
 use crate::units::InodeNo;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Inodes whose differences are told in detail.
 const DETAILED: usize = 1000;
@@ -116,13 +117,37 @@ impl Checker<'_> {
             let expected = self.fs.hash_parent(name, number);
             self.findings.expect(place.field("hashval"), stored, expected);
         }
-        let link = Link { directory: InodeNo(number), name: name.to_vec(), generation };
+        if self.fs.attribute_changes.of(found.number).is_empty() {
+            let link = Link { directory: InodeNo(number), name: name.to_vec(), generation };
+            self.add_pointer(found.number, link);
+        } else {
+            let (name, value) = (name.to_vec(), raw.as_bytes().to_vec());
+            self.changing.push(Attribute { bits: flags::PARENT, name, value });
+        }
+    }
+
+    fn add_pointer(&mut self, number: InodeNo, link: Link) {
         if let Some(again) = &mut self.parents.0 {
-            if let Some(both) = again.get_mut(&found.number) {
+            if let Some(both) = again.get_mut(&number) {
                 both.attributes.push(link);
             }
         } else {
             self.pointers = self.pointers.wrapping_add(link.fingerprint());
+        }
+    }
+
+    /// Takes down the parent pointers of an inode whose attributes the log has begun to change, as they are after these changes.
+    pub(super) fn change_parents(&mut self, number: InodeNo) {
+        let mut pointers = std::mem::take(&mut self.changing);
+        for change in self.fs.attribute_changes.of(number) {
+            change.apply(&mut pointers);
+        }
+        for Attribute { bits, name, value } in pointers {
+            let Ok(raw) = RawParent::ref_from_bytes(&value) else { continue };
+            if Self::is_parent(bits) {
+                let (directory, generation) = (InodeNo(raw.p_ino.get()), raw.p_gen.get());
+                self.add_pointer(number, Link { directory, name, generation });
+            }
         }
     }
 
@@ -139,7 +164,7 @@ impl Checker<'_> {
         }
         for number in more {
             let what = "its parent pointers are not its names".into();
-            self.add_of_space(pointers_of(number), Kind::Records { what });
+            self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }
 
@@ -158,6 +183,7 @@ impl Checker<'_> {
                 let map = self.fs.check_map(&mut quiet, &found, Which::Attributes);
                 self.check_attributes(&found, &map);
             }
+            self.change_parents(*number);
         }
         self.check_directories();
         self.findings = findings;
@@ -170,11 +196,11 @@ impl Checker<'_> {
         attributes.sort_unstable();
         let told = |link: &Link| link.told();
         let (recorded, found) = (&attributes[..], &names[..]);
-        self.compare_records(pointers_of(number), (recorded, found), told, Self::add_of_space);
+        self.compare_records(pointers_of(number), (recorded, found), told, Self::add);
         let doubled = attributes.windows(2).find(|pair| pair[0] == pair[1]);
         if let Some([link, _]) = doubled {
             let what = format!("it has {} more than once", link.told());
-            self.add_of_space(pointers_of(number), Kind::Records { what });
+            self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }
 

@@ -15,26 +15,34 @@ use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::units::{FsBlock, InodeNo};
 
-/// Usage by id: blocks and inodes.
-type Usage = BTreeMap<u32, (u64, u64)>;
+/// Usage by id.
+type Usage = BTreeMap<u32, Used>;
+
+#[derive(Clone, Copy, Default)]
+struct Used {
+    blocks: u64,
+    realtime: u64,
+    inodes: u64,
+}
 
 /// Usage as it was found: of users, groups, projects.
 #[derive(Default)]
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Linux counts all but the files of quota, so the realtime bitmap and summary too, which belong to root.
-    pub(super) fn add(&mut self, superblock: &Superblock, found: &Found) {
+    /// Linux counts all but the files of quota, so the realtime bitmap and summary too, which belong to root. `realtime` of the blocks are realtime ones.
+    pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
         }
-        let raw = &found.raw;
-        let project = u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16;
+        let (raw, project) = (&found.raw, found.project());
         let project = if superblock.projid32 { project } else { project & 0xFFFF };
         for (usage, id) in self.0.iter_mut().zip([raw.di_uid.get(), raw.di_gid.get(), project]) {
-            let (blocks, inodes) = usage.entry(id).or_default();
-            *blocks = blocks.saturating_add(raw.di_nblocks.get());
-            *inodes += 1;
+            let used: &mut Used = usage.entry(id).or_default();
+            let blocks = raw.di_nblocks.get().saturating_sub(realtime);
+            used.blocks = used.blocks.saturating_add(blocks);
+            used.realtime = used.realtime.saturating_add(realtime);
+            used.inodes += 1;
         }
     }
 }
@@ -121,10 +129,8 @@ impl Checker<'_> {
         if !compares {
             return;
         }
-        for (id, (blocks, inodes)) in usage {
-            if (blocks, inodes) != (0, 0) {
-                self.note_usage(place, id, (0, blocks), (0, inodes));
-            }
+        for (id, used) in usage {
+            self.compare_usage(place, id, Used::default(), used);
         }
     }
 
@@ -157,18 +163,25 @@ impl Checker<'_> {
                 self.fs.check_age(&mut self.findings, raw.dd_lsn.get(), place);
             }
             let Ok(id) = u32::try_from(id) else { continue };
-            let (blocks, inodes) = usage.remove(&id).unwrap_or_default();
-            let stored = (raw.d_bcount.get(), raw.d_icount.get());
-            if compares && stored != (blocks, inodes) {
-                self.note_usage(place, id, (stored.0, blocks), (stored.1, inodes));
+            let used = usage.remove(&id).unwrap_or_default();
+            let stored = Used {
+                blocks: raw.d_bcount.get(),
+                realtime: raw.d_rtbcount.get(),
+                inodes: raw.d_icount.get(),
+            };
+            if compares {
+                self.compare_usage(place, id, stored, used);
             }
         }
     }
 
-    fn note_usage(&mut self, place: Place, id: u32, blocks: (u64, u64), inodes: (u64, u64)) {
-        let shift = self.fs.superblock.geometry.block.shift();
-        let bytes = |blocks: u64| blocks.saturating_mul(1 << shift);
-        let bytes = (bytes(blocks.0), bytes(blocks.1));
-        self.findings.add(place, Kind::Usage { id, bytes, inodes });
+    fn compare_usage(&mut self, place: Place, id: u32, stored: Used, used: Used) {
+        if (stored.blocks, stored.inodes) != (used.blocks, used.inodes) {
+            let shift = self.fs.superblock.geometry.block.shift();
+            let bytes = [stored, used].map(|used| used.blocks.saturating_mul(1 << shift));
+            let (bytes, inodes) = (bytes.into(), (stored.inodes, used.inodes));
+            self.findings.add(place, Kind::Usage { id, bytes, inodes });
+        }
+        self.findings.expect(place.field("d_rtbcount"), stored.realtime, used.realtime);
     }
 }

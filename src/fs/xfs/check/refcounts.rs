@@ -4,10 +4,11 @@ use zerocopy::FromBytes;
 
 use super::super::disk::tree::{COPY, RawShared, owner};
 use super::Checker;
-use super::owners::Owned;
-use super::tree::Walked;
-use crate::error::Place;
-use crate::fs::check::{FindingSite, Kind};
+use super::owners::{Owned, Space};
+use super::tree::{self, Walked};
+use crate::fs::check::Kind;
+
+const NAMES: [&str; 2] = [tree::REFCOUNTS.name, tree::REALTIME_REFCOUNTS.name];
 
 /// A run of blocks, and how many extents have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,10 +52,9 @@ fn add(runs: &mut Vec<Shared>, run: Shared) {
 
 impl Checker<'_> {
     /// The records of the tree; blocks for copies on write are taken down as in use.
-    pub(super) fn recorded_counts(&mut self, group: u32, found: &Walked) -> Vec<Shared> {
-        let length = self.fs.superblock.geometry.group_len(group);
-        let site =
-            FindingSite::of_group(group, Place::new("tree of reference counts").field("record"));
+    pub(super) fn recorded_counts(&mut self, space: Space, found: &Walked) -> Vec<Shared> {
+        let (length, mut site) = (self.group_len(space), space.site(NAMES));
+        site.place = site.place.field("record");
         let raws = <[RawShared]>::ref_from_bytes(&found.records).unwrap_or_default();
         let (mut runs, mut end, mut was_copy) = (Vec::new(), 0, false);
         for raw in raws {
@@ -62,7 +62,8 @@ impl Checker<'_> {
                 (raw.rc_startblock.get(), raw.rc_blockcount.get(), raw.rc_refcount.get());
             let (start, is_copy) = (word & !COPY, word & COPY != 0);
             let run_end = u64::from(start) + u64::from(len);
-            if start == 0 || len == 0 || run_end > length {
+            let is_first = start == 0 && matches!(space, Space::Data(_));
+            if is_first || len == 0 || run_end > length {
                 let what = Kind::Outside { block: start.into(), count: len.into() };
                 self.findings.add(site, what);
                 continue;
@@ -73,7 +74,7 @@ impl Checker<'_> {
             (end, was_copy) = (run_end, is_copy);
             if is_copy {
                 self.findings.expect(site, count, 1_u32);
-                self.claim(group, (start, len), owner::COPIES, 0);
+                self.claim(space, (start, len), owner::COPIES, 0);
             } else if count < 2 {
                 self.wrong(site, format!("the run at block {start} has count {count}"));
             } else {
@@ -84,10 +85,10 @@ impl Checker<'_> {
     }
 
     /// Compares the tree with the shared runs that were found.
-    pub(super) fn check_recorded_counts(&mut self, group: u32, owned: &[Owned]) {
-        let Some(recorded) = self.groups[group as usize].shared.take() else { return };
+    pub(super) fn check_recorded_counts(&mut self, space: Space, owned: &[Owned]) {
+        let Some(recorded) = self.group(space).shared.take() else { return };
         let found = shared(owned);
-        let site = FindingSite::of_group(group, Place::new("tree of reference counts"));
+        let site = space.site(NAMES);
         let told = |run: &Shared| {
             format!("blocks {} to {} with count {}", run.start, run.end - 1, run.count)
         };

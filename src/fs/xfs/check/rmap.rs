@@ -4,10 +4,11 @@ use zerocopy::FromBytes;
 
 use super::super::disk::tree::{RawOwner, owner_bits};
 use super::Checker;
-use super::owners::{FREE, Owned};
-use super::tree::{Key, Walked, be32, be64};
-use crate::error::Place;
-use crate::fs::check::{FindingSite, Kind};
+use super::owners::{FREE, Owned, Space};
+use super::tree::{self, Key, Walked, be32, be64};
+use crate::fs::check::Kind;
+
+const NAMES: [&str; 2] = [tree::OWNERS.name, tree::REALTIME_OWNERS.name];
 
 /// The order of records: an extent that is unwritten has the place of a written one.
 pub(super) fn key(start: u64, owner: u64, offset: u64) -> Key {
@@ -58,9 +59,9 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
 
 impl Checker<'_> {
     /// The records of the tree, those within the group.
-    pub(super) fn recorded_owners(&mut self, group: u32, found: &Walked) -> Vec<Owned> {
-        let length = self.fs.superblock.geometry.group_len(group);
-        let site = FindingSite::of_group(group, Place::new("tree of owners").field("record"));
+    pub(super) fn recorded_owners(&mut self, space: Space, found: &Walked) -> Vec<Owned> {
+        let (length, mut site) = (self.group_len(space), space.site(NAMES));
+        site.place = site.place.field("record");
         let raws = <[RawOwner]>::ref_from_bytes(&found.records).unwrap_or_default();
         let mut records = Vec::with_capacity(raws.len());
         for raw in raws {
@@ -94,10 +95,10 @@ impl Checker<'_> {
     }
 
     /// Compares the tree with the owners that were found.
-    pub(super) fn check_recorded_owners(&mut self, group: u32, owned: &[Owned]) {
-        let Some(recorded) = self.groups[group as usize].recorded.take() else { return };
+    pub(super) fn check_recorded_owners(&mut self, space: Space, owned: &[Owned]) {
+        let Some(recorded) = self.group(space).recorded.take() else { return };
         let (found, recorded) = (joined(owned), joined(&recorded));
-        let site = FindingSite::of_group(group, Place::new("tree of owners"));
+        let site = space.site(NAMES);
         let told = |run: &Owned| {
             let (start, owner, offset) = (run.start, run.owner as i64, run.offset);
             format!("{} blocks from block {start} on, of owner {owner} at {offset:#x}", run.len)

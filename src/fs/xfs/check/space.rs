@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::super::disk::group::RawFree;
 use super::super::disk::tree::RawFreeExtent;
 use super::Checker;
-use super::owners::FREE;
+use super::owners::{FREE, Space};
 use super::tree::Walked;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
@@ -47,7 +47,7 @@ impl Checker<'_> {
             end = Some(after);
             sum += u64::from(count);
             longest = longest.max(count);
-            self.claim(group, (start, count), FREE, 0);
+            self.claim(Space::Data(group), (start, count), FREE, 0);
         }
         self.groups[group as usize].free += sum;
         self.groups[group as usize].free_is_known = by_place.whole;

@@ -1,15 +1,19 @@
-//! The B+trees of a group, walked block by block.
+//! The B+trees of a group, and those that a file of the file system itself has in the place of a map, walked block by block.
 
 use std::collections::HashSet;
 
 use zerocopy::FromBytes;
 
-use super::super::disk::tree::{HEADER, HEADER_V5, NONE, RawHeader, owner};
-use super::super::header::array;
+use super::super::disk::btree::RawHeader as RawFileHeader;
+use super::super::disk::btree::{HEADER_V5 as FILE_HEADER, NONE as NO_FILE_BLOCK, RawRoot};
+use super::super::disk::tree::{HEADER, HEADER_V5, NONE, RawHeader, owner, owner_bits};
+use super::super::header::{Header, array};
 use super::Checker;
+use super::found::Found;
+use super::owners::Space;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
-use crate::units::FsBlock;
+use crate::units::{FsBlock, InodeNo};
 
 /// No tree has more levels.
 const MAX_LEVELS: u32 = 12;
@@ -101,6 +105,21 @@ pub(super) const REFCOUNTS: Shape = Shape {
     ..BY_PLACE
 };
 
+/// Owners of realtime blocks.
+pub(super) const REALTIME_OWNERS: Shape =
+    Shape { name: "tree of realtime owners", magic: [*b"MAPR", *b"MAPR"], ..OWNERS };
+
+/// Reference counts of shared realtime blocks.
+pub(super) const REALTIME_REFCOUNTS: Shape =
+    Shape { name: "tree of realtime reference counts", magic: [*b"RCNT", *b"RCNT"], ..REFCOUNTS };
+
+/// The owner of a tree: by it the tree's blocks are numbered.
+#[derive(Clone, Copy)]
+enum Home {
+    Group(u32),
+    File(InodeNo),
+}
+
 /// The result of a walk.
 #[derive(Default)]
 pub(super) struct Walked {
@@ -114,17 +133,99 @@ pub(super) struct Walked {
 
 /// A walk at work.
 struct Walk<'s> {
-    group: u32,
+    home: Home,
     shape: &'s Shape,
-    seen: HashSet<u32>,
+    seen: HashSet<u64>,
     /// The last block of each level, and its right sibling.
-    last: Vec<Option<(u32, u32)>>,
+    last: Vec<Option<(u64, Option<u64>)>>,
     previous: Option<Key>,
-    root: u32,
     found: Walked,
 }
 
+impl<'s> Walk<'s> {
+    fn new(home: Home, shape: &'s Shape, levels: usize) -> Self {
+        let found = Walked { whole: true, ..Walked::default() };
+        let (seen, last) = (HashSet::new(), vec![None; levels]);
+        Self { home, shape, seen, last, previous: None, found }
+    }
+
+    /// Bytes of the keys of a child, and of a pointer to it.
+    fn child(&self) -> (usize, usize) {
+        let keys = if self.shape.overlaps { 2 * self.shape.key } else { self.shape.key };
+        (keys, if matches!(self.home, Home::Group(_)) { 4 } else { 8 })
+    }
+}
+
+/// The header of a block of either home.
+struct Decoded {
+    magic: [u8; 4],
+    level: u16,
+    records: usize,
+    /// The siblings to the left and to the right.
+    siblings: [Option<u64>; 2],
+    /// Bytes of the header.
+    len: usize,
+}
+
+impl Decoded {
+    fn new(home: Home, content: &[u8], is_v5: bool) -> Option<Self> {
+        match home {
+            Home::Group(_) => {
+                let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
+                let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
+                Some(Self {
+                    magic: raw.bb_magic,
+                    level: raw.bb_level.get(),
+                    records: raw.bb_numrecs.get().into(),
+                    siblings: siblings.map(|at| (at != NONE).then_some(at.into())),
+                    len: if is_v5 { HEADER_V5 } else { HEADER },
+                })
+            }
+            Home::File(_) => {
+                let (raw, _) = RawFileHeader::ref_from_prefix(content).ok()?;
+                let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
+                Some(Self {
+                    magic: raw.bb_magic,
+                    level: raw.bb_level.get(),
+                    records: raw.bb_numrecs.get().into(),
+                    siblings: siblings.map(|at| (at != NO_FILE_BLOCK).then_some(at)),
+                    len: FILE_HEADER,
+                })
+            }
+        }
+    }
+}
+
 impl Checker<'_> {
+    /// Walks a tree that a file has in the place of its data, from the root in its inode on. Its blocks are taken down as in use.
+    pub(super) fn walk_file_tree(&mut self, found: &Found, shape: &Shape) -> Walked {
+        let place = found.part(shape.name);
+        let Ok((root, rest)) = RawRoot::ref_from_prefix(found.data()) else {
+            self.wrong(place, "its root is cut short");
+            return Walked::default();
+        };
+        let (level, count) = (root.bb_level.get(), usize::from(root.bb_numrecs.get()));
+        if u32::from(level) >= MAX_LEVELS {
+            self.wrong(place.field("bb_level"), format!("its root has level {level}"));
+            return Walked::default();
+        }
+        let mut walk = Walk::new(Home::File(found.number), shape, level.into());
+        let (keys, pointer) = walk.child();
+        let width = if level == 0 { shape.record } else { keys + pointer };
+        let room = rest.len() / width;
+        if count > room || count == 0 && level > 0 {
+            let what = format!("its root has {count} records, and room for {room}");
+            self.wrong(place.field("bb_numrecs"), what);
+            return Walked::default();
+        }
+        if level == 0 {
+            self.tree_records(&mut walk, None, &rest[..count * width]);
+        } else {
+            self.tree_children(&mut walk, (None, level.into()), rest, (count, room));
+        }
+        self.end_of_walk(walk)
+    }
+
     /// Walks a tree from its root on. Its blocks are taken down as in use.
     pub(super) fn walk_tree(
         &mut self,
@@ -138,109 +239,142 @@ impl Checker<'_> {
             self.wrong(site, format!("it has {levels} levels"));
             return Walked::default();
         }
-        let mut walk = Walk {
-            group,
-            shape,
-            seen: HashSet::new(),
-            last: vec![None; levels as usize],
-            previous: None,
-            root,
-            found: Walked { whole: true, ..Walked::default() },
-        };
-        self.tree_block(&mut walk, root, levels - 1);
+        let mut walk = Walk::new(Home::Group(group), shape, levels as usize);
+        self.tree_block(&mut walk, root.into(), levels - 1);
+        self.end_of_walk(walk)
+    }
+
+    /// Nothing comes after the last block of each level.
+    fn end_of_walk(&mut self, walk: Walk<'_>) -> Walked {
         for (block, right) in walk.last.iter().flatten().copied() {
-            if right != NONE {
-                let site = self.site_of(&walk, block, "bb_rightsib");
-                self.wrong(site, format!("block {right} of the group follows the last block"));
+            if let Some(right) = right {
+                let site = self.site_of(&walk, Some(block), "bb_rightsib");
+                self.wrong(site, format!("block {right} follows the last block"));
             }
         }
         walk.found
     }
 
-    fn site_of(&self, walk: &Walk<'_>, block: u32, field: &'static str) -> FindingSite {
-        let number = self.fs.superblock.geometry.group_block(walk.group).0 + u64::from(block);
+    /// A block of the tree by its number, or its root in an inode.
+    fn site_of(&self, walk: &Walk<'_>, block: Option<u64>, field: &'static str) -> FindingSite {
         let place = Place::new(walk.shape.name).field(field);
-        FindingSite::of_group(walk.group, place.block(FsBlock(number)))
+        let at = block.and_then(|block| self.block_of(walk, block));
+        let place = at.map_or(place, |at| place.block(at));
+        match walk.home {
+            Home::Group(group) => FindingSite::of_group(group, place),
+            Home::File(number) => place.inode(number).into(),
+        }
+    }
+
+    /// A block by the number that the tree gives it.
+    fn block_of(&self, walk: &Walk<'_>, block: u64) -> Option<FsBlock> {
+        let geometry = &self.fs.superblock.geometry;
+        match walk.home {
+            Home::Group(group) => (block != 0 && block < geometry.group_len(group))
+                .then(|| FsBlock(geometry.group_block(group).0 + block)),
+            Home::File(_) => geometry.fs_block(block, 1, Place::new(walk.shape.name)).ok(),
+        }
     }
 
     /// A block and all below it; the lowest and the highest key of them. A block of something else has none.
-    fn tree_block(&mut self, walk: &mut Walk<'_>, block: u32, level: u32) -> Option<(Key, Key)> {
-        let geometry = self.fs.superblock.geometry;
-        let site = self.site_of(walk, block, "");
-        if u64::from(block) >= geometry.group_len(walk.group) || block == 0 {
+    fn tree_block(&mut self, walk: &mut Walk<'_>, block: u64, level: u32) -> Option<(Key, Key)> {
+        let site = self.site_of(walk, Some(block), "");
+        let Some(number) = self.block_of(walk, block) else {
             walk.found.whole = false;
-            self.findings.add(site, Kind::Outside { block: block.into(), count: 1 });
+            self.findings.add(site, Kind::Outside { block, count: 1 });
             return None;
-        }
+        };
         if !walk.seen.insert(block) {
             walk.found.whole = false;
-            self.findings.add(site, Kind::ClaimedTwice { block: block.into(), count: 1 });
+            self.findings.add(site, Kind::ClaimedTwice { block, count: 1 });
             return None;
         }
-        let number = FsBlock(geometry.group_block(walk.group).0 + u64::from(block));
         let Some(content) = self.read(site, &[number]) else {
             walk.found.whole = false;
             return None;
         };
         let is_v5 = self.fs.superblock.is_v5();
-        let Ok((raw, _)) = RawHeader::ref_from_prefix(&content) else { return None };
+        let header = Decoded::new(walk.home, &content, is_v5)?;
         let field = |name| FindingSite { place: site.place.field(name), ..site };
-        if raw.bb_magic != walk.shape.magic[usize::from(is_v5)] {
+        if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("{:02x?} is not of this tree", raw.bb_magic);
+            let what = format!("{:02x?} is not of this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
         walk.found.blocks += 1;
-        self.claim(walk.group, (block, 1), walk.shape.owner, 0);
-        self.fs.check_tree_seal(&mut self.findings, &content, number, site);
-        if !self.findings.expect(field("bb_level"), raw.bb_level.get(), level) {
+        self.claim_tree_block(walk, number);
+        match walk.home {
+            Home::Group(_) => {
+                self.fs.check_tree_seal(&mut self.findings, &content, number, site);
+            }
+            Home::File(owner) => {
+                let owner = (owner, site.place);
+                self.fs.check_seal(&mut self.findings, &content, Header::MAP, &[number], owner);
+            }
+        }
+        if !self.findings.expect(field("bb_level"), header.level, level) {
             walk.found.whole = false;
             return None;
         }
-        let header = if is_v5 { HEADER_V5 } else { HEADER };
-        let width = if level == 0 {
-            walk.shape.record
-        } else {
-            walk.shape.key * if walk.shape.overlaps { 2 } else { 1 } + 4
+        let (keys, pointer) = walk.child();
+        let width = if level == 0 { walk.shape.record } else { keys + pointer };
+        let (room, count) = ((content.len() - header.len) / width, header.records);
+        let is_top = level as usize + 1 == walk.last.len();
+        let least = match walk.home {
+            Home::Group(_) if is_top => usize::from(level > 0),
+            // The one child of a root has more records than the inode has room for, and can be less than half full.
+            Home::File(_) if is_top => 1,
+            _ => room / 2,
         };
-        let (room, count) = ((content.len() - header) / width, usize::from(raw.bb_numrecs.get()));
-        let is_root = block == walk.root;
-        let least = if is_root { usize::from(level > 0) } else { room / 2 };
         if count < least || count > room {
             let what = format!("{count} records, of {least} to {room}");
             self.findings.add(field("bb_numrecs"), Kind::Damaged { what });
             walk.found.whole &= count <= room;
         }
         let count = count.min(room);
-        self.check_siblings(walk, block, level, (raw.bb_leftsib.get(), raw.bb_rightsib.get()));
+        self.check_siblings(walk, block, level, header.siblings);
+        let content = &content[header.len..];
         if level == 0 {
-            return self.tree_records(walk, block, &content[header..header + count * width]);
+            return self.tree_records(walk, Some(block), &content[..count * width]);
         }
-        self.tree_children(walk, (block, level), &content[header..], (count, room))
+        self.tree_children(walk, (Some(block), level), content, (count, room))
+    }
+
+    fn claim_tree_block(&mut self, walk: &Walk<'_>, block: FsBlock) {
+        let (group, within) = self.fs.superblock.geometry.in_group(block);
+        let (owner, offset) = match walk.home {
+            Home::Group(_) => (walk.shape.owner, 0),
+            Home::File(number) => (number.0, owner_bits::MAP_BLOCK),
+        };
+        self.claim(Space::Data(group), (within, 1), owner, offset);
     }
 
     fn check_siblings(
         &mut self,
         walk: &mut Walk<'_>,
-        block: u32,
+        block: u64,
         level: u32,
-        (left, right): (u32, u32),
+        [left, right]: [Option<u64>; 2],
     ) {
         let before = walk.last[level as usize].replace((block, right));
-        let expected = before.map_or(NONE, |(before, _)| before);
-        let site = self.site_of(walk, block, "bb_leftsib");
-        self.findings.expect(site, left, expected);
+        let none = match walk.home {
+            Home::Group(_) => NONE.into(),
+            Home::File(_) => NO_FILE_BLOCK,
+        };
+        let expected = before.map_or(none, |(before, _)| before);
+        let site = self.site_of(walk, Some(block), "bb_leftsib");
+        self.findings.expect(site, left.unwrap_or(none), expected);
         if let Some((before, stored)) = before {
-            let site = self.site_of(walk, before, "bb_rightsib");
-            self.findings.expect(site, stored, block);
+            let site = self.site_of(walk, Some(before), "bb_rightsib");
+            self.findings.expect(site, stored.unwrap_or(none), block);
         }
     }
 
     fn tree_records(
         &mut self,
         walk: &mut Walk<'_>,
-        block: u32,
+        block: Option<u64>,
         records: &[u8],
     ) -> Option<(Key, Key)> {
         let mut range: Option<(Key, Key)> = None;
@@ -261,15 +395,16 @@ impl Checker<'_> {
     fn tree_children(
         &mut self,
         walk: &mut Walk<'_>,
-        (block, level): (u32, u32),
+        (block, level): (Option<u64>, u32),
         content: &[u8],
         (count, room): (usize, usize),
     ) -> Option<(Key, Key)> {
         let (key, overlaps) = (walk.shape.key, walk.shape.overlaps);
-        let width = if overlaps { 2 * key } else { key };
+        let (width, pointer) = walk.child();
         let mut range: Option<(Key, Key)> = None;
         for index in 0..count {
-            let child = u32::from_be_bytes(array(content, room * width + index * 4));
+            let at = room * width + index * pointer;
+            let child = if pointer == 4 { be32(content, at) } else { be64(content, at) };
             let Some((low, high)) = self.tree_block(walk, child, level - 1) else { continue };
             let at = index * width;
             let stored = (walk.shape.key_of_key)(&content[at..at + key]);

@@ -62,6 +62,8 @@ pub(crate) mod metatype {
     pub(crate) const PROJECT_QUOTA: u16 = 4;
     pub(crate) const REALTIME_BITMAP: u16 = 5;
     pub(crate) const REALTIME_SUMMARY: u16 = 6;
+    pub(crate) const REALTIME_OWNERS: u16 = 7;
+    pub(crate) const REALTIME_REFCOUNTS: u16 = 8;
 }
 
 /// The fields of all versions.

@@ -84,6 +84,19 @@ pub(crate) mod exchange {
     pub(crate) const WRITTEN: u64 = 0x4;
 }
 
+/// `alfi_op_flags`.
+pub(crate) mod attribute {
+    /// The kind of change.
+    pub(crate) const TYPE: u32 = 0xFF;
+    pub(crate) const SET: u32 = 1;
+    pub(crate) const REMOVE: u32 = 2;
+    pub(crate) const REPLACE: u32 = 3;
+    // Of a parent pointer.
+    pub(crate) const SET_PARENT: u32 = 4;
+    pub(crate) const REMOVE_PARENT: u32 = 5;
+    pub(crate) const REPLACE_PARENT: u32 = 6;
+}
+
 /// `me_flags`.
 pub(crate) mod mapping {
     /// The kind of change.
@@ -200,6 +213,23 @@ pub(crate) struct RawMapping {
 }
 
 layout!(RawMapping: 32 { me_startoff @ 16, me_flags @ 28 });
+
+/// An intent to change an attribute: its name, and its value if it has one, are regions of their own.
+#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawAttributeIntent {
+    pub(crate) alfi_type: le::U16,
+    pub(crate) alfi_size: le::U16,
+    pub(crate) alfi_igen: le::U32,
+    pub(crate) alfi_id: le::U64,
+    pub(crate) alfi_ino: le::U64,
+    pub(crate) alfi_op_flags: le::U32,
+    pub(crate) alfi_name_len: le::U32,
+    pub(crate) alfi_value_len: le::U32,
+    pub(crate) alfi_attr_filter: le::U32,
+}
+
+layout!(RawAttributeIntent: 40 { alfi_ino @ 16, alfi_name_len @ 28, alfi_attr_filter @ 36 });
 
 /// An intent to exchange ranges of two files.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

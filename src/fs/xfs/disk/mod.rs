@@ -10,6 +10,7 @@ pub(crate) mod group;
 pub(crate) mod inode;
 pub(crate) mod log;
 pub(crate) mod quota;
+pub(crate) mod realtime;
 pub(crate) mod superblock;
 pub(crate) mod tree;
 

@@ -31,11 +31,13 @@ pub(crate) struct RawQuota {
     pub(crate) d_bcount: U64,
     pub(crate) d_icount: U64,
     pub(crate) d_times: [u8; 16],
-    pub(crate) d_rt: [u8; 32],
+    pub(crate) d_rtb_limits: [U64; 2],
+    pub(crate) d_rtbcount: U64,
+    pub(crate) d_rtb_times: [u8; 8],
     pub(crate) dd_fill: U32,
     pub(crate) dd_crc: [u8; 4],
     pub(crate) dd_lsn: U64,
     pub(crate) dd_uuid: [u8; 16],
 }
 
-layout!(RawQuota: 136 { d_id @ 4, d_bcount @ 40, d_icount @ 48, dd_crc @ 108, dd_lsn @ 112, dd_uuid @ 120 });
+layout!(RawQuota: 136 { d_id @ 4, d_bcount @ 40, d_icount @ 48, d_rtbcount @ 88, dd_crc @ 108, dd_lsn @ 112, dd_uuid @ 120 });

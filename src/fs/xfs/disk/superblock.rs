@@ -94,6 +94,9 @@ pub(crate) struct RawSuperblock {
     pub(crate) sb_rgextents: U32,
     pub(crate) sb_rgblklog: u8,
     pub(crate) sb_pad: [u8; 7],
+    // With zones: their first block, where they are on the volume's own device, and blocks that nobody gets.
+    pub(crate) sb_rtstart: U64,
+    pub(crate) sb_rtreserved: U64,
 }
 
 /// `rsb_magicnum`: `Frog`.
@@ -113,8 +116,8 @@ pub(crate) struct RawRealtimeSuperblock {
 
 layout!(RawRealtimeSuperblock: 56 { rsb_fname @ 12, rsb_uuid @ 24, rsb_meta_uuid @ 40 });
 
-layout!(RawSuperblock: 288 {
+layout!(RawSuperblock: 304 {
     sb_uuid @ 32, sb_rootino @ 56, sb_agblocks @ 84, sb_versionnum @ 100, sb_fname @ 108, sb_blocklog @ 120, sb_icount @ 128,
     sb_uquotino @ 160, sb_dirblklog @ 192, sb_features2 @ 200, sb_features_incompat @ 216, sb_crc @ 224, sb_meta_uuid @ 248,
-    sb_metadirino @ 264, sb_rgblklog @ 280,
+    sb_metadirino @ 264, sb_rgblklog @ 280, sb_rtstart @ 288,
 });

@@ -1,13 +1,15 @@
 //! Intents without an end: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
 //!
-//! These are changes of the maps of files. The others change trees that say who has which block; they are counted.
+//! These are changes of attributes and of the maps of files. The others change trees that say who has which block; they are counted.
 
 use std::collections::BTreeMap;
 
 use zerocopy::FromBytes;
 
+use super::attr_intent::add_attributes;
 use crate::error::{Place, Result};
 use crate::fs::xfs::Superblock;
+use crate::fs::xfs::attr::AttributeChanges;
 use crate::fs::xfs::disk::log::{
     RawExchange, RawMapping, RawMappingIntent, exchange, item, mapping,
 };
@@ -40,25 +42,34 @@ struct Intent {
     what: &'static str,
     /// They are finished in the order in which they were logged.
     order: u64,
-    region: Vec<u8>,
+    regions: Vec<Vec<u8>>,
+}
+
+impl Intent {
+    fn first(&self) -> &[u8] {
+        self.regions.first().map_or(&[], |region| region)
+    }
 }
 
 /// The end of all intents.
 pub(super) struct Ended {
     pub(super) changes: MapChanges,
-    /// How many mappings were finished.
+    pub(super) attributes: AttributeChanges,
+    /// How many changes were finished.
     pub(super) finished: u64,
+    /// And how many of these are of attributes.
+    pub(super) finished_attributes: u64,
     /// How many of each kind were not.
     pub(super) unfinished: Vec<(&'static str, u64)>,
 }
 
 impl Intents {
     /// Takes an intent, or the end of one. False for items of other types. The number is at byte 8 of both.
-    pub(super) fn take(&mut self, code: u16, number: u64, region: &[u8]) -> bool {
+    pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
                 self.count += 1;
-                let entry = Intent { what, order: self.count, region: region.to_vec() };
+                let entry = Intent { what, order: self.count, regions: regions.to_vec() };
                 self.open.insert((intent, number), entry);
                 return true;
             }
@@ -75,11 +86,17 @@ impl Intents {
         let mut open: Vec<_> = self.open.into_iter().collect();
         open.sort_unstable_by_key(|(_, intent)| intent.order);
         let (mut changes, mut finished) = (MapChanges::default(), 0);
+        let (mut attributes, mut finished_attributes) = (AttributeChanges::default(), 0);
         let mut unfinished = BTreeMap::new();
         for ((code, _), intent) in open {
             let is_finished = match code {
-                item::BUI => add_mappings(&intent.region, superblock, &mut changes)?,
-                item::XMI => add_exchange(&intent.region, superblock, &mut changes)?,
+                item::BUI => add_mappings(intent.first(), superblock, &mut changes)?,
+                item::XMI => add_exchange(intent.first(), superblock, &mut changes)?,
+                item::ATTRI => {
+                    add_attributes(&intent.regions, &mut attributes)?;
+                    finished_attributes += 1;
+                    true
+                }
                 _ => false,
             };
             if is_finished {
@@ -88,11 +105,17 @@ impl Intents {
                 *unfinished.entry(intent.what).or_default() += 1;
             }
         }
-        Ok(Ended { changes, finished, unfinished: unfinished.into_iter().collect() })
+        Ok(Ended {
+            changes,
+            attributes,
+            finished,
+            finished_attributes,
+            unfinished: unfinished.into_iter().collect(),
+        })
     }
 }
 
-/// Adds the changes that an intent has. False where they are not of the data on the volume's own device.
+/// Adds the changes that an intent has. False where they are not of the data.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -102,9 +125,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     let Ok((mappings, _)) = <[RawMapping]>::ref_from_prefix_with_elems(rest, count) else {
         return Err(place.field("bui_nextents").corrupt(format!("{count} mappings")));
     };
-    if mappings.iter().any(|raw| raw.me_flags.get() & (mapping::ATTR | mapping::REALTIME) != 0) {
-        let owners = mappings.iter().map(|raw| InodeNo(raw.me_owner.get()));
-        owners.for_each(|inode| into.add_unknown(inode));
+    if mappings.iter().any(|raw| raw.me_flags.get() & mapping::ATTR != 0) {
         return Ok(false);
     }
     for raw in mappings {
@@ -116,23 +137,23 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
             let what = format!("{len} blocks from block {first} of the file on");
             return Err(place.field("me_startoff").corrupt(what));
         }
-        let start = superblock.geometry.extent(
-            raw.me_startblock.get(),
-            len.into(),
-            place.field("me_startblock"),
-        )?;
+        let (number, is_realtime) = (raw.me_startblock.get(), flags & mapping::REALTIME != 0);
+        if !is_realtime {
+            let place = place.field("me_startblock");
+            superblock.geometry.extent(number, len.into(), place)?;
+        }
         let state = match flags & mapping::UNWRITTEN {
             0 => ExtentState::Written,
             _ => ExtentState::Unwritten,
         };
         let to = match flags & mapping::TYPE {
-            mapping::MAP => Some((start, state)),
+            mapping::MAP => Some((number, state)),
             mapping::UNMAP => None,
             other => {
                 return Err(place.field("me_flags").corrupt(format!("a change of type {other}")));
             }
         };
-        let change = MapChange { first: FileBlock(first), len, to };
+        let change = MapChange { first: FileBlock(first), len, is_realtime, to };
         into.add(InodeNo(raw.me_owner.get()), change);
     }
     Ok(true)

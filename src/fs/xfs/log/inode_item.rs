@@ -6,8 +6,11 @@ use super::replay::Replay;
 use super::transactions::Item;
 use crate::error::{Place, Result};
 use crate::fs::xfs::disk::btree::{HEADER, HEADER_V5, RawHeader};
-use crate::fs::xfs::disk::inode::{CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, flags2, format};
+use crate::fs::xfs::disk::inode::{
+    CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, flags2, format, metatype,
+};
 use crate::fs::xfs::disk::log::{RawInodeItem, inode as fields};
+use crate::fs::xfs::disk::tree::{RawOwner, RawShared};
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::InodeNo;
 
@@ -42,6 +45,8 @@ const TIMES: [usize; 3] = [32, 40, 48];
 const CREATION: usize = 144;
 const BIG_NEXTENTS: usize = 24;
 const MODE: usize = 2;
+/// Of a metadata file.
+const KIND: usize = 6;
 const DATA_FORMAT: usize = 5;
 const ATTR_FORMAT: usize = 83;
 const FLUSH_ITERATION: usize = 30;
@@ -134,6 +139,8 @@ impl Replay<'_> {
         let start = if self.superblock.is_v5() { FORKS_V3 } else { FORKS_V2 };
         let literal = &mut inode[..];
         let offset = usize::from(literal[FORK_OFFSET]) * 8;
+        let kind = u16::from_be_bytes(array(literal, KIND));
+        let of_data = Root::new(literal[DATA_FORMAT], kind);
         let literal = &mut literal[start..];
         if offset >= literal.len() {
             return Err(place.field("di_forkoff").corrupt(format!("byte {offset}")));
@@ -147,17 +154,17 @@ impl Replay<'_> {
             data[..4].copy_from_slice(&device.to_be_bytes());
         }
         let kinds = [
-            (fields::DATA_LOCAL | fields::DATA_EXTENTS, fields::DATA_ROOT, data),
-            (fields::ATTR_LOCAL | fields::ATTR_EXTENTS, fields::ATTR_ROOT, attributes),
+            (fields::DATA_LOCAL | fields::DATA_EXTENTS, fields::DATA_ROOT, data, of_data),
+            (fields::ATTR_LOCAL | fields::ATTR_EXTENTS, fields::ATTR_ROOT, attributes, Root::MAP),
         ];
-        for (as_it_is, root, fork) in kinds {
+        for (as_it_is, root, fork, layout) in kinds {
             if changed & (as_it_is | root) == 0 {
                 continue;
             }
             let content = item.region(number, place)?;
             number += 1;
             if changed & root != 0 {
-                copy_root(content, header, fork, place)?;
+                copy_root(content, header, fork, layout, place)?;
             } else {
                 let room = fork.len();
                 let Some(fork) = fork.get_mut(..content.len()) else {
@@ -246,23 +253,64 @@ fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     }
 }
 
-/// Copies the root of a map's tree: in memory it has the header of a whole block.
-fn copy_root(content: &[u8], header: usize, fork: &mut [u8], place: Place) -> Result<()> {
+/// Bytes of a key of a tree of owners, of which a node has two for each child.
+const OWNER_KEY: usize = 20;
+
+/// How the root of a tree is laid out in an inode.
+#[derive(Clone, Copy)]
+struct Root {
+    /// Bytes of the keys of a child. Its pointer has 8.
+    keys: usize,
+    /// Bytes of a record, where the root can be a leaf too.
+    record: Option<usize>,
+}
+
+impl Root {
+    const MAP: Self = Self { keys: 8, record: None };
+
+    /// Of a file with this format: `kind` is that of a metadata file.
+    fn new(format: u8, kind: u16) -> Self {
+        match (format, kind) {
+            (format::META_BTREE, metatype::REALTIME_OWNERS) => {
+                Self { keys: 2 * OWNER_KEY, record: Some(size_of::<RawOwner>()) }
+            }
+            (format::META_BTREE, _) => {
+                Self { keys: size_of::<u32>(), record: Some(size_of::<RawShared>()) }
+            }
+            _ => Self::MAP,
+        }
+    }
+}
+
+/// Copies the root of a tree: in memory it has the header of a whole block.
+fn copy_root(
+    content: &[u8],
+    header: usize,
+    fork: &mut [u8],
+    root: Root,
+    place: Place,
+) -> Result<()> {
     let place = place.field("ilf_dsize");
-    let Ok((raw, _)) = RawHeader::ref_from_prefix(content) else {
-        return Err(place.corrupt("the root of a map is cut short"));
+    let (Ok((raw, _)), Some(content)) =
+        (RawHeader::ref_from_prefix(content), content.get(header..))
+    else {
+        return Err(place.corrupt("the root of a tree is cut short"));
     };
-    let count = usize::from(raw.bb_numrecs.get());
-    let room_in_log = content.len().saturating_sub(header) / 16;
-    let room = fork.len().saturating_sub(4) / 16;
+    let (level, count) = (raw.bb_level.get(), usize::from(raw.bb_numrecs.get()));
+    // A leaf has records alone, any other block keys and pointers.
+    let (first, second) = match root.record.filter(|_| level == 0) {
+        Some(record) => (record, 0),
+        None => (root.keys, size_of::<u64>()),
+    };
+    let [room_in_log, room] =
+        [content.len(), fork.len().saturating_sub(4)].map(|len| len / (first + second));
     if count > room || count > room_in_log {
         return Err(place.corrupt(format!("a root of {count} records, of {room}")));
     }
     fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());
     fork[2..4].copy_from_slice(&raw.bb_numrecs.get().to_be_bytes());
-    let (keys, pointers) = (header, header + room_in_log * 8);
-    fork[4..4 + count * 8].copy_from_slice(&content[keys..keys + count * 8]);
-    let to = 4 + room * 8;
-    fork[to..to + count * 8].copy_from_slice(&content[pointers..pointers + count * 8]);
+    fork[4..4 + count * first].copy_from_slice(&content[..count * first]);
+    let (from, to) = (room_in_log * first, 4 + room * first);
+    fork[to..to + count * second].copy_from_slice(&content[from..from + count * second]);
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! The log has parts of buffers, not blocks, so the overlay has sectors. Data are never in it, so extents are not split, as they are at the blocks of
 //! ext4's log. Changes of maps that the log has begun are made when a map is read.
 
+mod attr_intent;
 mod finish;
 mod head;
 mod inode_item;
@@ -17,6 +18,7 @@ use self::record::LogBlocks;
 use self::replay::{Cancelled, Replay};
 use self::transactions::Transactions;
 use super::Superblock;
+use super::attr::AttributeChanges;
 use super::map_changes::MapChanges;
 use super::metadata::Metadata;
 use super::overlay::Overlay;
@@ -41,8 +43,10 @@ pub struct LogState {
     pub recovered: bool,
     /// Transactions that were recovered.
     pub transactions: u64,
-    /// Changes of the maps of files whose intent is in the log and whose end is not: they were finished, in memory.
+    /// Changes of attributes and of the maps of files whose intent is in the log and whose end is not: they were finished, in memory.
     pub finished: u64,
+    /// How many of these are changes of attributes.
+    pub finished_attributes: u64,
     /// Other operations with an intent and without an end, which were left so, by what they do.
     pub unfinished: Vec<(&'static str, u64)>,
     /// The position of its head: cycle and block.
@@ -56,8 +60,9 @@ pub(super) struct Recovery {
     pub(super) state: LogState,
     /// Changes that the device does not have at their place.
     pub(super) overlay: Overlay,
-    /// Changes of maps beyond these.
+    /// Changes of maps and of attributes beyond these.
     pub(super) changes: MapChanges,
+    pub(super) attributes: AttributeChanges,
 }
 
 /// Reads the log.
@@ -71,7 +76,8 @@ pub(super) fn recover(
         State::Clean { head } => {
             let state = LogState { head, tail: head, ..LogState::default() };
             let (overlay, changes) = (Overlay::default(), MapChanges::default());
-            return Ok(Recovery { state, overlay, changes });
+            let attributes = AttributeChanges::default();
+            return Ok(Recovery { state, overlay, changes, attributes });
         }
         State::Dirty { tail, head } => (tail, head),
     };
@@ -87,11 +93,20 @@ pub(super) fn recover(
         transactions += 1;
         replay.transaction(&transaction)
     })?;
-    let (overlay, Ended { changes, finished, unfinished }) = replay.end()?;
+    let (overlay, ended) = replay.end()?;
+    let Ended { changes, attributes, finished, finished_attributes, unfinished } = ended;
     let position = |block: record::Position| (block.cycle, block.block);
     let (head, tail) = (position(head), position(tail));
-    let state = LogState { recovered: true, transactions, finished, unfinished, head, tail };
-    Ok(Recovery { state, overlay, changes })
+    let state = LogState {
+        recovered: true,
+        transactions,
+        finished,
+        finished_attributes,
+        unfinished,
+        head,
+        tail,
+    };
+    Ok(Recovery { state, overlay, changes, attributes })
 }
 
 /// Calls `work` with each committed transaction, in their order.

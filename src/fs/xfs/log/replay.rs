@@ -136,7 +136,7 @@ impl<'a> Replay<'a> {
 
     fn intent(&mut self, code: u16, item: &Item) -> Result<()> {
         let region = item.region(0, self.place)?;
-        if self.intents.take(code, u64::from_le_bytes(array(region, 8)), region) {
+        if self.intents.take(code, u64::from_le_bytes(array(region, 8)), &item.regions) {
             return Ok(());
         }
         let what = format!("an XFS log with items of type {code:#06x}");

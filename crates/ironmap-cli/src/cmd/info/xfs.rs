@@ -119,7 +119,10 @@ fn print(info: &Info) -> std::io::Result<()> {
     };
     line("Log", format!("{} blocks, {}{external}{recovered}", info.log.blocks, info.log.state))?;
     if info.log.finished > 0 {
-        line("Finished in memory", format!("{} changes of maps", info.log.finished))?;
+        line(
+            "Finished in memory",
+            format!("{} changes of maps and attributes", info.log.finished),
+        )?;
     }
     for (what, count) in &info.log.unfinished {
         line("Not finished", format!("{count} times {what}"))?;

@@ -1,0 +1,283 @@
+//! Space of realtime files: which extents are free by the bitmaps and their summaries, and the trees that a group can have.
+//!
+//! A volume with metadata directories has these files for each group, found by their names; one without them has a bitmap and a summary in all.
+//! Zones have no bitmap: blocks there that no file has are free once their zone is.
+
+use std::collections::BTreeMap;
+
+use super::super::disk::inode::{format, metatype};
+use super::super::disk::realtime::{BITMAP_MAGIC, HEADER, SUMMARY_MAGIC};
+use super::super::disk::tree::owner;
+use super::super::features::RoCompat;
+use super::super::header::{Header, array};
+use super::super::realtime::Realtime;
+use super::Checker;
+use super::found::Found;
+use super::map::{Map, Which};
+use super::owners::{FREE, Space};
+use super::tree;
+use crate::error::Place;
+use crate::fs::block::Block;
+use crate::fs::check::{Findings, Kind};
+use crate::fs::xfs::Xfs;
+use crate::units::{FsBlock, InodeNo};
+
+/// Bits of a word.
+const WORD: u64 = 32;
+/// No more free extents of a group are taken down.
+const MOST_RUNS: usize = 1 << 22;
+
+/// How a bitmap and its summary are laid out.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Blocks have a header, and words are big-endian.
+    has_headers: bool,
+    /// Words of a block.
+    words: u64,
+    /// Blocks of a bitmap: of the longest group, also in a shorter one.
+    blocks: u64,
+    /// Logarithms that a summary counts.
+    levels: u64,
+}
+
+impl Layout {
+    fn new(realtime: &Realtime, block: usize) -> Self {
+        let has_headers = realtime.has_groups();
+        let header = if has_headers { HEADER } else { 0 };
+        let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
+        let extents = realtime.group_len(0) / realtime.extent;
+        let blocks = extents.div_ceil(words * WORD);
+        Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
+    }
+
+    /// The words of a block of the file.
+    fn words_of(self, content: &[u8]) -> impl Iterator<Item = u32> {
+        let from = if self.has_headers { HEADER } else { 0 };
+        let words = content[from..].chunks_exact(size_of::<u32>());
+        words.map(move |word| match self.has_headers {
+            true => u32::from_be_bytes(array(word, 0)),
+            false => u32::from_le_bytes(array(word, 0)),
+        })
+    }
+}
+
+/// Free extents of a bitmap, as they are read one after the other.
+struct FreeRuns {
+    runs: Vec<(u64, u64)>,
+    start: Option<u64>,
+    at: u64,
+    end: u64,
+}
+
+impl FreeRuns {
+    fn word(&mut self, word: u32) {
+        // Most words are like those before.
+        if word == if self.start.is_some() { u32::MAX } else { 0 } {
+            self.at = (self.at + WORD).min(self.end);
+            return;
+        }
+        for bit in 0..WORD.min(self.end - self.at) {
+            let is_free = word >> bit & 1 == 1;
+            match (is_free, self.start) {
+                (true, None) => self.start = Some(self.at + bit),
+                (false, Some(start)) => {
+                    self.runs.push((start, self.at + bit - start));
+                    self.start = None;
+                }
+                _ => {}
+            }
+        }
+        self.at = (self.at + WORD).min(self.end);
+    }
+
+    fn end(mut self) -> Vec<(u64, u64)> {
+        self.runs.extend(self.start.map(|start| (start, self.end - start)));
+        self.runs
+    }
+}
+
+impl Xfs {
+    /// The number of an extent of a realtime file, if it names blocks that there are.
+    pub(super) fn realtime_number(&self, number: u64, count: u64) -> Option<FsBlock> {
+        let realtime = self.superblock.realtime.filter(|realtime| realtime.check().is_ok())?;
+        realtime.within(number, count).map(|_| FsBlock(number))
+    }
+}
+
+impl Checker<'_> {
+    /// How realtime blocks are numbered, where there are any and that is sound.
+    fn realtime_layout(&self) -> Option<Realtime> {
+        self.fs.superblock.realtime.filter(|realtime| realtime.check().is_ok())
+    }
+
+    /// The files that each realtime group has: the number of the group stands before these names.
+    pub(super) fn realtime_files(&self) -> Vec<(&'static str, u16)> {
+        let sb = &self.fs.superblock;
+        let mut files = Vec::new();
+        if !sb.realtime.is_some_and(|realtime| realtime.is_zoned) {
+            files.push(("bitmap", metatype::REALTIME_BITMAP));
+            files.push(("summary", metatype::REALTIME_SUMMARY));
+        }
+        if sb.ro_compat.contains(RoCompat::RMAPBT) {
+            files.push(("rmap", metatype::REALTIME_OWNERS));
+        }
+        if sb.ro_compat.contains(RoCompat::REFLINK) {
+            files.push(("refcount", metatype::REALTIME_REFCOUNTS));
+        }
+        files
+    }
+
+    /// The group of an extent, and its first block there. `None` where groups have too many blocks to be checked.
+    pub(super) fn realtime_group(&self, number: u64, count: u32) -> Option<(Space, u32)> {
+        let (group, start) = self.realtime_layout()?.within(number, count.into())?;
+        Some((Space::Realtime(group.try_into().ok()?), start.try_into().ok()?))
+    }
+
+    /// Reads the tree that a file of a realtime group has in the place of its data, and gives how many blocks it has.
+    pub(super) fn check_space_file(&mut self, found: &Found) -> u64 {
+        let kind = found.space_tree().filter(|_| found.raw.di_format == format::META_BTREE);
+        let Some(kind) = kind else { return 0 };
+        let is_of_owners = kind == metatype::REALTIME_OWNERS;
+        let shape = if is_of_owners { &tree::REALTIME_OWNERS } else { &tree::REALTIME_REFCOUNTS };
+        let walked = self.walk_file_tree(found, shape);
+        let groups = self.realtime_layout().map_or(0, |realtime| realtime.groups());
+        // A second file of a group is found by its name.
+        let space = Space::Realtime(found.project());
+        if !walked.whole || u64::from(found.project()) >= groups {
+            return walked.blocks.into();
+        }
+        if is_of_owners {
+            let recorded = self.recorded_owners(space, &walked);
+            if found.counts_blocks(&self.fs.superblock) {
+                let used: u64 = recorded.iter().map(|run| u64::from(run.len)).sum();
+                let stored = found.v3.as_ref().map_or(0, |v3| v3.di_cowextsize.get());
+                self.findings.expect(found.place("di_used_blocks"), stored, used);
+            }
+            self.group(space).recorded = Some(recorded);
+        } else {
+            let shared = self.recorded_counts(space, &walked);
+            self.group(space).shared = Some(shared);
+        }
+        walked.blocks.into()
+    }
+
+    /// Takes down which realtime blocks are free, once the files that say so were found.
+    pub(super) fn check_realtime_space(&mut self) {
+        let Some(realtime) = self.realtime_layout() else { return };
+        if realtime.is_zoned {
+            return;
+        }
+        if realtime.group_len(0) > u32::MAX.into() {
+            let what = "space of a realtime device of 2^32 blocks and more";
+            return self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
+        }
+        if realtime.has_superblock() {
+            let extent = realtime.extent as u32;
+            self.claim(Space::Realtime(0), (0, extent), owner::HEADERS, 0);
+        }
+        if !realtime.has_groups() {
+            let raw = &self.superblock;
+            let [bitmap, summary] = [&raw.sb_rbmino, &raw.sb_rsumino].map(|at| InodeNo(at.get()));
+            let files =
+                vec![(metatype::REALTIME_BITMAP, bitmap), (metatype::REALTIME_SUMMARY, summary)];
+            self.group(Space::Realtime(0)).files = files;
+        }
+        let groups: Vec<_> = self.realtime.keys().copied().collect();
+        let (mut free, mut is_known) = (0, groups.len() as u64 == realtime.groups());
+        for group in groups {
+            match self.check_realtime_group(&realtime, group) {
+                Some(extents) => free += extents,
+                None => is_known = false,
+            }
+        }
+        // After a crash the counter is old, as all of these are.
+        if is_known && !self.fs.log().recovered {
+            let field = Place::new("superblock").field("sb_frextents");
+            self.findings.expect(field, self.superblock.sb_frextents.get(), free);
+        }
+    }
+
+    /// Reads the bitmap of a group, compares it with the summary, and takes down its free extents: how many they are.
+    fn check_realtime_group(&mut self, realtime: &Realtime, group: u32) -> Option<u64> {
+        let space = Space::Realtime(group);
+        let layout = Layout::new(realtime, self.fs.superblock.geometry.block.bytes());
+        let end = realtime.group_len(group.into()) / realtime.extent;
+        let bitmap = self.realtime_file(space, metatype::REALTIME_BITMAP)?;
+        let mut free = FreeRuns { runs: Vec::new(), start: None, at: 0, end };
+        for at in 0..end.div_ceil(layout.words * WORD) {
+            let content = self.realtime_block(&bitmap, at, layout, BITMAP_MAGIC)?;
+            layout.words_of(&content).for_each(|word| free.word(word));
+            if free.runs.len() > MOST_RUNS {
+                let what = "a realtime group with millions of free extents";
+                self.findings.add(bitmap.0.part("realtime bitmap"), Kind::NotChecked { what });
+                return None;
+            }
+        }
+        let runs = free.end();
+        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        for &(start, count) in &runs {
+            // Within a group, which has less than 2^32 blocks.
+            let (first, blocks) = (start * realtime.extent, count * realtime.extent);
+            self.claim(space, (first as u32, blocks as u32), FREE, 0);
+            let at = u64::from(count.ilog2()) * layout.blocks + start / (layout.words * WORD);
+            *counts.entry(at).or_default() += 1;
+        }
+        self.group(space).free_is_known = true;
+        if let Some(summary) = self.realtime_file(space, metatype::REALTIME_SUMMARY) {
+            self.check_summary(&summary, layout, &counts);
+        }
+        Some(runs.iter().map(|run| run.1).sum())
+    }
+
+    fn check_summary(&mut self, file: &(Found, Map), layout: Layout, counts: &BTreeMap<u64, u32>) {
+        let mut differ = 0_u64;
+        let end = layout.levels * layout.blocks;
+        for at in 0..end.div_ceil(layout.words) {
+            let content = self.realtime_block(file, at, layout, SUMMARY_MAGIC);
+            let Some(content) = content else { return };
+            let stored = (at * layout.words..end).zip(layout.words_of(&content));
+            let expected = |at: &u64| counts.get(at).copied().unwrap_or(0);
+            differ += stored.filter(|(at, stored)| *stored != expected(at)).count() as u64;
+        }
+        if differ > 0 {
+            let what = format!("{differ} counts of free extents differ from the bitmap");
+            self.add_of_space(file.0.part("realtime summary"), Kind::Records { what });
+        }
+    }
+
+    /// A file of a group with its map.
+    fn realtime_file(&mut self, space: Space, kind: u16) -> Option<(Found, Map)> {
+        let files = self.group(space).files.iter();
+        let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
+        let found = self.again(number)?;
+        // Faults of the map were noted with the inode.
+        let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
+        Some((found, map))
+    }
+
+    /// A block of such a file.
+    fn realtime_block(
+        &mut self,
+        (found, map): &(Found, Map),
+        at: u64,
+        layout: Layout,
+        magic: u32,
+    ) -> Option<Block> {
+        let place = found.part("realtime bitmap or summary");
+        let Some(block) = map.lookup(at) else {
+            self.wrong(place, format!("block {at} of the file is a hole"));
+            return None;
+        };
+        let place = place.block(block);
+        let content = self.read(place, &[block])?;
+        if layout.has_headers {
+            let stored = u32::from_be_bytes(array(&content, 0));
+            if !self.findings.expect(place.field("rt_magic"), stored, magic) {
+                return None;
+            }
+            let owner = (found.number, place);
+            self.fs.check_seal(&mut self.findings, &content, Header::REALTIME, &[block], owner);
+        }
+        Some(content)
+    }
+}

@@ -1,0 +1,7 @@
+//! Blocks of the bitmap and of the summary of a realtime group (`struct xfs_rtbuf_blkinfo`). Volumes without groups have blocks without a header.
+
+/// `rt_magic`: `BMPZ`, `SUMY`.
+pub(crate) const BITMAP_MAGIC: u32 = u32::from_be_bytes(*b"BMPZ");
+pub(crate) const SUMMARY_MAGIC: u32 = u32::from_be_bytes(*b"SUMY");
+/// Bytes of the header.
+pub(crate) const HEADER: usize = 48;
