@@ -411,7 +411,7 @@ impl Findings {
     }
 
     pub(in crate::fs) fn add(&mut self, site: impl Into<FindingSite>, what: Kind) {
-        self.add_as(what.severity(), site, what);
+        self.keep(None, site.into(), what);
     }
 
     /// The same with another severity than the kind has by itself.
@@ -421,9 +421,17 @@ impl Findings {
         site: impl Into<FindingSite>,
         what: Kind,
     ) {
+        self.keep(Some(severity), site.into(), what);
+    }
+
+    /// Most volumes have no fault: the hundreds of places that could note one do not have this code each.
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, severity: Option<Severity>, site: FindingSite, what: Kind) {
+        let severity = severity.unwrap_or_else(|| what.severity());
         self.counts[severity as usize] += 1;
         if self.list.len() < Self::KEPT {
-            self.list.push(Finding { severity, site: site.into(), what });
+            self.list.push(Finding { severity, site, what });
         }
     }
 
@@ -434,7 +442,12 @@ impl Findings {
 
     /// An error of the reading side: its text, at its place, or at this one if it names none.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
-        let mut site = site.into();
+        self.keep_error(site.into(), error);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_error(&mut self, mut site: FindingSite, error: &Error) {
         if let Some(place) = error.place() {
             site.place = *place;
         }
@@ -454,9 +467,15 @@ impl Findings {
     ) -> bool {
         let (stored, expected) = (stored.into(), expected.into());
         if stored != expected {
-            self.add(site, Kind::Value { stored, expected });
+            self.differs(site.into(), stored, expected);
         }
         stored == expected
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn differs(&mut self, site: FindingSite, stored: u64, expected: u64) {
+        self.keep(None, site, Kind::Value { stored, expected });
     }
 
     /// Notes a checksum that does not match; whether it does.
