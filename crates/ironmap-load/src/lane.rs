@@ -22,11 +22,11 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
     /// Each is durable when it completes.
-    pub(crate) dsync: bool,
-    /// The file is synced after so many; 0 for never.
-    pub(crate) sync_every: u64,
+    dsync: bool,
+    /// The file is synced after so many.
+    sync_every: u64,
     /// Writes until it is.
-    pub(crate) until_sync: u64,
+    until_sync: u64,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
@@ -115,14 +115,14 @@ impl Target {
         after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
-        let dsync = writing.dsync;
+        let (bio_flags, dio_flags) = writing.flags();
         match &mut self.route {
             Route::Device(queue, devs) => {
-                let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
+                let mut lane = DeviceLane { queue, devs: Pick::of(devs), writes: bio_flags };
                 sync_loop(&mut lane, count, buf, writing, course, after)
             }
             Route::File(files, queue) => {
-                let mut lane = FileLane { queue, files: Pick::of(files), dsync };
+                let mut lane = FileLane { queue, files: Pick::of(files), writes: dio_flags };
                 sync_loop(&mut lane, count, buf, writing, course, after)
             }
         }
@@ -138,14 +138,14 @@ impl Target {
         after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
-        let dsync = writing.dsync;
+        let (bio_flags, dio_flags) = writing.flags();
         match &mut self.route {
             Route::Device(queue, devs) => {
-                let mut lane = DeviceLane { queue, devs: Pick::of(devs), dsync };
+                let mut lane = DeviceLane { queue, devs: Pick::of(devs), writes: bio_flags };
                 async_loop(&mut lane, (count, batch), buffers, writing, course, after)
             }
             Route::File(files, queue) => {
-                let mut lane = FileLane { queue, files: Pick::of(files), dsync };
+                let mut lane = FileLane { queue, files: Pick::of(files), writes: dio_flags };
                 async_loop(&mut lane, (count, batch), buffers, writing, course, after)
             }
         }
@@ -153,12 +153,25 @@ impl Target {
 }
 
 impl Writing {
+    /// A sync is due after each so many writes; 0: never.
+    pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
+        // So many writes take longer than a load runs.
+        let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
+        Self { dsync, sync_every, until_sync: sync_every }
+    }
+
+    /// The flags of writes, to a device and to a file.
+    fn flags(&self) -> (BioFlags, DioFlags) {
+        if self.dsync {
+            (BioFlags::DSYNC, DioFlags::DSYNC)
+        } else {
+            (BioFlags::empty(), DioFlags::empty())
+        }
+    }
+
     /// Whether the file is to be synced after one more write.
     #[inline(always)]
     fn is_sync_due(&mut self) -> bool {
-        if self.sync_every == 0 {
-            return false;
-        }
         self.until_sync -= 1;
         if self.until_sync == 0 {
             self.until_sync = self.sync_every;
@@ -208,7 +221,8 @@ trait Lane<C> {
 struct DeviceLane<'a, C> {
     queue: &'a mut AnyQueue,
     devs: Pick<'a, Dev, C>,
-    dsync: bool,
+    /// The flags of writes.
+    writes: BioFlags,
 }
 
 fn flush(queue: &mut AnyQueue, dev: Dev) -> Result<()> {
@@ -216,14 +230,15 @@ fn flush(queue: &mut AnyQueue, dev: Dev) -> Result<()> {
 }
 
 #[cold]
-fn failed(errno: Errno, spot: Spot) -> Error {
-    Error::io(errno, format!("{} at {}", if spot.write { "write" } else { "read" }, spot.at))
+#[inline(never)]
+fn failed(errno: Errno, write: bool, at: u64) -> Error {
+    Error::io(errno, format!("{} at {at}", if write { "write" } else { "read" }))
 }
 
 impl<C> DeviceLane<'_, C> {
     #[inline(always)]
     fn flags(&self, write: bool) -> BioFlags {
-        if write && self.dsync { BioFlags::DSYNC } else { BioFlags::empty() }
+        if write { self.writes } else { BioFlags::empty() }
     }
 }
 
@@ -237,7 +252,7 @@ impl<C: Course> Lane<C> for DeviceLane<'_, C> {
         } else {
             self.queue.read_now(dev, buf, at, flags)
         };
-        result.map_err(|errno| failed(errno, spot))
+        result.map_err(|errno| failed(errno, spot.write, spot.at))
     }
 
     #[inline(always)]
@@ -274,14 +289,7 @@ impl<C: Course> Lane<C> for DeviceLane<'_, C> {
 struct FileLane<'a, C> {
     queue: &'a mut Queue,
     files: Pick<'a, File, C>,
-    dsync: bool,
-}
-
-impl<C> FileLane<'_, C> {
-    #[inline(always)]
-    fn flags(&self) -> DioFlags {
-        if self.dsync { DioFlags::DSYNC } else { DioFlags::empty() }
-    }
+    writes: DioFlags,
 }
 
 impl<C: Course> Lane<C> for FileLane<'_, C> {
@@ -289,8 +297,7 @@ impl<C: Course> Lane<C> for FileLane<'_, C> {
     fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
         let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
         if spot.write {
-            let flags = self.flags();
-            file.write_at_with(self.queue, buf, pos, flags)
+            file.write_at_with(self.queue, buf, pos, self.writes)
         } else {
             file.read_at(self.queue, buf, pos)
         }
@@ -300,8 +307,7 @@ impl<C: Course> Lane<C> for FileLane<'_, C> {
     fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()> {
         let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
         let submitted = if spot.write {
-            let flags = self.flags();
-            file.submit_write(self.queue, buffer, pos, flags, 0)
+            file.submit_write(self.queue, buffer, pos, self.writes, 0)
         } else {
             file.submit_read(self.queue, buffer, pos, DioFlags::empty(), 0)
         };
@@ -344,16 +350,19 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
+    // A copy is in a register, where the original is in memory.
+    let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();
         if lane.transfer_now(buf, spot)? != buf.len() {
             return Err(short());
         }
-        if spot.write && writing.is_sync_due() {
+        if spot.write && own.is_sync_due() {
             lane.sync(spot.file)?;
         }
         after(buf);
     }
+    *writing = own;
     Ok(())
 }
 
@@ -366,7 +375,7 @@ fn async_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    let (mut issued, mut done) = (0, 0);
+    let (mut issued, mut done, mut own) = (0, 0, *writing);
     while done < count {
         let ready = (count - issued).min(batch.submit as u64).min(buffers.len() as u64);
         for _ in 0..ready {
@@ -374,7 +383,7 @@ fn async_loop<C: Course>(
             let spot = course.next();
             lane.submit(buffer, spot)?;
             // The requests that have completed until then, as fio does it.
-            if spot.write && writing.is_sync_due() {
+            if spot.write && own.is_sync_due() {
                 lane.sync(spot.file)?;
             }
         }
@@ -396,5 +405,6 @@ fn async_loop<C: Course>(
             done += 1;
         }
     }
+    *writing = own;
     Ok(())
 }

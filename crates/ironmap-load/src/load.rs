@@ -202,8 +202,7 @@ impl Launch<'_> {
         }
         let mut targets = Vec::new();
         for (index, source) in self.sources.iter().enumerate() {
-            let writing =
-                Writing { dsync: plan.dsync, sync_every: plan.fsync, until_sync: plan.fsync };
+            let writing = Writing::new(plan.dsync, plan.fsync);
             let mut target = Target::attach(source, plan.depth, writing)?;
             let immediate = source.engine.is_immediate() && plan.depth == 1;
             let mut registered = (plan.fixed_buffers && !source.engine.is_immediate())
@@ -229,6 +228,7 @@ impl Launch<'_> {
                 blocks,
                 block: plan.block as u64,
                 random: plan.rw.is_random(),
+                base: source.bases[0],
                 bases: source.bases.clone().into(),
             };
             targets.push(Driven {

@@ -86,6 +86,8 @@ pub(crate) struct Positions {
     pub(crate) blocks: u64,
     pub(crate) block: u64,
     pub(crate) random: bool,
+    /// Where the first file's range begins: one file costs no lookup.
+    pub(crate) base: u64,
     /// Where each file's range begins.
     pub(crate) bases: Arc<[u64]>,
 }
@@ -106,7 +108,7 @@ impl Positions {
             self.state = (self.state + 1) % self.blocks;
             self.state
         };
-        Spot { file: 0, at: self.bases[0] + block * self.block, write }
+        Spot { file: 0, at: self.base + block * self.block, write }
     }
 
     fn next(&mut self, write: bool) -> Spot {
@@ -183,7 +185,8 @@ mod tests {
     use super::*;
 
     fn positions(random: bool, bases: &[u64]) -> Positions {
-        Positions { state: 7, dice: 7, blocks: 10, block: 512, random, bases: bases.into() }
+        let (base, bases) = (bases[0], bases.into());
+        Positions { state: 7, dice: 7, blocks: 10, block: 512, random, base, bases }
     }
 
     #[test]
