@@ -4,7 +4,8 @@
 # DIRECTORY/bin has the programs, which run with the libraries of their own release: nothing is installed. The directory can be copied elsewhere, and
 # exists only when all of it is there. Ends with 77 where the package cannot be had here; the last line says why.
 set -euo pipefail
-release=$1 package=$2 directory=$3
+release=$1 package=$2
+directory=$(realpath -m "$3")
 shift 3
 
 key=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -14,15 +15,19 @@ for tool in apt-get dpkg-deb; do
 done
 [ -e "$key" ] || { echo "needs $key" && exit 77; }
 
-work=$directory.unfinished
-rm -rf "$work"
+mkdir -p "$(dirname "$directory")" || { echo "no place for $directory" && exit 77; }
+# Of its own, since two can run at once: the first to end has made the directory.
+work=$(mktemp -d "$directory.XXXXXX")
+trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,cache/archives}/partial "$work"/{root,new/bin,new/lib,new/programs}
+chmod 755 "$work/new"
 echo "deb [signed-by=$key] http://deb.debian.org/debian $release main" >"$work/sources.list"
 : >"$work/status"
 # Package lists of our own, and a system without packages: so all that the programs need comes from the release.
 apt() {
     apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists" \
-        -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User= -o Acquire::http::Timeout=30 "$@" >>"$work/log" 2>&1
+        -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache" -o "APT::Default-Release=$release" -o Dir::Etc::preferences=/dev/null \
+        -o Dir::Etc::preferencesparts=/dev/null -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Acquire::http::Timeout=30 "$@" >>"$work/log" 2>&1
 }
 if ! apt update || ! apt install -y --no-install-recommends --download-only "$package"; then
     tail -n 1 "$work/log"
@@ -31,18 +36,20 @@ fi
 for archive in "$work"/cache/archives/*.deb; do
     dpkg-deb -x "$archive" "$work/root"
 done
-loader=$(find "$work/root/usr/lib" -path '*-linux-gnu*/ld-linux*' | head -n 1)
+loader=$(find "$work/root/usr/lib" -path '*-linux-gnu*/ld*.so.*' -name 'ld*' | head -n 1)
+[ -n "$loader" ] || { echo "no loader of programs in $release" && exit 77; }
 cp -L "$loader" "$work/new/lib/ld.so"
 for program in "$@"; do
     path=$(find "$work/root" -path "*bin/$program" | head -n 1)
+    [ -n "$path" ] || { echo "$package has no $program" && exit 77; }
     cp "$path" "$work/new/programs/"
     "$loader" --library-path "$(dirname "$loader")" --list "$path" | grep -o "$work/[^ ]*" | xargs -I{} cp -L {} "$work/new/lib/"
     cat >"$work/new/bin/$program" <<'WRAPPER'
 #!/bin/sh
-here=$(dirname "$0")/..
-exec "$here/lib/ld.so" --library-path "$here/lib" "$here/programs/${0##*/}" "$@"
+self=$(readlink -f "$0")
+here=${self%/*}/..
+exec "$here/lib/ld.so" --library-path "$here/lib" "$here/programs/${self##*/}" "$@"
 WRAPPER
     chmod +x "$work/new/bin/$program"
 done
-mv "$work/new" "$directory"
-rm -r "$work"
+mv -T "$work/new" "$directory" 2>/dev/null || [ -d "$directory" ]

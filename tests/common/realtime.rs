@@ -10,17 +10,17 @@ use super::image::{Image, scratch, words};
 use super::xfsprogs;
 
 /// Blocks 8 to 11 of the first group are of one file; two of them are of the other too.
-const SHARED: [(&str, u64, u64); 2] = [("one", 8, 4), ("two", 10, 2)];
-const APART: [(&str, u64, u64); 2] = [("one", 8, 2), ("two", 10, 2)];
+const SHARED: &[(&str, u64, u64)] = &[("one", 8, 4), ("two", 10, 2)];
+const APART: &[(&str, u64, u64)] = &[("one", 8, 2), ("two", 10, 2)];
 
 /// A way to make a volume.
 pub(crate) struct Way {
     pub(crate) mkfs: &'static str,
     /// The files have a device of their own.
-    apart: bool,
-    files: [(&'static str, u64, u64); 2],
+    pub(crate) apart: bool,
+    pub(crate) files: &'static [(&'static str, u64, u64)],
     /// Commands of xfs_db that give them their blocks; ONE and TWO are their numbers.
-    space: &'static [&'static str],
+    pub(crate) space: &'static [&'static str],
 }
 
 pub(crate) const TREES: Way = Way {

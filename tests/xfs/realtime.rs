@@ -187,6 +187,11 @@ fn a_wrong_realtime_device_is_refused() {
             std::fs::write(&other, vec![0; bytes.len()]).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
             assert_eq!(refused, ErrorKind::UnknownFormat, "{said}");
+            // Its checksum covers the whole block.
+            bytes[100] ^= 1;
+            std::fs::write(&other, &bytes).unwrap();
+            let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
+            assert!(said.contains("rsb_crc"), "{refused:?}, {said}");
             bytes[24] ^= 1;
             std::fs::write(&other, bytes).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use ironmap::ErrorKind;
+
 use crate::base::Tools;
 use crate::common::command::{output, run};
-use crate::common::realtime::{NO_GROUPS, TREES, Way, World, ZONES, damaged};
+use crate::common::realtime::{NO_GROUPS, OWN_ZONES, TREES, Way, World, ZONES, damaged};
 use crate::common::skip::Need;
 use crate::common::xfsprogs;
 use crate::require;
@@ -58,7 +60,27 @@ const OF_GROUPS: &[Damage] = &[
     ("path /one;write -d u3.bmx[0].startblock 8190", "outside the volume"),
     ("path /one;write -d v3.reflink 0", "it shares blocks, and has no mark of that"),
 ];
+const MORE_OF_GROUPS: &[Damage] = &[
+    ("path -m /rtgroups/0.rmap;write -d core.format 2", "di_format"),
+    ("path -m /rtgroups/1.refcount;write -d core.format 2", "di_format"),
+    ("path -m /rtgroups/0.rmap;write -d core.realtime 1", "di_flags"),
+    ("path -m /rtgroups/0.bitmap;write -d core.size 8192", "di_size: 8192, should be 4096"),
+    ("path -m /rtgroups/0.bitmap;write -d core.size 0", "di_size: 0, should be 4096"),
+    ("path -m /rtgroups/0.summary;write -d core.size 8192", "di_size: 8192, should be 4096"),
+    (
+        "path -m /rtgroups/0.bitmap;dblock 0;write -d rtwords[300] 0xffffffff",
+        "bits after its last extent",
+    ),
+    ("path -m /rtgroups/0.summary;dblock 0;write -d suminfo[100] 5", "1 counts of free extents"),
+    ("sb 0;write -d rextsize 0", "sb_rextsize"),
+    ("sb 0;write -d rextents 5", "sb_rextents"),
+];
 const OF_NO_GROUPS: &[Damage] = &[
+    ("inode 129;write -d core.size 8192", "di_size: 8192, should be 4096"),
+    ("inode 130;write -d core.size 0", "di_size: 0, should be 4096"),
+    ("inode 129;write -d core.nlinkv2 2", "di_nlink: 2, should be 1"),
+    ("inode 129;dblock 0;type data;write fill 0xff 2048 1", "bits after its last extent"),
+    ("inode 130;dblock 0;type data;write fill 1 400 1", "1 counts of free extents"),
     ("inode 129;dblock 0;type data;write fill 0xf2 1 1", "realtime blocks: number"),
     ("inode 129;dblock 0;type data;write fill 0x7f 2047 1", "realtime blocks: number"),
     ("inode 130;dblock 0;type data;write fill 0 12 1", "1 counts of free extents differ"),
@@ -67,6 +89,8 @@ const OF_NO_GROUPS: &[Damage] = &[
     ("path /one;write -d u3.bmx[0].startblock 16383", "outside the volume"),
 ];
 const OF_ZONES: &[Damage] = &[
+    ("path -m /rtgroups/0.rmap;write -d core.format 2", "di_format"),
+    ("sb 0;write -d rtreserved 99999999999", "sb_rtreserved"),
     ("path -m /rtgroups/0.rmap;write -d u3.rtrmapbt.recs[1].owner 999", "of owner 999"),
     ("path /one;write -d u3.bmx[0].startblock 9", "of owner 130 at 0x0"),
 ];
@@ -101,6 +125,34 @@ fn each(way: &Way, damages: &[Damage]) -> World {
 fn groups_with_trees() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
     each(&TREES, OF_GROUPS);
+    each(&TREES, MORE_OF_GROUPS);
+}
+
+/// The only group of a short device: its bitmap and its summary are those of a full group. Where the superblock contradicts itself about the groups, a
+/// file of them is refused.
+#[test]
+fn a_short_group() {
+    require!([Need::Variable(xfsprogs::VARIABLE)]);
+    let world = World::new(&Way {
+        mkfs: "-m metadir=1,reflink=1,rmapbt=1",
+        files: &[],
+        space: &[],
+        ..TREES
+    });
+    let (clean, text) = passes(&world.image.path(), &world);
+    assert!(clean, "xfs_repair: {text}");
+    let ours = ironmap(&world.image.path());
+    assert!(ours.clean, "{}", ours.text);
+    let world = World::new(&OWN_ZONES);
+    damaged(&world.image.path(), "sb 0;write -d rgextents 1024");
+    let ours = ironmap(&world.image.path());
+    assert!(ours.text.contains("sb_rgcount"), "{}", ours.text);
+    let volume = world.image.open().unwrap();
+    let error = volume.read("one").map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    damaged(&world.image.path(), "sb 0;write -d rgextents 2048;write -d rtstart 0");
+    let ours = ironmap(&world.image.path());
+    assert!(ours.text.contains("sb_rtstart"), "{}", ours.text);
 }
 
 #[test]
@@ -109,12 +161,16 @@ fn a_device_without_groups() {
     each(&NO_GROUPS, OF_NO_GROUPS);
 }
 
-/// Linux counts the blocks in use of a zone in the inode of its tree. xfs_repair does not look at it.
+/// Linux counts the blocks in use of a zone in the inode of its tree. xfs_repair does not look at it, and says of free extents that there must be none, and is content.
 #[test]
 fn zones() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
     let world = each(&ZONES, OF_ZONES);
-    damaged(&world.image.path(), "path -m /rtgroups/0.rmap;write -d v3.cowextsize 5");
-    let ours = ironmap(&world.image.path());
-    assert!(ours.text.contains("di_used_blocks: 5, should be 4"), "{}", ours.text);
+    let path = world.image.path();
+    damaged(&path, "sb 0;write -d frextents 7");
+    damaged(&path, "path -m /rtgroups/0.rmap;write -d v3.cowextsize 5");
+    let ours = ironmap(&path);
+    for part in ["di_used_blocks: 5, should be 4", "sb_frextents: 7, should be 0"] {
+        assert!(ours.text.contains(part), "{part}: {}", ours.text);
+    }
 }

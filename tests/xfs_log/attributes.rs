@@ -170,17 +170,29 @@ fn begun_changes_of_parent_pointers_are_finished() {
 /// A change that no kernel writes is an error with the inode and the field.
 #[test]
 fn wrong_changes_of_attributes_are_refused() {
-    require!([Need::Tool("mkfs.xfs")]);
+    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
     let of = |one: u64| {
         let cut = |mut item: Vec<Vec<u8>>| {
             item.pop();
+            item
+        };
+        let longer = |mut item: Vec<Vec<u8>>| {
+            item.push(vec![0; 4]);
+            item[0][2] += 1;
             item
         };
         [
             ("operation", intent(one, (9, USER), &[b"a"], &[b"b"])),
             ("operation", intent(one, (SET_PARENT, USER), &[b"a"], &[b"b"])),
             ("alfi_attr_filter", intent(one, (SET, ROOT | SECURE), &[b"a"], &[b"b"])),
-            ("alfi_attr_filter", intent(one, (SET, 0x80), &[b"a"], &[b"b"])),
+            ("alfi_attr_filter", intent(one, (SET, 0x10), &[b"a"], &[b"b"])),
+            ("operation", intent(one, (SET | 0x100, USER), &[b"a"], &[b"b"])),
+            ("alfi_name_len", intent(one, (SET, USER), &[b"a\0b"], &[b"b"])),
+            ("alfi_name_len", intent(one, (SET, USER), &[&[b'n'; 256]], &[b"b"])),
+            ("alfi_value_len", intent(one, (REMOVE, USER), &[b"a"], &[b"b"])),
+            ("alfi_value_len", intent(one, (SET_PARENT, PARENT), &[b"a"], &[&[0; 16]])),
+            ("alfi_name_len", intent(one, (SET_PARENT, PARENT), &[b"a/b"], &[&[0; 12]])),
+            ("more than", longer(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             ("alfi_name_len", intent(one, (SET, USER), &[b""], &[b"b"])),
             ("cut short", cut(intent(one, (SET, USER), &[b"a"], &[b"b"]))),
             (
@@ -192,13 +204,45 @@ fn wrong_changes_of_attributes_are_refused() {
             ),
         ]
     };
+    let with_kernel = Need::Root.missing().is_none();
     for at in 0..of(0).len() {
-        let mut world = World::made_by("mkfs.xfs", &[], |_| {});
+        let mut world = World::made_by("mkfs.xfs", &[], allow);
         let (tail, [one, _]) = (world.next, world.numbers);
         let (part, item) = of(one).into_iter().nth(at).unwrap();
+        let what = format!("{part}, {item:?}");
         world.transaction(tail, &[item]);
+        if with_kernel {
+            assert!(Mount::new(&copy(&world.image), "ro").is_err(), "{what}: the kernel");
+        }
         let error = world.image.open().map(drop).expect_err(part);
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
+}
+
+/// As many changes of one inode as the log has room for end in time; an inode that is not there is found.
+#[test]
+fn many_changes_of_attributes_end() {
+    require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
+    let mut world = World::made_by("mkfs.xfs", &[], allow);
+    let (tail, [one, _]) = (world.next, world.numbers);
+    for number in 0..400 {
+        let of = |at: u64| {
+            let name = format!("name-{:06}", number * 100 + at);
+            let mut item = intent(one, (SET, USER), &[name.as_bytes()], &[b"v"]);
+            item[0][8..16].copy_from_slice(&(number * 100 + at + 1).to_le_bytes());
+            item
+        };
+        world.transaction(tail, &(0..100).map(of).collect::<Vec<_>>());
+    }
+    let begun = std::time::Instant::now();
+    assert_eq!(ours(&world.image, "one").unwrap().len(), 40_000);
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+
+    let mut world = World::made_by("mkfs.xfs", &[], allow);
+    let tail = world.next;
+    world.transaction(tail, &[intent(99_999, (SET, USER), &[b"a"], &[b"b"])]);
+    let report = world.image.open().unwrap().fs().check(&mut |_| {}).unwrap();
+    let told = report.findings.iter().any(|finding| finding.to_string().contains("not in use"));
+    assert!(told && !report.is_clean(), "{:?}", report.findings);
 }

@@ -35,7 +35,8 @@ pub(crate) fn programs() -> Result<Option<PathBuf>> {
     if unpacked.status.success() && is_new(&dir.join("bin")) {
         return Ok(Some(dir.join("bin")));
     }
-    let said = String::from_utf8_lossy(&unpacked.stdout);
+    let said = [unpacked.stderr, unpacked.stdout].concat();
+    let said = String::from_utf8_lossy(&said);
     let why = said.lines().last().unwrap_or("they do not run here");
     skip(&format!("newer xfsprogs: {why}")).map(|()| None)
 }

@@ -35,6 +35,10 @@ impl XfsInode {
 
     /// Makes changes in the map of the data that the log has begun, and counts the blocks that the file has then.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
+        if self.data.is_realtime && self.fs.realtime_start.is_none() {
+            // The file is listed, and its content refused.
+            return Ok(());
+        }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
         let mut extents = self.extents_to_change()?;
         let before = blocks(&extents);

@@ -6,16 +6,18 @@
 
 use zerocopy::FromBytes;
 
-use super::disk::superblock::{REALTIME_MAGIC, RawRealtimeSuperblock, RawSuperblock};
+use super::disk::superblock::{REALTIME_CRC, REALTIME_MAGIC, RawRealtimeSuperblock, RawSuperblock};
 use super::features::Incompat;
+use super::header::crc_of;
 use super::{Superblock, Xfs};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// A group has 31 bits of the number of a block at most.
+/// A group has 31 bits of the number of a block at most, and two extents at least.
 const MAX_GROUP_LOG: u8 = 31;
+const FEWEST_EXTENTS: u64 = 2;
 /// Without groups all bits of a number are those of the block.
 const NO_GROUPS_LOG: u8 = 63;
 
@@ -38,35 +40,69 @@ pub(super) struct Realtime {
     start: u64,
 }
 
+/// Numbers of the superblock that contradict each other.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) field: &'static str,
+    pub(super) what: String,
+}
+
+impl Fault {
+    fn error(&self) -> Error {
+        Place::new("superblock").field(self.field).corrupt(self.what.clone())
+    }
+}
+
 impl Realtime {
-    /// As the superblock has it, not checked: only those who read realtime files need it.
-    pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Option<Self> {
-        let blocks = raw.sb_rblocks.get();
-        let extent = u64::from(raw.sb_rextsize.get());
+    /// As the superblock has it, if there are realtime files. Of numbers that contradict each other nothing is used: the error is for users of these
+    /// files.
+    pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Option<Result<Self, Fault>> {
+        let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
+        if blocks == 0 {
+            return None;
+        }
+        let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
+        let wrong = |field, what: String| Some(Err(Fault { field, what }));
+        if extent == 0 || extents == 0 {
+            return wrong("sb_rextsize", format!("{extents} realtime extents of {extent} blocks"));
+        }
+        if blocks / extent != extents {
+            let what = format!("{extents} extents of {extent} blocks for {blocks} blocks");
+            return wrong("sb_rextents", what);
+        }
         let has_groups = features.contains(Incompat::METADIR);
         let is_zoned = features.contains(Incompat::ZONED);
-        let group = if has_groups { u64::from(raw.sb_rgextents.get()) * extent } else { blocks };
-        (blocks > 0).then_some(Self {
-            log: if has_groups { raw.sb_rgblklog } else { NO_GROUPS_LOG },
-            group_blocks: group,
+        let of_group = u64::from(raw.sb_rgextents.get());
+        // No overflow: both have 32 bits.
+        let group_blocks = if has_groups { of_group * extent } else { blocks };
+        if has_groups {
+            if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
+                let what = format!("{of_group} extents of {extent} blocks in a group");
+                return wrong("sb_rgextents", what);
+            }
+            if u64::from(raw.sb_rgcount.get()) != extents.div_ceil(of_group) {
+                let what = format!("{} groups for {extents} extents", raw.sb_rgcount);
+                return wrong("sb_rgcount", what);
+            }
+            if u32::from(log) != u64::BITS - (group_blocks - 1).leading_zeros() {
+                let what = format!("groups of {group_blocks} blocks, by {log} bits");
+                return wrong("sb_rgblklog", what);
+            }
+        }
+        let start = if is_zoned { raw.sb_rtstart.get() } else { 0 };
+        if start != 0 && start < raw.sb_dblocks.get() {
+            return wrong("sb_rtstart", format!("block {start} is one of the volume's own"));
+        }
+        Some(Ok(Self {
+            log: if has_groups { log } else { NO_GROUPS_LOG },
+            group_blocks,
             blocks,
             extent,
             has_gaps: features.contains(Incompat::ZONE_GAPS),
             is_zoned,
             has_groups,
-            start: if is_zoned { raw.sb_rtstart.get() } else { 0 },
-        })
-    }
-
-    /// Checks that blocks can be counted.
-    pub(super) fn check(&self) -> Result<()> {
-        let Self { log, group_blocks, extent, .. } = *self;
-        let fits = !self.has_groups || log <= MAX_GROUP_LOG && group_blocks <= 1 << log;
-        if !fits || group_blocks == 0 || extent == 0 {
-            let what = format!("realtime groups of {group_blocks} blocks, by {log} bits");
-            return Err(Place::new("superblock").field("sb_rgblklog").corrupt(what));
-        }
-        Ok(())
+            start,
+        }))
     }
 
     /// How many groups there are.
@@ -79,6 +115,11 @@ impl Realtime {
         let before = group.saturating_mul(self.group_blocks);
         let blocks = self.blocks.saturating_sub(before).min(self.group_blocks);
         blocks - blocks % self.extent
+    }
+
+    /// Extents of the longest group, which is not there where the only one is shorter.
+    pub(super) fn most_extents(&self) -> u64 {
+        self.group_blocks / self.extent
     }
 
     pub(super) fn has_groups(&self) -> bool {
@@ -109,6 +150,11 @@ impl Realtime {
         }
     }
 
+    /// The first byte after it, where it is on the volume's own device.
+    fn end(&self, block: BlockSize) -> Option<u64> {
+        self.start.checked_mul(block.bytes() as u64)?.checked_add(self.len(block)?)
+    }
+
     /// Bytes that the device has at least.
     fn len(&self, block: BlockSize) -> Option<u64> {
         let last = self.groups().checked_sub(1)?;
@@ -129,36 +175,38 @@ impl Superblock {
     pub(super) fn end(&self) -> u64 {
         let block = self.geometry.block;
         let data = self.geometry.blocks.saturating_mul(block.bytes() as u64);
-        let own = self.realtime.filter(|realtime| realtime.start > 0 && realtime.check().is_ok());
-        let end = own.and_then(|realtime| {
-            realtime.start.checked_mul(block.bytes() as u64)?.checked_add(realtime.len(block)?)
-        });
+        let end = self.realtime().filter(|realtime| realtime.start > 0);
+        let end = end.and_then(|realtime| realtime.end(block));
         data.max(end.unwrap_or(0))
+    }
+
+    /// How realtime blocks are numbered, if there are any and the superblock does not contradict itself.
+    pub(super) fn realtime(&self) -> Option<&Realtime> {
+        self.realtime.as_ref()?.as_ref().ok()
     }
 
     /// The part of the volume's own device that has the realtime files.
     fn own_realtime_range(&self, device: &dyn Device) -> Result<Option<DeviceRange>> {
-        let Some(Realtime { start, .. }) = self.realtime.filter(|realtime| realtime.start > 0)
-        else {
-            return Ok(None);
-        };
-        let start_byte = start.checked_mul(self.geometry.block.bytes() as u64);
-        let range = start_byte.filter(|_| start >= self.geometry.blocks).and_then(|start| {
-            device.size().checked_sub(start).map(|len| DeviceRange { start, len })
-        });
-        let wrong = || {
-            let what = format!("block {start} of a device of {} bytes", device.size());
-            Place::new("superblock").field("sb_rtstart").corrupt(what)
-        };
-        range.map(Some).ok_or_else(wrong)
+        let own = self.realtime().filter(|realtime| realtime.start > 0);
+        let Some(realtime) = own else { return Ok(None) };
+        let (block, size) = (self.geometry.block, device.size());
+        if realtime.end(block).is_none_or(|end| end > size) {
+            let (start, blocks) = (realtime.start, realtime.blocks);
+            let what =
+                format!("{blocks} blocks from block {start} on, on a device of {size} bytes");
+            return Err(Place::new("superblock").field("sb_rtstart").corrupt(what));
+        }
+        let start = block.offset_of(FsBlock(realtime.start)).0;
+        Ok(Some(DeviceRange { start, len: size - start }))
     }
 
     /// Checks that the device that is seen at this range has the realtime files, as far as that can be told.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
-        let Some(realtime) = &self.realtime else {
-            return Err(Error::invalid("the XFS volume has no realtime device"));
+        let realtime = match &self.realtime {
+            Some(Ok(realtime)) => realtime,
+            Some(Err(fault)) => return Err(fault.error()),
+            None => return Err(Error::invalid("the XFS volume has no realtime device")),
         };
-        realtime.check()?;
         if realtime.len(self.geometry.block).is_none_or(|len| len > range.len) {
             let (blocks, bytes) = (self.realtime_blocks, range.len);
             let what = format!("a device of {bytes} bytes for {blocks} realtime blocks");
@@ -178,6 +226,16 @@ impl Superblock {
             if raw.rsb_uuid != self.uuid {
                 let what = "the device holds the realtime files of another volume";
                 return Err(Error::invalid(what));
+            }
+            let place = Place::new("realtime superblock");
+            let (stored, computed) =
+                (u32::from_le_bytes(raw.rsb_crc), crc_of(&bytes, REALTIME_CRC));
+            if stored != computed {
+                return Err(place.field("rsb_crc").bad_checksum(stored, computed));
+            }
+            if raw.rsb_meta_uuid != self.meta_uuid {
+                let what = "it is not that of the volume's metadata";
+                return Err(place.field("rsb_meta_uuid").corrupt(what));
             }
         }
         Ok(())
@@ -201,7 +259,8 @@ impl Xfs {
 
     /// Where an extent of a realtime file is seen.
     pub(super) fn realtime_extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
-        let (Some(start), Some(realtime)) = (self.realtime_start, &self.superblock.realtime) else {
+        let (Some(start), Some(realtime)) = (self.realtime_start, self.superblock.realtime())
+        else {
             return Err(not_given(place));
         };
         let first = realtime.block(number, count, place)?;

@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use super::header::crc_of;
 use super::log::LogRange;
 use super::overlay::Replayed;
-use super::realtime::Realtime;
+use super::realtime::{Fault, Realtime};
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
 use crate::fs::DeviceRange;
@@ -56,7 +56,7 @@ pub struct Superblock {
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
     /// How these are numbered, if there are any.
-    pub(super) realtime: Option<Realtime>,
+    pub(super) realtime: Option<std::result::Result<Realtime, Fault>>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
     /// Names are compared without regard to the case of ASCII letters.
@@ -274,6 +274,11 @@ impl Superblock {
     /// The first block that no file can have: positions stay within 63 bits.
     pub(super) fn max_file_block(&self) -> u64 {
         1 << (63 - self.geometry.block.shift())
+    }
+
+    /// The log can have changes of attributes that users see.
+    pub(super) fn logs_attributes(&self) -> bool {
+        self.log_incompat & LOGGED_ATTRIBUTES != 0
     }
 
     /// Refuses a log with items that are not known.

@@ -1,6 +1,6 @@
 //! Changes of attributes that the log has begun and a recovery finishes: they are made when attributes are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::fs::xfs::disk::attr::flags;
 use crate::units::InodeNo;
@@ -15,31 +15,21 @@ pub(in crate::fs::xfs) struct Attribute {
 }
 
 impl Attribute {
-    /// Whether both stand for one attribute: the parent pointers of an inode can have one name.
-    pub(in crate::fs::xfs) fn is_same(&self, other: &Self) -> bool {
+    /// Two attributes with the same key are one: only parent pointers of an inode can have one name and several values.
+    fn key(&self) -> (u8, Vec<u8>, Vec<u8>) {
         let is_parent = self.bits & flags::PARENT != 0;
-        self.bits == other.bits
-            && self.name == other.name
-            && (!is_parent || self.value == other.value)
+        let value = if is_parent { self.value.clone() } else { Vec::new() };
+        (self.bits, self.name.clone(), value)
     }
 }
 
 /// A change: afterwards the inode lacks one attribute, and has another.
 #[derive(Clone, Debug)]
 pub(in crate::fs::xfs) struct AttributeChange {
+    /// The generation of the inode, where the change is of parent pointers.
+    pub(in crate::fs::xfs) generation: Option<u32>,
     pub(in crate::fs::xfs) without: Option<Attribute>,
     pub(in crate::fs::xfs) with: Option<Attribute>,
-}
-
-impl AttributeChange {
-    /// Makes it in a list of attributes.
-    pub(in crate::fs::xfs) fn apply(&self, attributes: &mut Vec<Attribute>) {
-        let gone = |one: &Attribute| {
-            [&self.without, &self.with].into_iter().flatten().any(|other| one.is_same(other))
-        };
-        attributes.retain(|attribute| !gone(attribute));
-        attributes.extend(self.with.clone());
-    }
 }
 
 /// The changes of each inode that has any, in their order.
@@ -51,8 +41,41 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    pub(in crate::fs::xfs) fn of(&self, inode: InodeNo) -> &[AttributeChange] {
-        self.0.get(&inode).map_or(&[], |changes| changes)
+    /// The inodes that have any, with the generations that these name.
+    pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
+        let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
+        self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))
+    }
+
+    pub(in crate::fs::xfs) fn has(&self, inode: InodeNo) -> bool {
+        self.0.contains_key(&inode)
+    }
+
+    /// Makes those of an inode of this generation in a list of its attributes. A log can have as many of one inode as it has room for: each costs a lookup.
+    pub(in crate::fs::xfs) fn apply(
+        &self,
+        (inode, generation): (InodeNo, u32),
+        attributes: &mut Vec<Attribute>,
+    ) {
+        let Some(changes) = self.0.get(&inode) else { return };
+        let mut places: HashMap<_, usize> =
+            attributes.iter().enumerate().map(|(at, attribute)| (attribute.key(), at)).collect();
+        let mut all: Vec<_> = std::mem::take(attributes).into_iter().map(Some).collect();
+        for change in changes {
+            if change.generation.is_some_and(|of| of != generation) {
+                continue;
+            }
+            for gone in [&change.without, &change.with].into_iter().flatten() {
+                if let Some(at) = places.remove(&gone.key()) {
+                    all[at] = None;
+                }
+            }
+            if let Some(with) = &change.with {
+                places.insert(with.key(), all.len());
+                all.push(Some(with.clone()));
+            }
+        }
+        attributes.extend(all.into_iter().flatten());
     }
 }
 
@@ -68,12 +91,17 @@ mod tests {
     fn a_change_may_have_been_made_before() {
         let user = attribute(0, "a", "1");
         let [old, new] = ["old", "new"].map(|value| attribute(flags::PARENT, "a", value));
-        let set = AttributeChange { without: None, with: Some(attribute(0, "a", "2")) };
-        let replace = AttributeChange { without: Some(old.clone()), with: Some(new.clone()) };
+        let mut changes = AttributeChanges::default();
+        let mut add = |generation, without, with| {
+            changes.add(InodeNo(1), AttributeChange { generation, without, with });
+        };
+        add(None, None, Some(attribute(0, "a", "2")));
+        add(Some(7), Some(old.clone()), Some(new.clone()));
+        // Of another generation.
+        add(Some(8), Some(new.clone()), None);
         for before in [vec![user.clone(), old.clone()], vec![old, new.clone(), user]] {
             let mut attributes = before;
-            set.apply(&mut attributes);
-            replace.apply(&mut attributes);
+            changes.apply((InodeNo(1), 7), &mut attributes);
             assert_eq!(attributes, [attribute(0, "a", "2"), new.clone()]);
         }
     }

@@ -27,8 +27,12 @@ impl XfsInode {
         let mut found = Attributes { all: Vec::new(), bytes: 0 };
         self.attributes_as_stored(&mut found)?;
         let mut all = found.all;
-        for change in self.fs.attribute_changes.of(self.stat.inode) {
-            change.apply(&mut all);
+        let changes = &self.fs.attribute_changes;
+        changes.apply((self.stat.inode, self.stat.generation), &mut all);
+        // The log's changes are of the same file.
+        let size = |attribute: &Attribute| attribute.name.len() + attribute.value.len();
+        if changes.has(self.stat.inode) && all.iter().map(size).sum::<usize>() > MAX_BYTES {
+            return Err(too_many());
         }
         let place = Place::new("attributes").inode(self.stat.inode);
         let shown = all.into_iter().filter(|attribute| attribute.bits & flags::PARENT == 0);
@@ -75,12 +79,16 @@ impl Attributes {
         let value = value()?;
         self.bytes = self.bytes.saturating_add(value.len() + name.len());
         if self.bytes > MAX_BYTES {
-            return Err(Error::new(ErrorKind::LimitExceeded, "attributes of more than 16 MiB"));
+            return Err(too_many());
         }
         let bits = bits & (flags::ROOT | flags::SECURE);
         self.all.push(Attribute { bits, name: name.to_vec(), value });
         Ok(())
     }
+}
+
+fn too_many() -> Error {
+    Error::new(ErrorKind::LimitExceeded, "attributes of more than 16 MiB")
 }
 
 impl Attribute {

@@ -121,7 +121,7 @@ impl Checker<'_> {
         if file_type != FileType::Directory {
             wrong |= of_directories;
         }
-        if sb.realtime_blocks == 0 {
+        if sb.realtime_blocks == 0 || found.is_metadata() {
             wrong |= flags::REALTIME;
         }
         if !sb.internal.contains(&found.number) {
@@ -171,6 +171,12 @@ impl Checker<'_> {
         };
         if has_hint != (hint != 0) {
             let (stored, rule) = (hint.into(), "it contradicts the flags");
+            self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
+        }
+        let is_realtime = bits & (flags::REALTIME | flags::REALTIME_INHERIT) != 0;
+        let unit = self.superblock.sb_rextsize.get().max(1);
+        if has_hint && is_realtime && !hint.is_multiple_of(unit) {
+            let (stored, rule) = (hint.into(), "no multiple of a realtime extent");
             self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
         }
         let Some(v3) = &found.v3 else { return };
@@ -239,6 +245,9 @@ impl Checker<'_> {
         }
         let (data, attributes) = found.extents();
         let fits = match (raw.di_format, file_type) {
+            (kind, FileType::Regular) if found.space_tree().is_some() => {
+                kind == format::META_BTREE && data == 0
+            }
             (
                 format::DEVICE,
                 FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket,
@@ -252,7 +261,6 @@ impl Checker<'_> {
             (format::BTREE, FileType::Regular | FileType::Directory) => {
                 data > (found.data().len() / EXTENT) as u64
             }
-            (format::META_BTREE, FileType::Regular) => data == 0 && found.space_tree().is_some(),
             _ => false,
         };
         let mut good = fits;

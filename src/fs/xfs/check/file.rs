@@ -102,7 +102,7 @@ impl Checker<'_> {
         if found.attributes().is_some() {
             self.check_attributes(found, &attributes);
         }
-        self.change_parents(found.number);
+        self.change_parents(found);
     }
 
     fn claim_map(&mut self, found: &Found, map: &Map, bits: u64) {

@@ -10,7 +10,7 @@ use super::Checker;
 use crate::error::Place;
 use crate::fs::FileType;
 use crate::fs::check::{Findings, Kind};
-use crate::fs::xfs::{Superblock, Xfs};
+use crate::fs::xfs::{Incompat, Superblock, Xfs};
 use crate::units::{FsBlock, InodeNo};
 
 /// Bytes of a list's entry, and of the smallest root of a tree.
@@ -65,7 +65,7 @@ impl Found {
 
     /// It has the count of a zone's blocks in use in the place of a hint.
     pub(super) fn counts_blocks(&self, superblock: &Superblock) -> bool {
-        let is_zoned = superblock.realtime.is_some_and(|realtime| realtime.is_zoned);
+        let is_zoned = superblock.incompat.contains(Incompat::ZONED);
         is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
     }
 

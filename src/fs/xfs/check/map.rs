@@ -12,6 +12,7 @@ use super::super::disk::inode::{flags, format};
 use super::super::header::Header;
 use super::found::{EXTENT, Found};
 use crate::error::Place;
+use crate::fs::FileType;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
 use crate::units::FsBlock;
@@ -97,6 +98,8 @@ impl Xfs {
         };
         let elsewhere = which == Which::Data
             && found.raw.di_flags.get() & flags::REALTIME != 0
+            && found.file_type() == Some(FileType::Regular)
+            && !found.is_metadata()
             && self.superblock.realtime_blocks > 0;
         let map = Map { whole: true, elsewhere, ..Map::default() };
         let (seen, last) = (HashSet::new(), Vec::new());

@@ -153,9 +153,9 @@ impl Checker<'_> {
         };
         let stored = found.raw.di_onlink.get();
         self.findings.expect(found.place("di_metatype"), stored, kind);
-        if let Some(group) = group {
-            self.findings.expect(found.place("di_projid"), found.project(), group);
-        }
-        stored == kind
+        let of_group = group.is_none_or(|group| {
+            self.findings.expect(found.place("di_projid"), found.project(), group)
+        });
+        stored == kind && of_group
     }
 }

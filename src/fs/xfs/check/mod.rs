@@ -43,7 +43,7 @@ mod table;
 mod tree;
 mod unlinked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -56,6 +56,7 @@ use self::table::{Directory, Inodes};
 use super::Xfs;
 use super::attr::Attribute;
 use super::disk::superblock::RawSuperblock;
+use super::realtime::Realtime;
 use crate::error::{Place, Result};
 use crate::fs::block::Block;
 use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Severity};
@@ -81,6 +82,10 @@ struct Checker<'a> {
     groups: Vec<Group>,
     /// Groups of realtime files, those of which something was found.
     realtime: BTreeMap<u32, Group>,
+    /// Free realtime extents that can still be taken down.
+    runs_left: usize,
+    /// Blocks of trees that files have in the place of their data: none is looked at twice.
+    in_file_trees: HashSet<FsBlock>,
     inodes: Inodes,
     directories: Vec<Directory>,
     accounts: Accounts,
@@ -108,6 +113,8 @@ impl<'a> Checker<'a> {
             superblock,
             groups: Vec::new(),
             realtime: BTreeMap::new(),
+            runs_left: realtime::MOST_RUNS,
+            in_file_trees: HashSet::new(),
             inodes: Inodes::default(),
             directories: Vec::new(),
             accounts: Accounts::default(),
@@ -123,6 +130,7 @@ impl<'a> Checker<'a> {
         self.check_superblocks();
         self.check_groups();
         self.check_inodes();
+        self.check_intents();
         self.check_unlinked();
         self.check_directories();
         self.check_parent_pointers();
@@ -143,6 +151,12 @@ impl<'a> Checker<'a> {
             let transactions = u32::try_from(log.transactions).unwrap_or(u32::MAX);
             self.findings.add(place, Kind::Recovered { transactions });
         }
+        let realtime = self.fs.superblock.realtime();
+        let has_superblock = realtime.is_some_and(Realtime::has_superblock);
+        if has_superblock && self.fs.realtime_start.is_none() {
+            let what = "the superblock of the realtime device, which is not given";
+            self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
+        }
         for (what, count) in &log.unfinished {
             let what = format!("{count} times {what}: the next mount finishes that");
             self.findings.add_as(Severity::Note, place, Kind::Damaged { what });
@@ -152,7 +166,7 @@ impl<'a> Checker<'a> {
     /// Whether the log leaves operations to be finished by a mount: until then, free space and its trees may be older than files.
     fn is_unfinished(&self) -> bool {
         let log = self.fs.log();
-        log.finished > 0 || !log.unfinished.is_empty()
+        log.finished > log.finished_attributes || !log.unfinished.is_empty()
     }
 
     fn add(&mut self, site: FindingSite, what: Kind) {

@@ -118,7 +118,9 @@ impl Checker<'_> {
         let sb = &self.fs.superblock;
         match space {
             Space::Data(group) => sb.geometry.group_len(group),
-            Space::Realtime(group) => sb.realtime.map_or(0, |space| space.group_len(group.into())),
+            Space::Realtime(group) => {
+                sb.realtime().map_or(0, |space| space.group_len(group.into()))
+            }
         }
     }
 
@@ -194,7 +196,8 @@ impl Checker<'_> {
             site.place = site.place.inode(InodeNo(owned.owner));
         }
         if is_free {
-            self.add_of_space(site, Kind::MarkedFree { first, count });
+            // No operation frees blocks before no map has them.
+            self.findings.add(site, Kind::MarkedFree { first, count });
         } else {
             let what = format!(
                 "block {first} of the group, {count} blocks: {} and {} use it",

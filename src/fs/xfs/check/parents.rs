@@ -117,12 +117,26 @@ impl Checker<'_> {
             let expected = self.fs.hash_parent(name, number);
             self.findings.expect(place.field("hashval"), stored, expected);
         }
-        if self.fs.attribute_changes.of(found.number).is_empty() {
+        if !self.fs.attribute_changes.has(found.number) {
             let link = Link { directory: InodeNo(number), name: name.to_vec(), generation };
             self.add_pointer(found.number, link);
         } else {
             let (name, value) = (name.to_vec(), raw.as_bytes().to_vec());
             self.changing.push(Attribute { bits: flags::PARENT, name, value });
+        }
+    }
+
+    /// Changes of attributes that the log has begun are of inodes that there are.
+    pub(super) fn check_intents(&mut self) {
+        for (number, generation) in self.fs.attribute_changes.inodes() {
+            let found = self.again(number).filter(|found| found.mode() != 0);
+            let fits = found.is_some_and(|found| {
+                generation.is_none_or(|generation| generation == found.raw.di_gen.get())
+            });
+            if !fits {
+                let place = Place::new("intent of an attribute").inode(number);
+                self.wrong(place, "the inode is not in use, or is of another generation");
+            }
         }
     }
 
@@ -137,11 +151,11 @@ impl Checker<'_> {
     }
 
     /// Takes down the parent pointers of an inode whose attributes the log has begun to change, as they are after these changes.
-    pub(super) fn change_parents(&mut self, number: InodeNo) {
+    pub(super) fn change_parents(&mut self, found: &Found) {
+        let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);
-        for change in self.fs.attribute_changes.of(number) {
-            change.apply(&mut pointers);
-        }
+        let generation = found.raw.di_gen.get();
+        self.fs.attribute_changes.apply((number, generation), &mut pointers);
         for Attribute { bits, name, value } in pointers {
             let Ok(raw) = RawParent::ref_from_bytes(&value) else { continue };
             if Self::is_parent(bits) {
@@ -183,7 +197,7 @@ impl Checker<'_> {
                 let map = self.fs.check_map(&mut quiet, &found, Which::Attributes);
                 self.check_attributes(&found, &map);
             }
-            self.change_parents(*number);
+            self.change_parents(&found);
         }
         self.check_directories();
         self.findings = findings;

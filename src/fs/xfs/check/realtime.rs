@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::super::disk::inode::{format, metatype};
 use super::super::disk::realtime::{BITMAP_MAGIC, HEADER, SUMMARY_MAGIC};
 use super::super::disk::tree::owner;
-use super::super::features::RoCompat;
+use super::super::features::{Incompat, RoCompat};
 use super::super::header::{Header, array};
 use super::super::realtime::Realtime;
 use super::Checker;
@@ -24,8 +24,8 @@ use crate::units::{FsBlock, InodeNo};
 
 /// Bits of a word.
 const WORD: u64 = 32;
-/// No more free extents of a group are taken down.
-const MOST_RUNS: usize = 1 << 22;
+/// No more free extents are taken down.
+pub(super) const MOST_RUNS: usize = 1 << 22;
 
 /// How a bitmap and its summary are laid out.
 #[derive(Clone, Copy)]
@@ -45,7 +45,8 @@ impl Layout {
         let has_headers = realtime.has_groups();
         let header = if has_headers { HEADER } else { 0 };
         let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
-        let extents = realtime.group_len(0) / realtime.extent;
+        // A single short group has a bitmap and a summary as long as a full one's.
+        let extents = realtime.most_extents();
         let blocks = extents.div_ceil(words * WORD);
         Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
     }
@@ -70,13 +71,16 @@ struct FreeRuns {
 }
 
 impl FreeRuns {
-    fn word(&mut self, word: u32) {
+    /// Takes the next word, and gives the bits of it that are past the end.
+    fn word(&mut self, word: u32) -> u32 {
+        let bits = WORD.min(self.end - self.at);
+        let after = u64::from(word) >> bits << bits;
         // Most words are like those before.
-        if word == if self.start.is_some() { u32::MAX } else { 0 } {
-            self.at = (self.at + WORD).min(self.end);
-            return;
+        if bits == WORD && word == if self.start.is_some() { u32::MAX } else { 0 } {
+            self.at += WORD;
+            return 0;
         }
-        for bit in 0..WORD.min(self.end - self.at) {
+        for bit in 0..bits {
             let is_free = word >> bit & 1 == 1;
             match (is_free, self.start) {
                 (true, None) => self.start = Some(self.at + bit),
@@ -87,7 +91,8 @@ impl FreeRuns {
                 _ => {}
             }
         }
-        self.at = (self.at + WORD).min(self.end);
+        self.at += bits;
+        after as u32
     }
 
     fn end(mut self) -> Vec<(u64, u64)> {
@@ -99,22 +104,21 @@ impl FreeRuns {
 impl Xfs {
     /// The number of an extent of a realtime file, if it names blocks that there are.
     pub(super) fn realtime_number(&self, number: u64, count: u64) -> Option<FsBlock> {
-        let realtime = self.superblock.realtime.filter(|realtime| realtime.check().is_ok())?;
-        realtime.within(number, count).map(|_| FsBlock(number))
+        self.superblock.realtime()?.within(number, count).map(|_| FsBlock(number))
     }
 }
 
 impl Checker<'_> {
     /// How realtime blocks are numbered, where there are any and that is sound.
     fn realtime_layout(&self) -> Option<Realtime> {
-        self.fs.superblock.realtime.filter(|realtime| realtime.check().is_ok())
+        self.fs.superblock.realtime().copied()
     }
 
     /// The files that each realtime group has: the number of the group stands before these names.
     pub(super) fn realtime_files(&self) -> Vec<(&'static str, u16)> {
         let sb = &self.fs.superblock;
         let mut files = Vec::new();
-        if !sb.realtime.is_some_and(|realtime| realtime.is_zoned) {
+        if !sb.incompat.contains(Incompat::ZONED) {
             files.push(("bitmap", metatype::REALTIME_BITMAP));
             files.push(("summary", metatype::REALTIME_SUMMARY));
         }
@@ -167,6 +171,10 @@ impl Checker<'_> {
         if realtime.is_zoned {
             return;
         }
+        let block = self.fs.superblock.geometry.block.bytes();
+        let blocks = Layout::new(&realtime, block).blocks;
+        let field = Place::new("superblock").field("sb_rbmblocks");
+        self.findings.expect(field, self.superblock.sb_rbmblocks.get(), blocks);
         if realtime.group_len(0) > u32::MAX.into() {
             let what = "space of a realtime device of 2^32 blocks and more";
             return self.findings.add(Place::new("superblock"), Kind::NotChecked { what });
@@ -180,6 +188,11 @@ impl Checker<'_> {
             let [bitmap, summary] = [&raw.sb_rbmino, &raw.sb_rsumino].map(|at| InodeNo(at.get()));
             let files =
                 vec![(metatype::REALTIME_BITMAP, bitmap), (metatype::REALTIME_SUMMARY, summary)];
+            for (_, number) in &files {
+                let links = self.inodes.get(*number).map_or(1, |state| state.links);
+                let place = Place::new("inode").inode(*number).field("di_nlink");
+                self.findings.expect(place, links, 1_u32);
+            }
             self.group(Space::Realtime(0)).files = files;
         }
         let groups: Vec<_> = self.realtime.keys().copied().collect();
@@ -203,17 +216,24 @@ impl Checker<'_> {
         let layout = Layout::new(realtime, self.fs.superblock.geometry.block.bytes());
         let end = realtime.group_len(group.into()) / realtime.extent;
         let bitmap = self.realtime_file(space, metatype::REALTIME_BITMAP)?;
-        let mut free = FreeRuns { runs: Vec::new(), start: None, at: 0, end };
-        for at in 0..end.div_ceil(layout.words * WORD) {
+        self.check_length(&bitmap.0, layout.blocks);
+        let (mut free, mut after) = (FreeRuns { runs: Vec::new(), start: None, at: 0, end }, 0);
+        for at in 0..layout.blocks {
             let content = self.realtime_block(&bitmap, at, layout, BITMAP_MAGIC)?;
-            layout.words_of(&content).for_each(|word| free.word(word));
-            if free.runs.len() > MOST_RUNS {
-                let what = "a realtime group with millions of free extents";
+            for word in layout.words_of(&content) {
+                after |= free.word(word);
+            }
+            if free.runs.len() > self.runs_left {
+                let what = "a realtime device with millions of free extents";
                 self.findings.add(bitmap.0.part("realtime bitmap"), Kind::NotChecked { what });
                 return None;
             }
         }
+        if after != 0 {
+            self.wrong(bitmap.0.part("realtime bitmap"), "bits after its last extent are set");
+        }
         let runs = free.end();
+        self.runs_left -= runs.len();
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         for &(start, count) in &runs {
             // Within a group, which has less than 2^32 blocks.
@@ -231,11 +251,13 @@ impl Checker<'_> {
 
     fn check_summary(&mut self, file: &(Found, Map), layout: Layout, counts: &BTreeMap<u64, u32>) {
         let mut differ = 0_u64;
-        let end = layout.levels * layout.blocks;
-        for at in 0..end.div_ceil(layout.words) {
+        let blocks = (layout.levels * layout.blocks).div_ceil(layout.words);
+        self.check_length(&file.0, blocks);
+        for at in 0..blocks {
             let content = self.realtime_block(file, at, layout, SUMMARY_MAGIC);
             let Some(content) = content else { return };
-            let stored = (at * layout.words..end).zip(layout.words_of(&content));
+            // The words past its end are zeros.
+            let stored = (at * layout.words..).zip(layout.words_of(&content));
             let expected = |at: &u64| counts.get(at).copied().unwrap_or(0);
             differ += stored.filter(|(at, stored)| *stored != expected(at)).count() as u64;
         }
@@ -243,6 +265,11 @@ impl Checker<'_> {
             let what = format!("{differ} counts of free extents differ from the bitmap");
             self.add_of_space(file.0.part("realtime summary"), Kind::Records { what });
         }
+    }
+
+    fn check_length(&mut self, found: &Found, blocks: u64) {
+        let bytes = blocks * self.fs.superblock.geometry.block.bytes() as u64;
+        self.findings.expect(found.place("di_size"), found.size(), bytes);
     }
 
     /// A file of a group with its map.

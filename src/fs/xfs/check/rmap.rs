@@ -43,7 +43,9 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
             let before = &joined[*at];
             let expected =
                 if run.has_offset() { before.offset + u64::from(before.len) } else { run.offset };
-            before.end() == u64::from(run.start) && expected == run.offset
+            before.end() == u64::from(run.start)
+                && expected == run.offset
+                && before.len.checked_add(run.len).is_some()
         });
         match continued {
             Some(at) => joined[at].len += run.len,

@@ -3,6 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::super::disk::superblock::{CRC_OFFSET, MAGIC, RawSuperblock, features2, version};
+use super::super::features::Incompat;
 use super::super::header::crc_of;
 use super::Checker;
 use crate::error::{Place, Result};
@@ -65,6 +66,10 @@ impl Checker<'_> {
         if raw.sb_rextslog != 0 || raw.sb_rextents.get() != 0 {
             let expected = raw.sb_rextents.get().checked_ilog2().unwrap_or(0);
             findings.expect(PLACE.field("sb_rextslog"), raw.sb_rextslog, expected);
+        }
+        if let Some(Err(fault)) = &self.fs.superblock.realtime {
+            let what = Kind::Damaged { what: fault.what.clone() };
+            findings.add(PLACE.field(fault.field), what);
         }
         if raw.sb_rextsize.get() == 0 {
             let (stored, rule) = (0, "an extent has blocks");
@@ -164,6 +169,16 @@ impl Checker<'_> {
         if raw.sb_pad != [0; 7] {
             self.wrong(field("sb_pad"), "it is not zeros");
         }
+        if self.fs.superblock.incompat.contains(Incompat::ZONED) {
+            self.findings.expect(field("sb_frextents"), raw.sb_frextents.get(), 0_u64);
+            let (stored, rule) = (raw.sb_rtreserved.get(), "more than all realtime blocks");
+            if stored > raw.sb_rblocks.get() {
+                self.findings.add(field("sb_rtreserved"), Kind::Invalid { stored, rule });
+            }
+        } else {
+            self.findings.expect(field("sb_rtstart"), raw.sb_rtstart.get(), 0_u64);
+            self.findings.expect(field("sb_rtreserved"), raw.sb_rtreserved.get(), 0_u64);
+        }
     }
 
     /// Fields that mkfs.xfs leaves empty in copies: those that it made say that it is not done.
@@ -199,11 +214,13 @@ impl Checker<'_> {
 const KNOWN_END: usize = 304;
 
 /// Fields that never change while the volume has its size.
-struct Static([(&'static str, u64); 30]);
+struct Static([(&'static str, u64); 35]);
 
 impl Static {
     fn of(raw: &RawSuperblock, is_v5: bool) -> Self {
         let v5 = |value: u32| if is_v5 { u64::from(value) } else { 0 };
+        let has_groups = is_v5 && raw.sb_features_incompat.get() & Incompat::METADIR.bits() != 0;
+        let of_groups = |value: u64| if has_groups { value } else { 0 };
         Self([
             ("sb_blocksize", raw.sb_blocksize.get().into()),
             ("sb_dblocks", raw.sb_dblocks.get()),
@@ -235,6 +252,11 @@ impl Static {
             ("sb_features_ro_compat", v5(raw.sb_features_ro_compat.get())),
             ("sb_features_incompat", v5(raw.sb_features_incompat.get())),
             ("sb_spino_align", v5(raw.sb_spino_align.get())),
+            ("sb_rgcount", of_groups(raw.sb_rgcount.get().into())),
+            ("sb_rgextents", of_groups(raw.sb_rgextents.get().into())),
+            ("sb_rgblklog", of_groups(raw.sb_rgblklog.into())),
+            ("sb_rtstart", of_groups(raw.sb_rtstart.get())),
+            ("sb_rtreserved", of_groups(raw.sb_rtreserved.get())),
         ])
     }
 }

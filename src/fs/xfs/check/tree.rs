@@ -284,7 +284,11 @@ impl Checker<'_> {
             self.findings.add(site, Kind::Outside { block, count: 1 });
             return None;
         };
-        if !walk.seen.insert(block) {
+        let is_new = match walk.home {
+            Home::Group(_) => true,
+            Home::File(_) => self.in_file_trees.insert(number),
+        };
+        if !is_new || !walk.seen.insert(block) {
             walk.found.whole = false;
             self.findings.add(site, Kind::ClaimedTwice { block, count: 1 });
             return None;

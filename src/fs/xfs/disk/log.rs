@@ -86,8 +86,6 @@ pub(crate) mod exchange {
 
 /// `alfi_op_flags`.
 pub(crate) mod attribute {
-    /// The kind of change.
-    pub(crate) const TYPE: u32 = 0xFF;
     pub(crate) const SET: u32 = 1;
     pub(crate) const REMOVE: u32 = 2;
     pub(crate) const REPLACE: u32 = 3;

@@ -101,6 +101,8 @@ pub(crate) struct RawSuperblock {
 
 /// `rsb_magicnum`: `Frog`.
 pub(crate) const REALTIME_MAGIC: u32 = u32::from_be_bytes(*b"Frog");
+/// Byte offset of `rsb_crc`.
+pub(crate) const REALTIME_CRC: usize = 4;
 
 /// The superblock of a realtime device with groups, at its beginning (`struct xfs_rtsb`).
 #[derive(Debug, FromBytes, KnownLayout, Immutable, Unaligned)]

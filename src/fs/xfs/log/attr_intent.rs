@@ -4,14 +4,23 @@ use zerocopy::FromBytes;
 
 use crate::error::{Place, Result};
 use crate::fs::xfs::attr::{Attribute, AttributeChange, AttributeChanges};
-use crate::fs::xfs::disk::attr::flags;
+use crate::fs::xfs::disk::attr::{RawParent, flags};
 use crate::fs::xfs::disk::log::{RawAttributeIntent, attribute};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("intent of an attribute");
 
-/// Adds the change that an intent has.
-pub(super) fn add_attributes(regions: &[Vec<u8>], into: &mut AttributeChanges) -> Result<()> {
+/// No name is longer, and no value.
+const LONGEST_NAME: usize = 255;
+const LONGEST_VALUE: usize = 64 << 10;
+
+/// Adds the change that an intent has, by the rules of the kernel's recovery. `allowed`: the superblock says that the log can have changes of attributes
+/// that users see.
+pub(super) fn add_attributes(
+    regions: &[Vec<u8>],
+    allowed: bool,
+    into: &mut AttributeChanges,
+) -> Result<()> {
     let Some(Ok((raw, _))) =
         regions.first().map(|bytes| RawAttributeIntent::ref_from_prefix(bytes))
     else {
@@ -20,18 +29,34 @@ pub(super) fn add_attributes(regions: &[Vec<u8>], into: &mut AttributeChanges) -
     let inode = InodeNo(raw.alfi_ino.get());
     let place = PLACE.inode(inode);
     let filter = raw.alfi_attr_filter.get();
-    let bits = filter as u8 & (flags::ROOT | flags::SECURE | flags::PARENT);
-    if u32::from(bits) != filter || bits & (bits.wrapping_sub(1)) != 0 {
+    let known = flags::ROOT | flags::SECURE | flags::PARENT;
+    let bits = filter as u8 & known;
+    if filter & !u32::from(known | flags::INCOMPLETE) != 0 || bits & bits.wrapping_sub(1) != 0 {
         return Err(place.field("alfi_attr_filter").corrupt(format!("{filter:#x}")));
     }
-    let operation = raw.alfi_op_flags.get() & attribute::TYPE;
-    let is_replacement = operation == attribute::REPLACE_PARENT;
-    let (name_len, value_len) = (raw.alfi_name_len.get(), raw.alfi_value_len.get() as usize);
-    // A replaced parent pointer has the lengths of both names there.
-    let (name_len, new_len) = match is_replacement {
-        true => (name_len & 0xFFFF, name_len >> 16),
-        false => (name_len, 0),
+    let (operation, is_parent) = (raw.alfi_op_flags.get(), bits == flags::PARENT);
+    let fits = match operation {
+        attribute::SET | attribute::REPLACE | attribute::REMOVE => !is_parent && allowed,
+        attribute::SET_PARENT | attribute::REMOVE_PARENT | attribute::REPLACE_PARENT => is_parent,
+        _ => false,
     };
+    if !fits {
+        let what = format!("operation {operation:#x} of an attribute with flags {bits:#x}");
+        return Err(place.field("alfi_op_flags").corrupt(what));
+    }
+    let is_replacement = operation == attribute::REPLACE_PARENT;
+    let (names, value_len) = (raw.alfi_name_len.get() as usize, raw.alfi_value_len.get() as usize);
+    let is_long = match (is_parent, operation) {
+        (true, _) => value_len != size_of::<RawParent>(),
+        (_, attribute::REMOVE) => value_len != 0,
+        _ => value_len > LONGEST_VALUE,
+    };
+    if is_long {
+        return Err(place.field("alfi_value_len").corrupt(format!("a value of {value_len} bytes")));
+    }
+    // A replaced parent pointer has the lengths of both names there.
+    let (name_len, new_len) =
+        if is_replacement { (names & 0xFFFF, names >> 16) } else { (names, 0) };
     let mut parts = regions[1..].iter();
     let mut part = |len: usize| match len {
         0 => Ok(Vec::new()),
@@ -40,25 +65,29 @@ pub(super) fn add_attributes(regions: &[Vec<u8>], into: &mut AttributeChanges) -
             bytes.map(<[u8]>::to_vec).ok_or_else(|| place.corrupt("a name or value is cut short"))
         }
     };
-    let (name, new_name) = (part(name_len as usize)?, part(new_len as usize)?);
+    let (name, new_name) = (part(name_len)?, part(new_len)?);
     let value = part(value_len)?;
     let new_value = part(if is_replacement { value_len } else { 0 })?;
-    let is_parent = bits == flags::PARENT;
-    if name.is_empty() || is_replacement && new_name.is_empty() {
-        return Err(place.field("alfi_name_len").corrupt("a name of 0 bytes"));
+    if parts.next().is_some() {
+        return Err(place.corrupt("it has more than its names and values"));
+    }
+    for name in [Some(&name), is_replacement.then_some(&new_name)].into_iter().flatten() {
+        let is_wrong = |byte: &u8| *byte == 0 || *byte == b'/' && is_parent;
+        if name.is_empty() || name.len() > LONGEST_NAME || name.iter().any(is_wrong) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            let what = format!("the name {name:?}, of {} bytes", name.len());
+            return Err(place.field("alfi_name_len").corrupt(what));
+        }
     }
     let one = Some(Attribute { bits, name, value });
-    let (without, with) = match (operation, is_parent) {
-        (attribute::SET | attribute::REPLACE, false) | (attribute::SET_PARENT, true) => (None, one),
-        (attribute::REMOVE, false) | (attribute::REMOVE_PARENT, true) => (one, None),
-        (attribute::REPLACE_PARENT, true) => {
+    let (without, with) = match operation {
+        attribute::REMOVE | attribute::REMOVE_PARENT => (one, None),
+        attribute::REPLACE_PARENT => {
             (one, Some(Attribute { bits, name: new_name, value: new_value }))
         }
-        _ => {
-            let what = format!("operation {operation} of an attribute with flags {bits:#x}");
-            return Err(place.field("alfi_op_flags").corrupt(what));
-        }
+        _ => (None, one),
     };
-    into.add(inode, AttributeChange { without, with });
+    let generation = is_parent.then_some(raw.alfi_igen.get());
+    into.add(inode, AttributeChange { generation, without, with });
     Ok(())
 }

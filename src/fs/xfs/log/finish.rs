@@ -93,7 +93,8 @@ impl Intents {
                 item::BUI => add_mappings(intent.first(), superblock, &mut changes)?,
                 item::XMI => add_exchange(intent.first(), superblock, &mut changes)?,
                 item::ATTRI => {
-                    add_attributes(&intent.regions, &mut attributes)?;
+                    let allowed = superblock.logs_attributes();
+                    add_attributes(&intent.regions, allowed, &mut attributes)?;
                     finished_attributes += 1;
                     true
                 }

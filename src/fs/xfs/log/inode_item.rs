@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::replay::Replay;
 use super::transactions::Item;
 use crate::error::{Place, Result};
-use crate::fs::xfs::disk::btree::{HEADER, HEADER_V5, RawHeader};
+use crate::fs::xfs::disk::btree::{HEADER, HEADER_V5, RawHeader, RawRoot};
 use crate::fs::xfs::disk::inode::{
     CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, flags2, format, metatype,
 };
@@ -304,7 +304,7 @@ fn copy_root(
     };
     let [room_in_log, room] =
         [content.len(), fork.len().saturating_sub(4)].map(|len| len / (first + second));
-    if count > room || count > room_in_log {
+    if count > room || count > room_in_log || fork.len() < size_of::<RawRoot>() {
         return Err(place.corrupt(format!("a root of {count} records, of {room}")));
     }
     fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());

@@ -50,8 +50,9 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// Changes of maps that were finished in memory.
+    /// Changes of maps and attributes that were finished in memory.
     finished: u64,
+    finished_attributes: u64,
     /// Operations that the kernel finishes when it mounts the volume.
     unfinished: BTreeMap<&'static str, u64>,
 }
@@ -95,6 +96,7 @@ fn gather(args: &Args, source: &Source, fs: &Xfs) -> Info {
             external,
             transactions: log.transactions,
             finished: log.finished,
+            finished_attributes: log.finished_attributes,
             unfinished: log.unfinished.iter().copied().collect(),
         },
         device: Device::of(&source.volume, &args.volume),
@@ -119,10 +121,9 @@ fn print(info: &Info) -> std::io::Result<()> {
     };
     line("Log", format!("{} blocks, {}{external}{recovered}", info.log.blocks, info.log.state))?;
     if info.log.finished > 0 {
-        line(
-            "Finished in memory",
-            format!("{} changes of maps and attributes", info.log.finished),
-        )?;
+        let (all, attributes) = (info.log.finished, info.log.finished_attributes);
+        let maps = all - attributes;
+        line("Finished", format!("in memory: {maps} changes of maps, {attributes} of attributes"))?;
     }
     for (what, count) in &info.log.unfinished {
         line("Not finished", format!("{count} times {what}"))?;
