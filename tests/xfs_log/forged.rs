@@ -19,6 +19,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// Byte offsets in an inode of version 3.
 const FORMAT: usize = 5;
 const SIZE: usize = 56;
+const FORK_OFFSET: usize = 82;
 const FLAGS: usize = 90;
 const LSN: usize = 112;
 const FORK: usize = 176;
@@ -297,6 +298,28 @@ fn owners_of_a_tree_that_is_none_end() {
     let error = world.image.open().map(drop).expect_err("owners without end");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+}
+
+/// A root of attributes for an inode that has no room for any.
+#[test]
+fn a_root_without_a_fork_is_refused() {
+    require!([Need::Tool("mkfs.xfs")]);
+    let mut world = World::new();
+    let (tail, [one, _]) = (world.next, world.numbers);
+    let place = world.layout.place_of(one);
+    let mut core = world.layout.read(&world.device, one)[..FORK].to_vec();
+    core[..2].copy_from_slice(&0x494E_u16.to_le_bytes());
+    core[FORK_OFFSET] = 0;
+    let mut item = vec![0; 56];
+    item[..4].copy_from_slice(&[0x3B, 0x12, 3, 0]);
+    // The fields, and the root of the tree of attributes.
+    item[4..8].copy_from_slice(&0x101_u32.to_le_bytes());
+    item[16..24].copy_from_slice(&one.to_le_bytes());
+    item[40..48].copy_from_slice(&(place / 512).to_le_bytes());
+    item[48..52].copy_from_slice(&1_u32.to_le_bytes());
+    world.transaction(tail, &[vec![item, core, vec![0; 72]]]);
+    let error = world.image.open().map(drop).expect_err("a root that has no place");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
 /// Pieces of two files, many of them, are exchanged one by one.
