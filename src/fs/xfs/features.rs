@@ -52,7 +52,7 @@ impl RoCompat {
 }
 
 impl Incompat {
-    /// The same.
+    /// The bits of features that are not known.
     pub(super) fn unknown(self) -> u32 {
         (self - Self::all()).bits()
     }

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 
 use zerocopy::FromBytes;
 
-use super::super::disk::btree::RawHeader as RawFileHeader;
 use super::super::disk::btree::{HEADER_V5 as FILE_HEADER, NONE as NO_FILE_BLOCK, RawRoot};
-use super::super::disk::tree::{HEADER, HEADER_V5, NONE, RawHeader, owner, owner_bits};
+use super::super::disk::tree::{HEADER, HEADER_V5, NONE, owner, owner_bits};
 use super::super::header::{Header, array};
 use super::Checker;
 use super::found::Found;
@@ -120,6 +119,29 @@ enum Home {
     File(InodeNo),
 }
 
+impl Home {
+    /// Bytes of the number of a block.
+    fn width(self) -> usize {
+        match self {
+            Self::Group(_) => size_of::<u32>(),
+            Self::File(_) => size_of::<u64>(),
+        }
+    }
+
+    /// The number of no block.
+    fn none(self) -> u64 {
+        match self {
+            Self::Group(_) => NONE.into(),
+            Self::File(_) => NO_FILE_BLOCK,
+        }
+    }
+}
+
+/// The number of a block.
+fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
+    if width == size_of::<u32>() { be32(bytes, at) } else { be64(bytes, at) }
+}
+
 /// The result of a walk.
 #[derive(Default)]
 pub(super) struct Walked {
@@ -137,7 +159,7 @@ struct Walk<'s> {
     shape: &'s Shape,
     seen: HashSet<u64>,
     /// The last block of each level, and its right sibling.
-    last: Vec<Option<(u64, Option<u64>)>>,
+    last: Vec<Option<(u64, u64)>>,
     previous: Option<Key>,
     found: Walked,
 }
@@ -152,46 +174,34 @@ impl<'s> Walk<'s> {
     /// Bytes of the keys of a child, and of a pointer to it.
     fn child(&self) -> (usize, usize) {
         let keys = if self.shape.overlaps { 2 * self.shape.key } else { self.shape.key };
-        (keys, if matches!(self.home, Home::Group(_)) { 4 } else { 8 })
+        (keys, self.home.width())
     }
 }
 
-/// The header of a block of either home.
+/// The header of a block of either home: they differ in the width of a block's number, and in their length.
 struct Decoded {
     magic: [u8; 4],
     level: u16,
     records: usize,
     /// The siblings to the left and to the right.
-    siblings: [Option<u64>; 2],
+    siblings: [u64; 2],
     /// Bytes of the header.
     len: usize,
 }
 
 impl Decoded {
-    fn new(home: Home, content: &[u8], is_v5: bool) -> Option<Self> {
-        match home {
-            Home::Group(_) => {
-                let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
-                let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
-                Some(Self {
-                    magic: raw.bb_magic,
-                    level: raw.bb_level.get(),
-                    records: raw.bb_numrecs.get().into(),
-                    siblings: siblings.map(|at| (at != NONE).then_some(at.into())),
-                    len: if is_v5 { HEADER_V5 } else { HEADER },
-                })
-            }
-            Home::File(_) => {
-                let (raw, _) = RawFileHeader::ref_from_prefix(content).ok()?;
-                let siblings = [raw.bb_leftsib.get(), raw.bb_rightsib.get()];
-                Some(Self {
-                    magic: raw.bb_magic,
-                    level: raw.bb_level.get(),
-                    records: raw.bb_numrecs.get().into(),
-                    siblings: siblings.map(|at| (at != NO_FILE_BLOCK).then_some(at)),
-                    len: FILE_HEADER,
-                })
-            }
+    fn new(home: Home, content: &[u8], is_v5: bool) -> Self {
+        let width = home.width();
+        Self {
+            magic: array(content, 0),
+            level: u16::from_be_bytes(array(content, 4)),
+            records: u16::from_be_bytes(array(content, 6)).into(),
+            siblings: [0, 1].map(|at| number(content, 8 + at * width, width)),
+            len: match home {
+                Home::Group(_) if is_v5 => HEADER_V5,
+                Home::Group(_) => HEADER,
+                Home::File(_) => FILE_HEADER,
+            },
         }
     }
 }
@@ -247,7 +257,7 @@ impl Checker<'_> {
     /// Nothing comes after the last block of each level.
     fn end_of_walk(&mut self, walk: Walk<'_>) -> Walked {
         for (block, right) in walk.last.iter().flatten().copied() {
-            if let Some(right) = right {
+            if right != walk.home.none() {
                 let site = self.site_of(&walk, Some(block), "bb_rightsib");
                 self.wrong(site, format!("block {right} follows the last block"));
             }
@@ -298,7 +308,7 @@ impl Checker<'_> {
             return None;
         };
         let is_v5 = self.fs.superblock.is_v5();
-        let header = Decoded::new(walk.home, &content, is_v5)?;
+        let header = Decoded::new(walk.home, &content, is_v5);
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
@@ -359,19 +369,15 @@ impl Checker<'_> {
         walk: &mut Walk<'_>,
         block: u64,
         level: u32,
-        [left, right]: [Option<u64>; 2],
+        [left, right]: [u64; 2],
     ) {
         let before = walk.last[level as usize].replace((block, right));
-        let none = match walk.home {
-            Home::Group(_) => NONE.into(),
-            Home::File(_) => NO_FILE_BLOCK,
-        };
-        let expected = before.map_or(none, |(before, _)| before);
+        let expected = before.map_or(walk.home.none(), |(before, _)| before);
         let site = self.site_of(walk, Some(block), "bb_leftsib");
-        self.findings.expect(site, left.unwrap_or(none), expected);
+        self.findings.expect(site, left, expected);
         if let Some((before, stored)) = before {
             let site = self.site_of(walk, Some(before), "bb_rightsib");
-            self.findings.expect(site, stored.unwrap_or(none), block);
+            self.findings.expect(site, stored, block);
         }
     }
 
@@ -407,8 +413,7 @@ impl Checker<'_> {
         let (width, pointer) = walk.child();
         let mut range: Option<(Key, Key)> = None;
         for index in 0..count {
-            let at = room * width + index * pointer;
-            let child = if pointer == 4 { be32(content, at) } else { be64(content, at) };
+            let child = number(content, room * width + index * pointer, pointer);
             let Some((low, high)) = self.tree_block(walk, child, level - 1) else { continue };
             let at = index * width;
             let stored = (walk.shape.key_of_key)(&content[at..at + key]);
