@@ -13,7 +13,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
-use super::{DeviceProtection, Limits, qemu_locks, whole_pages};
+use super::{DeviceProtection, Limits, ThroughFlushes, qemu_locks, whole_pages};
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
@@ -436,6 +436,8 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
     let text = |name: &str| std::fs::read_to_string(queue.join(name)).unwrap_or_default();
     let number = |name: &str| text(name).trim().parse::<u32>().ok();
     let logical_block = number("logical_block_size").unwrap_or(512);
+    let fua = number("fua") == Some(1);
+    let volatile_cache = text("write_cache").trim() == "write back";
     Limits {
         read_only: is_read_only(file.as_fd()) == Ok(true),
         logical_block,
@@ -447,9 +449,15 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         max_transfer: number("max_sectors_kb")
             .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
             .max(PAGE),
-        fua: number("fua") == Some(1),
-        through_flushes: true,
-        volatile_cache: text("write_cache").trim() == "write back",
+        fua,
+        through_flushes: match (volatile_cache, fua) {
+            // Writes of the page cache may fail there too.
+            _ if !direct => ThroughFlushes::Always,
+            (false, _) => ThroughFlushes::Never,
+            (true, true) => ThroughFlushes::OfCalls,
+            (true, false) => ThroughFlushes::Always,
+        },
+        volatile_cache,
         stable_writes: number("stable_writes") == Some(1),
         nowait: knows_nowait(file, logical_block),
         poll: number("io_poll") == Some(1),
@@ -479,7 +487,7 @@ fn file_limits(file: &File, direct: bool) -> Limits {
         dma_align,
         max_transfer: FILE_MAX_TRANSFER,
         fua: false,
-        through_flushes: true,
+        through_flushes: ThroughFlushes::Always,
         volatile_cache: true,
         stable_writes: false,
         nowait: knows_nowait(file, logical_block),

@@ -8,7 +8,9 @@ use rustix::fs::OFlags;
 
 use super::owner::Written;
 use super::space::Part;
-use super::{AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, Transfer};
+use super::{
+    AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, ThroughFlushes, Transfer,
+};
 use crate::bio::BioFlags;
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::Mapping;
@@ -90,8 +92,15 @@ impl Dax {
             }
         }
         // Memory takes any position, length and address.
-        let limits =
-            Limits { logical_block: 1, dma_align: 1, nowait: true, poll: false, ..*file.limits() };
+        let limits = Limits {
+            logical_block: 1,
+            dma_align: 1,
+            // The whole mapping is synced.
+            through_flushes: ThroughFlushes::Always,
+            nowait: true,
+            poll: false,
+            ..*file.limits()
+        };
         let (skip, _written) = (skip as usize, file.written());
         Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _written }), limits, size })
     }

@@ -1,9 +1,12 @@
 //! Flushes of one device. The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is
 //! remembered here, and no flush of this device succeeds after it.
+//!
+//! A write-through request may flush the device too, and the request alone gets the error. So a flush that succeeds waits for those that are
+//! under way, and hears how they end.
 
 use std::fmt::Display;
 
-use super::{Device, Limits};
+use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -12,7 +15,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) struct Durability {
     state: Mutex<State>,
     ended: Condvar,
-    /// A failed write-through request may be a failed flush.
+    /// A write-through request that is a call may be a flush.
     through_flushes: bool,
 }
 
@@ -23,6 +26,10 @@ struct State {
     done: u64,
     /// One is under way. There is one at a time: beside one that fails, another could succeed before its failure is known.
     running: bool,
+    /// Write-through requests under way, by the parity of the flushes that had ended when they began. While no flush runs,
+    /// all are of the present parity.
+    through: [u64; 2],
+    parity: usize,
     /// The first failure.
     lost: Option<Lost>,
 }
@@ -36,7 +43,8 @@ struct Lost {
 impl Durability {
     /// Of a device with these limits.
     pub(crate) fn of(limits: &Limits) -> Self {
-        Self { through_flushes: limits.through_flushes, ..Self::default() }
+        let through_flushes = limits.through_flushes != ThroughFlushes::Never;
+        Self { through_flushes, ..Self::default() }
     }
 
     /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush.
@@ -61,16 +69,54 @@ impl Durability {
                 std::mem::forget(panics);
                 flushed
             });
-            state.running = false;
             match &flushed {
-                Ok(()) => state.done = state.begun,
+                Ok(()) => self.await_through(&mut state),
                 Err(error) => state.lose(error.errno(), &error),
+            }
+            state.running = false;
+            if state.lost.is_none() {
+                state.done = state.begun;
             }
             self.ended.notify_all();
             flushed?;
         }
         // A write-through request may have failed meanwhile.
         state.check()
+    }
+
+    /// Waits for write-through requests that began before the flush ended: each may have been a flush that failed before it.
+    fn await_through(&self, state: &mut MutexGuard<'_, State>) {
+        let before = state.parity;
+        state.parity ^= 1;
+        while state.through[before] > 0 && state.lost.is_none() {
+            self.ended.wait(state);
+        }
+    }
+
+    /// Makes a write-through request that is a call. It takes no lock that a thread may hold while it waits for a flush.
+    pub(crate) fn through<T, E>(
+        &self,
+        errno: impl FnOnce(&E) -> Errno,
+        write: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if !self.through_flushes {
+            return write();
+        }
+        let under_way = UnderWay::begin(self);
+        let written = write();
+        if let Err(error) = &written {
+            self.doubt(errno(error));
+        }
+        under_way.end();
+        written
+    }
+
+    fn end_through(&self, parity: usize) {
+        let mut state = self.state.lock();
+        state.through[parity] -= 1;
+        if state.through[parity] == 0 || state.lost.is_some() {
+            self.ended.notify_all();
+        }
     }
 
     /// Notes a write-through request that failed. The device may have been flushed for it, and that may be what failed.
@@ -92,17 +138,38 @@ impl Durability {
         }
     }
 
-    /// The same of a request whose result is at hand.
-    pub(crate) fn doubt_failed<T>(&self, result: &Result<T>) {
-        if let Err(error) = result {
-            self.doubt(error.errno());
-        }
-    }
-
     /// # Errors
     /// `Io` after a flush that failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
+    }
+}
+
+/// A write-through request. One that panics has failed.
+struct UnderWay<'a> {
+    durability: &'a Durability,
+    parity: usize,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(durability: &'a Durability) -> Self {
+        let mut state = durability.state.lock();
+        let parity = state.parity;
+        state.through[parity] += 1;
+        Self { durability, parity }
+    }
+
+    fn end(self) {
+        let Self { durability, parity } = self;
+        std::mem::forget(self);
+        durability.end_through(parity);
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.durability.state.lock().lose(Errno::EIO, &"a write-through request panicked");
+        self.durability.end_through(self.parity);
     }
 }
 
@@ -275,19 +342,81 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
     }
 
+    /// A device on which write-through requests flush.
+    fn flushing(through_flushes: ThroughFlushes) -> Durability {
+        Durability::of(&Limits { through_flushes, ..Ram::LIMITS })
+    }
+
     /// If the device flushes for write-through requests, a failed request may be a failed flush; a refused one was not.
     #[test]
     fn a_write_through_request_that_failed_counts_where_it_flushes() {
         for (through_flushes, errno, lost) in [
-            (true, Errno::EIO, true),
-            (true, Errno::EAGAIN, false),
-            (true, Errno::EINVAL, false),
-            (false, Errno::EIO, false),
+            (ThroughFlushes::Always, Errno::EIO, true),
+            (ThroughFlushes::OfCalls, Errno::EIO, true),
+            (ThroughFlushes::Always, Errno::EAGAIN, false),
+            (ThroughFlushes::Always, Errno::EINVAL, false),
+            (ThroughFlushes::Never, Errno::EIO, false),
         ] {
-            let durability = Durability::of(&Limits { through_flushes, ..Ram::LIMITS });
-            durability.doubt(errno);
-            assert_eq!(durability.check().is_err(), lost, "{through_flushes}, {errno}");
+            let durability = flushing(through_flushes);
+            let written: Result<(), _> = durability.through(|errno| *errno, || Err(errno));
+            assert_eq!(written, Err(errno));
+            assert_eq!(durability.check().is_err(), lost, "{through_flushes:?}, {errno}");
         }
+    }
+
+    /// A write-through request that flushed and failed may end after a later flush has succeeded: that flush waits for it.
+    #[test]
+    fn a_flush_succeeds_only_after_write_through_requests_under_way() {
+        for (outcome, expected) in [(Err(Errno::EIO), Err(Errno::EIO)), (Ok(()), Ok(()))] {
+            let (device, has_begun, end_flush) = told();
+            let durability = flushing(ThroughFlushes::Always);
+            let (begun, is_under_way) = channel();
+            let (end_write, ends) = channel::<Result<(), Errno>>();
+            thread::scope(|scope| {
+                let durability = &durability;
+                let write = scope.spawn(move || {
+                    durability.through(
+                        |errno| *errno,
+                        || {
+                            begun.send(()).unwrap();
+                            ends.recv().unwrap()
+                        },
+                    )
+                });
+                is_under_way.recv().unwrap();
+                let flush = scope.spawn(|| durability.flush(&device));
+                has_begun.recv().unwrap();
+                end_flush.send(Ok(())).unwrap();
+                // The device's flush has ended.
+                while durability.state.lock().parity == 0 {
+                    thread::yield_now();
+                }
+                assert!(!flush.is_finished());
+                // One that begins now is not waited for.
+                let later = durability.through(
+                    |errno| *errno,
+                    || {
+                        end_write.send(outcome).unwrap();
+                        flush.join().unwrap().map_err(|error| error.errno())
+                    },
+                );
+                assert_eq!(later, expected);
+                assert_eq!(write.join().unwrap(), outcome);
+            });
+        }
+    }
+
+    /// A write-through request that panics has failed, and no flush waits for it for ever.
+    #[test]
+    fn a_write_through_request_that_panics_has_failed() {
+        let (device, _has_begun, end) = told();
+        let durability = flushing(ThroughFlushes::Always);
+        thread::scope(|scope| {
+            let write = || durability.through(|errno| *errno, || -> Result<(), Errno> { panic!() });
+            assert!(scope.spawn(write).join().is_err());
+            end.send(Ok(())).unwrap();
+            assert_eq!(durability.flush(&device).unwrap_err().errno(), Errno::EIO);
+        });
     }
 }
 
@@ -300,6 +429,7 @@ mod shuttle_tests {
 
     use super::flushes::Flushes;
     use super::*;
+    use crate::device::Ram;
     use crate::sync::explore;
 
     /// The writes that the second flush should make durable are lost with it.
@@ -327,21 +457,33 @@ mod shuttle_tests {
         }
     }
 
-    /// A flush that succeeds has made its caller's writes durable, also if other threads flush meanwhile.
+    /// A flush that succeeds has made its caller's writes durable, also if other threads flush meanwhile, or write through.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
-        explore(1, || {
+        for through in [0, 1] {
+            explore_flushes(through);
+        }
+    }
+
+    /// So many of the threads write through, and that flushes.
+    fn explore_flushes(through: u32) {
+        explore(1, move || {
             let medium = Arc::<Forgetful>::default();
             let flushed = Arc::clone(&medium);
             let device = Arc::new(Flushes::by(move || flushed.flush()));
-            let durability = Arc::<Durability>::default();
+            let limits = Limits { through_flushes: ThroughFlushes::Always, ..Ram::LIMITS };
+            let durability = Arc::new(Durability::of(&limits));
             let writer = |number: u32| {
                 let (medium, device) = (Arc::clone(&medium), Arc::clone(&device));
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
+                    let is_through = number < through;
                     for number in [number, number + 10] {
                         medium.cached.lock().insert(number);
-                        if durability.flush(&*device).is_ok() {
+                        // A write-through request is durable, but says nothing of earlier writes.
+                        let through = || durability.through(Error::errno, || medium.flush());
+                        let written = if is_through { through() } else { Ok(()) };
+                        if written.and_then(|()| durability.flush(&*device)).is_ok() {
                             assert!(medium.durable.lock().contains(&number), "{number} is lost");
                         }
                     }

@@ -15,9 +15,8 @@ pub struct Limits {
     pub max_transfer: u32,
     /// Force-unit-access writes reach the medium without a flush.
     pub fua: bool,
-    /// A write-through request may flush the device beside its own work, as the kernel does for block devices and files: where one fails, a
-    /// flush may have failed.
-    pub through_flushes: bool,
+    /// Write-through requests that may flush the device beside their own work.
+    pub through_flushes: ThroughFlushes,
     /// There is a volatile cache: a flush is needed for durability.
     pub volatile_cache: bool,
     /// The device computes over the data (checksums, parity): memory must not change during a write.
@@ -32,4 +31,16 @@ pub struct Limits {
     pub rereads: bool,
     /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 where none is.
     pub atomic_write: u32,
+}
+
+/// Write-through requests that may flush a device beside their own work. If such a flush fails, the request alone gets the error, and the next
+/// flush succeeds although data are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ThroughFlushes {
+    /// None.
+    Never,
+    /// Those that a call waits for, and none that is queued: so does the kernel on block devices with FUA.
+    OfCalls,
+    /// All, as the kernel does for files and for block devices without FUA.
+    Always,
 }

@@ -53,7 +53,7 @@ pub(crate) use engine::open_queue;
 pub use engine::{Engine, OpenedEngine, open_engine};
 pub use joined::Joined;
 pub use layered::{Layer, Layered, Request, Verdict};
-pub use limits::Limits;
+pub use limits::{Limits, ThroughFlushes};
 pub use null::Null;
 pub use protected::Protected;
 pub use protection::{DeviceProtection, WrongTuple};

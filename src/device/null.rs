@@ -3,7 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::{AnyQueue, Device, Immediate, Limits, QueueOptions, Transfer, WrongTuple};
+use super::{
+    AnyQueue, Device, Immediate, Limits, QueueOptions, ThroughFlushes, Transfer, WrongTuple,
+};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -28,7 +30,7 @@ impl Null {
             dma_align: 512,
             max_transfer: 1 << 20,
             fua: true,
-            through_flushes: false,
+            through_flushes: ThroughFlushes::Never,
             volatile_cache: false,
             stable_writes: false,
             nowait: true,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, major, makedev, minor, stat};
 
-use super::{DeviceProtection, Limits};
+use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
@@ -105,6 +105,10 @@ impl Namespace {
             logical_block,
             max_transfer: (max_transfer - max_transfer % logical_block).max(logical_block),
             fua: true,
+            through_flushes: match self.volatile_cache {
+                true => ThroughFlushes::OfCalls,
+                false => ThroughFlushes::Never,
+            },
             volatile_cache: self.volatile_cache,
             // Tuples are computed before the device has the data.
             stable_writes: self.id.metadata != 0,

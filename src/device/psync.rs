@@ -8,8 +8,8 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use super::files::Files;
 use super::through_file::through_file;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, Immediate, Limits, QueueOptions, Transfer,
-    Transfers,
+    AnyQueue, BlockFile, Device, DeviceProtection, Immediate, Limits, QueueOptions, ThroughFlushes,
+    Transfer, Transfers,
 };
 use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Result};
@@ -20,13 +20,19 @@ use crate::units::DevOffset;
 #[derive(Debug)]
 pub struct Psync {
     file: Arc<BlockFile>,
+    limits: Limits,
 }
 
 impl Psync {
     /// The device over an open file.
     #[must_use]
     pub fn new(file: Arc<BlockFile>) -> Self {
-        Self { file }
+        let mut limits = *file.limits();
+        if limits.through_flushes == ThroughFlushes::OfCalls {
+            // Its queued requests are calls too.
+            limits.through_flushes = ThroughFlushes::Always;
+        }
+        Self { file, limits }
     }
 }
 
@@ -34,7 +40,7 @@ impl Device for Psync {
     through_file!();
 
     fn limits(&self) -> &Limits {
-        self.file.limits()
+        &self.limits
     }
 
     fn protection(&self) -> Option<&DeviceProtection> {

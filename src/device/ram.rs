@@ -5,7 +5,9 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, Transfer};
+use super::{
+    AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, ThroughFlushes, Transfer,
+};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -40,7 +42,7 @@ impl Ram {
         dma_align: 4,
         max_transfer: 1 << 20,
         fua: true,
-        through_flushes: false,
+        through_flushes: ThroughFlushes::Never,
         volatile_cache: true,
         stable_writes: false,
         nowait: true,

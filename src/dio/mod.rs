@@ -47,7 +47,7 @@ use self::bounce::short::{self, Short};
 use self::split::{COPY, Slab, SplitRequest};
 use self::transfer::TransferTo;
 use crate::bio::{BioEnd, BioFlags, BioOp, Dev, Done, Memory, Whole};
-use crate::device::{DeviceQueue, Limits, Through};
+use crate::device::{DeviceQueue, Limits, Through, ThroughFlushes};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::iomap::{Iomap, MapFile};
@@ -125,6 +125,8 @@ pub(crate) struct Io<'a> {
 pub(crate) struct State {
     /// Of the device with the largest logical block: the unit to which a short transfer is rounded down.
     sector_mask: u64,
+    /// Of the devices that need it most.
+    through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
     /// Requests of several bios.
@@ -154,6 +156,7 @@ impl State {
     pub(crate) fn new(depth: usize, events: Arc<Events>) -> Self {
         Self {
             sector_mask: 0,
+            through_flushes: ThroughFlushes::Never,
             simple: true,
             stats: Stats::default(),
             splits: Slab::default(),
@@ -173,6 +176,17 @@ impl State {
     /// Learns what a device needs whose requests this queue will carry.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
+        self.through_flushes = self.through_flushes.max(limits.through_flushes);
+    }
+
+    /// Whether a write-through request that is a call may flush a device.
+    pub(crate) fn calls_flush(&self) -> bool {
+        self.through_flushes != ThroughFlushes::Never
+    }
+
+    /// The same of a queued one.
+    pub(crate) fn queued_flush(&self) -> bool {
+        self.through_flushes == ThroughFlushes::Always
     }
 
     pub(crate) fn set_simple(&mut self, on: bool) {
@@ -216,14 +230,6 @@ impl State {
 
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
-    }
-
-    /// Notes that the device failed a write.
-    #[cold]
-    pub(crate) fn write_failed(&self, flags: BioFlags, errno: Errno) {
-        if flags.contains(BioFlags::DSYNC) {
-            self.events.durability().doubt(errno);
-        }
     }
 
     /// The error of a failed request, told to the watchers too. EAGAIN is that of a request with NOWAIT.

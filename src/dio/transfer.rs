@@ -66,6 +66,20 @@ impl Io<'_> {
         Ok(())
     }
 
+    fn write_once(
+        &mut self,
+        to: TransferTo,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+    ) -> Result<usize, Errno> {
+        let mut write = || self.queue.write_now(to.dev, bufs, at, to.flags);
+        if to.flags.contains(BioFlags::DSYNC) {
+            self.state.events.durability().through(|errno| *errno, write)
+        } else {
+            write()
+        }
+    }
+
     /// Writes buffers that follow one another.
     pub(super) fn write_all(
         &mut self,
@@ -78,7 +92,7 @@ impl Io<'_> {
         while done < len {
             let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
             let at = DevOffset(at.0 + done as u64);
-            match self.queue.write_now(to.dev, &rest, at, to.flags) {
+            match self.write_once(to, &rest, at) {
                 Ok(count) if count == len - done => break,
                 Ok(count) => match count & !(to.sector_mask as usize) {
                     0 => return Err(Errno::EIO),
@@ -91,10 +105,7 @@ impl Io<'_> {
                 Err(Errno::EAGAIN) if done > 0 || !to.flags.contains(BioFlags::NOWAIT) => {
                     retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
                 }
-                Err(errno) => {
-                    self.state.write_failed(to.flags, errno);
-                    return Err(errno);
-                }
+                Err(errno) => return Err(errno),
             }
         }
         Ok(())

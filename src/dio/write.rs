@@ -78,8 +78,7 @@ impl Io<'_> {
         (at, written): (DevOffset, Result<usize, Errno>),
     ) -> Option<()> {
         to.flags -= BioFlags::NOWAIT;
-        let done = written.inspect_err(|errno| self.state.write_failed(to.flags, *errno)).ok()?
-            & !(to.sector_mask as usize);
+        let done = written.ok()? & !(to.sector_mask as usize);
         if done == 0 {
             return None;
         }

@@ -297,11 +297,8 @@ impl Area {
     /// Writes a block with its checksum.
     pub(super) fn write_sealed(&self, content: &[u8; SEALED], at: u64, fua: bool) -> Result<()> {
         let raw = RawSealed { content: *content, checksum: seal(at, content).into() };
-        let written = write_block(&*self.device, raw.as_bytes(), at, fua);
-        if fua {
-            self.durability.doubt_failed(&written);
-        }
-        written
+        let write = |fua| write_block(&*self.device, raw.as_bytes(), at, fua);
+        if fua { self.durability.through(Error::errno, || write(true)) } else { write(false) }
     }
 }
 

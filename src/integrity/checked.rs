@@ -191,11 +191,6 @@ impl Checked {
         {
             self.retagged(first, count as u64, errno);
         }
-        if let Err(errno) = result
-            && fua
-        {
-            self.durability.data.doubt(errno);
-        }
         self.regions.end(at.0, len as u64, outcome == Outcome::Written);
     }
 
@@ -255,11 +250,14 @@ impl Checked {
         let mut buffer = Buffer::aligned(content.len())?;
         buffer.copy_from_slice(content);
         let at = DevOffset(sector << self.tagging.shift);
-        let written = self.data.write_all_at(&[IoSlice::new(&buffer)], at, fua);
-        if fua {
-            self.durability.data.doubt_failed(&written);
-        }
-        written.map(|()| buffer)
+        self.write_data(&[IoSlice::new(&buffer)], at, fua)?;
+        Ok(buffer)
+    }
+
+    /// Writes to the data device alone.
+    pub(super) fn write_data(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let write = || self.data.write_all_at(bufs, at, fua);
+        if fua { self.durability.data.through(Error::errno, write) } else { write() }
     }
 
     /// Makes all earlier writes durable. With a journal a write is durable when it returns.
@@ -376,9 +374,7 @@ impl Checked {
         if superblock.clean != clean {
             let sequence = superblock.sequence + 1;
             let next = Superblock { clean, sequence, ..superblock.clone() };
-            let written = next.write(&*self.tag_device);
-            self.durability.tags.doubt_failed(&written);
-            written?;
+            self.durability.tags.through(Error::errno, || next.write(&*self.tag_device))?;
             *superblock = next;
         }
         Ok(())

@@ -162,7 +162,7 @@ impl Integrity {
             return checked.write_journaled(journal, &Write { at, bufs });
         }
         checked.begin(at, bufs, &mut Tuples::default(), false)?;
-        let written = checked.data.write_all_at(bufs, at, fua);
+        let written = checked.write_data(bufs, at, fua);
         let result = written.as_ref().map_err(Error::errno).copied();
         checked.end(at, bufs, result, fua);
         written

@@ -13,7 +13,7 @@ use super::recover::{GIVE_UP, Recovered, Replay, retag};
 use super::report::Report;
 use super::tagging::Tagging;
 use super::tags::Tags;
-use crate::device::{Device, Limits};
+use crate::device::{Device, Limits, ThroughFlushes};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::setters::setters;
 use crate::sync::Mutex;
@@ -197,5 +197,12 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
     // A write's record in the journal is durable.
-    Limits { max_transfer: most, fua: true, volatile_cache: false, atomic_write: most, ..limits }
+    Limits {
+        max_transfer: most,
+        fua: true,
+        through_flushes: ThroughFlushes::Never,
+        volatile_cache: false,
+        atomic_write: most,
+        ..limits
+    }
 }

@@ -86,7 +86,7 @@ impl IntegrityQueue {
                 })
                 .collect();
             let at = DevOffset(at.0 + done as u64);
-            match self.below.write_now(Dev::OWN, &rest, at, flags) {
+            match self.write_below(&rest, at, flags) {
                 // A part is written: the rest may not say that nothing has happened.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
@@ -95,6 +95,23 @@ impl IntegrityQueue {
             }
         }
         Ok(())
+    }
+
+    /// Writes to the data device alone; may be short.
+    #[inline]
+    fn write_below(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let Self { below, checked, .. } = self;
+        let mut write = || below.write_now(Dev::OWN, bufs, at, flags);
+        if flags.contains(BioFlags::DSYNC) {
+            checked.durability.data.through(|errno| *errno, write)
+        } else {
+            write()
+        }
     }
 
     /// One read has come back from below.
@@ -174,7 +191,13 @@ impl IntegrityQueue {
             Ok(count) if count < whole => self.write_rest(bufs, at, count, flags),
             result => result.map(drop),
         };
-        self.checked.end(at, bufs, result, flags.contains(BioFlags::DSYNC));
+        let through = flags.contains(BioFlags::DSYNC);
+        if let Err(errno) = result
+            && through
+        {
+            self.checked.durability.data.doubt(errno);
+        }
+        self.checked.end(at, bufs, result, through);
         result.map(|()| whole)
     }
 
@@ -307,7 +330,7 @@ impl DeviceQueue for IntegrityQueue {
         let nowait = flags.contains(BioFlags::NOWAIT);
         let begun = self.checked.begin(at, bufs, &mut self.tuples, nowait);
         begun.map_err(|error| error.errno())?;
-        let result = self.below.write_now(dev, bufs, at, flags);
+        let result = self.write_below(bufs, at, flags);
         self.written(bufs, at, result, flags)
     }
 

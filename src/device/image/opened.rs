@@ -12,7 +12,9 @@ use super::vhdx::Vhdx;
 use super::vmdk::Vmdk;
 use super::{Address, ImageFormat};
 use crate::bio::BioFlags;
-use crate::device::{AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, Transfer};
+use crate::device::{
+    AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, ThroughFlushes, Transfer,
+};
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
@@ -62,7 +64,7 @@ const LIMITS: Limits = Limits {
     dma_align: 4,
     max_transfer: 1 << 20,
     fua: false,
-    through_flushes: true,
+    through_flushes: ThroughFlushes::Always,
     volatile_cache: true,
     stable_writes: false,
     nowait: false,

@@ -40,7 +40,9 @@ use self::link::Link;
 use self::queue::{Client, Extent, MAX_EXTENTS, Window};
 use self::session::{Fenced, Session};
 use self::wire::ExportFlags;
-use super::{AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions};
+use super::{
+    AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions, ThroughFlushes,
+};
 use crate::bio::Dev;
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
@@ -122,7 +124,7 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             // A server may do so, and does not say.
-            through_flushes: true,
+            through_flushes: ThroughFlushes::Always,
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
             // The kernel copies the data that are sent.
             stable_writes: false,

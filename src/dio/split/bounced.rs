@@ -100,10 +100,7 @@ impl Io<'_> {
                 count & !(sector_mask as usize)
             }
             Err(Errno::EAGAIN) if !bio.flags.contains(BioFlags::NOWAIT) => 0,
-            Err(errno) => {
-                self.state.write_failed(bio.flags, errno);
-                return Err(errno);
-            }
+            Err(errno) => return Err(errno),
         };
         if count > 0 {
             // A request that is done in part is no longer refused.

@@ -408,7 +408,6 @@ impl Io<'_> {
         };
         buffers.extend(bio.memory.into_buffers());
         if let Some(errno) = errno {
-            self.state.write_failed(bio.flags, errno);
             self.state.fail(index, errno);
         }
         self.state.release_part(index);

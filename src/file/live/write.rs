@@ -73,8 +73,9 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, live, None);
-            // By one bio that reaches the medium, where nothing else is to be synced.
-            let through = flags.contains(DioFlags::DSYNC) && view.is_durable();
+            // By one bio that reaches the medium, where nothing else is to be synced. A flush by the device has to be watched.
+            let through =
+                flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, &request)
@@ -420,11 +421,16 @@ impl LiveFile {
         if !live.geometry.takes(pos, len) || len == 0 {
             return self.write_at_once(queue, memory, at, &request, write);
         }
-        let (hold, ready, left) = match self.prepare(queue, at, len, flags) {
+        let (hold, mut ready, mut left) = match self.prepare(queue, at, len, flags) {
             Ok(Ready::Blocks { hold, request, left }) => (hold, request.token(token), left),
             Ok(_) => return self.write_at_once(queue, memory, at, &request, write),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
+        if ready.through && queue.state.queued_flush() {
+            // A flush by the device could fail when another thread's has succeeded, and nobody would know until this queue is asked.
+            ready.through = false;
+            left |= CompletionWork::DATASYNC;
+        }
         if ready.len < len {
             // The position is kept: a later append may come after it.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {

@@ -164,9 +164,8 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        let written = self.device.write_all_at(&[IoSlice::new(&buffer)], at, true);
-        self.events.durability().doubt_failed(&written);
-        written
+        let write = || self.device.write_all_at(&[IoSlice::new(&buffer)], at, true);
+        self.events.durability().through(Error::errno, write)
     }
 }
 

@@ -198,7 +198,7 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
 }
 
 /// A write by each way that there is, each of which must come to the same.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,
     Owned,

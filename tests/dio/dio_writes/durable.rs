@@ -1,7 +1,7 @@
 //! `O_DSYNC`, `O_SYNC` and atomic writes: the requests to the device, and the data that a power cut may take.
 
 use ironmap::ErrorKind;
-use ironmap::device::{Limits, Ram};
+use ironmap::device::{Limits, Ram, ThroughFlushes};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
 use ironmap::fs::ext4::ROOT;
@@ -11,26 +11,55 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Seen, content, kind, map, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, Seen, content, kind, map, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// Written extents and clean metadata: force unit access for each bio, and no flush.
+/// Written extents and clean metadata: force unit access for each bio, and no flush. Where the device would flush for a queued request, it is asked to
+/// flush when the data are written: of a flush that it makes by itself and that fails, a sync that ends meanwhile would not know.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
-    let bench = Bench::new(EXT4);
-    let (file, mut queue) = (bench.written("file", 8), bench.queue());
-    for way in CALLS {
-        for (pos, len) in [(0, BLOCK), (512, 512), (BLOCK, 3 * BLOCK)] {
-            let seen = bench.seen(|| {
-                way.write((&file, &mut queue), memory(len, 0x22), pos, DSYNC).unwrap();
-            });
-            assert_eq!(seen, Seen { writes: 1, through: 1, flushes: 0 }, "{way:?}: {len} at {pos}");
+    for through_flushes in [ThroughFlushes::Never, ThroughFlushes::OfCalls, ThroughFlushes::Always]
+    {
+        let bench = Bench::with_limits(EXT4, Limits { through_flushes, ..Ram::LIMITS });
+        let (file, mut queue) = (bench.written("file", 8), bench.queue());
+        let flushes = bench.volume.device().limits().through_flushes == ThroughFlushes::Always;
+        for way in CALLS {
+            for (pos, len) in [(0, BLOCK), (512, 512), (BLOCK, 3 * BLOCK)] {
+                let seen = bench.seen(|| {
+                    way.write((&file, &mut queue), memory(len, 0x22), pos, DSYNC).unwrap();
+                });
+                let through = Seen { writes: 1, through: 1, flushes: 0 };
+                let flushed = Seen { writes: 1, through: 0, flushes: 1 };
+                let expected = if flushes && way == Call::Owned { flushed } else { through };
+                assert_eq!(seen, expected, "{through_flushes:?}, {way:?}: {len} at {pos}");
+            }
         }
     }
+}
+
+/// Queued writes that complete together share one flush.
+#[test]
+fn queued_dsync_writes_share_a_flush() {
+    require!([Need::NoJournalBeneath("all of its writes are durable")]);
+    let limits = Limits { through_flushes: ThroughFlushes::Always, ..Ram::LIMITS };
+    let bench = Bench::with_limits(EXT4, limits);
+    let (file, mut queue) = (bench.written("file", 8), bench.queue());
+    let seen = bench.seen(|| {
+        for block in 0..8 {
+            let data = memory(BLOCK, 0x22);
+            file.submit_write(&mut queue, data, FilePos(block * BLOCK), DSYNC, block).unwrap();
+        }
+        queue.wait(8).unwrap();
+        while let Some(done) = queue.pop() {
+            done.result.unwrap();
+        }
+    });
+    assert_eq!((seen.writes, seen.through), (8, 0));
+    assert!(seen.flushes < 8, "{seen:?}");
 }
 
 /// One segment that is not written makes it a commit, or a flush, at the end; acknowledged data survive a power cut.

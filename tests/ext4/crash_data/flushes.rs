@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use ironmap::bio::Buffer;
-use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, Verdict};
+use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, ThroughFlushes, Verdict};
 use ironmap::dio::DioFlags;
 use ironmap::fs::ext4::ROOT;
 use ironmap::units::{DevOffset, FilePos};
@@ -74,7 +74,11 @@ impl Forgetful {
 
 impl Layer for Forgetful {
     fn limits(&self, below: &Limits) -> Limits {
-        Limits { through_flushes: self.through == Through::Flushes, ..*below }
+        let through_flushes = match self.through {
+            Through::Alone => ThroughFlushes::Never,
+            Through::Flushes => ThroughFlushes::Always,
+        };
+        Limits { through_flushes, ..*below }
     }
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
