@@ -4,7 +4,7 @@ use crate::shell::{
     self, Result, WORKSPACE, command, fail, has, has_rust, or_install, say, sh, skip, succeeds,
     target,
 };
-use crate::{api, package, tidy};
+use crate::{api, package};
 
 type Step = (&'static str, fn() -> Result);
 
@@ -19,7 +19,7 @@ const STEPS: [Step; 12] = [
     ("AArch64", aarch64),
     ("docs", docs),
     ("public interface", api::check),
-    ("tidy", tidy::run),
+    ("house rules", || sh("cargo run --quiet -p house")),
     ("files of packages", package::lists),
     ("dependencies", audit),
     ("unused dependencies", || sh("cargo machete")),
@@ -88,5 +88,5 @@ fn shellcheck() -> Result {
     if !has("shellcheck") {
         return skip("shellcheck: not installed");
     }
-    shell::run(command("shellcheck x setup .ci/run").args(tidy::files("sh")))
+    shell::run(command("sh -c").arg("shellcheck x setup .ci/run $(git ls-files '*.sh')"))
 }

@@ -1,4 +1,4 @@
-//! The chores of `./x`, and the rules of the house: `cargo run -p xtask -- tidy`. Started in the root of the workspace.
+//! The chores of `./x`, started in the root of the workspace.
 
 mod aarch64;
 mod api;
@@ -16,7 +16,6 @@ mod nightly;
 mod package;
 mod shell;
 mod test;
-mod tidy;
 mod users;
 mod xfsprogs;
 
@@ -31,8 +30,6 @@ fn main() -> ExitCode {
         ["test", args @ ..] => test::run(args),
         ["lint"] => lint::run(),
         ["api"] => api::write(),
-        ["tidy"] => tidy::run(),
-        ["tidy", dir] => tidy::phrases(dir),
         ["lab"] => lab::test(&Tee::default(), None),
         ["lab", "count"] => lab::count(),
         ["lab", "xfs"] => lab::xfs(),

@@ -1,6 +1,6 @@
 //! The shell blocks of README.md, CONTRIBUTING.md and docs/ run as they stand there: docs/TESTING.md has the marks.
 
-#[path = "../../../../xtask/src/tidy/blocks.rs"]
+#[path = "../../../../tests/house/src/blocks.rs"]
 mod blocks;
 
 use std::fs;

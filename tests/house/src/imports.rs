@@ -81,7 +81,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
     let Some(layer) = layers.iter().find(|layer| layer.name == name) else {
         return vec![(
             1,
-            format!("`{name}` has no row in the table of layers (xtask/src/tidy/imports.rs)"),
+            format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
     // Tests in files of their own, below `#[cfg(test)] mod tests;`.

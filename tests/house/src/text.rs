@@ -57,7 +57,7 @@ pub(super) fn check(path: &Path, source: &str, stream: TokenStream) -> Vec<(usiz
         };
         let found_here = (0..tokens.len()).filter(names_ext4);
         found.extend(found_here.map(|at| {
-            (tokens[at].line, "a front end names ext4: see OF_EXT4 in xtask/src/tidy".to_owned())
+            (tokens[at].line, "a front end names ext4: see OF_EXT4 in tests/house".to_owned())
         }));
     }
     let unsafe_room = UNSAFE_ROOMS.iter().any(|room| path.starts_with(room));
