@@ -20,20 +20,10 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
-    let wide = if is_x86_feature_detected!("avx512f") { len - len % WIDE } else { 0 };
-    if wide > 0 {
-        // SAFETY: this part lies within the ranges, and the processor has the registers.
-        unsafe { copy_wide(from, to, wide) }
+    if len.is_multiple_of(WIDE) && len > 0 && is_x86_feature_detected!("avx512f") {
+        // SAFETY: as promised here; the processor has the registers.
+        return unsafe { copy_wide(from, to, len) };
     }
-    // SAFETY: the rest lies within the ranges.
-    unsafe { copy_bytes(from.wrapping_add(wide), to.wrapping_add(wide), len - wide) }
-}
-
-/// # Safety
-/// As of [`copy_unseen`].
-#[inline(always)]
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the instruction reads and writes the two ranges, nothing else; the direction flag is clear, as the ABI has it.
     unsafe {
         std::arch::asm!(
