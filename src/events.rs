@@ -65,6 +65,14 @@ impl Events {
         Self { device: Some(Arc::clone(device)), durability, ..Self::default() }
     }
 
+    /// Flushes the volume's device.
+    ///
+    /// # Errors
+    /// Those of [`Durability::flush`].
+    pub(crate) fn flush(&self) -> crate::error::Result<()> {
+        self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
+    }
+
     /// The flushes of the volume's device.
     pub(crate) fn durability(&self) -> &Durability {
         &self.durability

@@ -432,6 +432,15 @@ fn queue_of(rdev: u64) -> PathBuf {
     if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
 }
 
+/// Whether FUA is the disk's own. Devices over others (MD, device mapper, DRBD, bcache) say that they have it, and a disk below may be flushed for it.
+fn has_own_fua(queue: &Path) -> bool {
+    let disk = queue.join("..").canonicalize();
+    let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
+    name.is_some_and(|name| {
+        ["nvme", "sd", "mmcblk", "nullb"].iter().any(|own| name.starts_with(own))
+    })
+}
+
 fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
     let text = |name: &str| std::fs::read_to_string(queue.join(name)).unwrap_or_default();
     let number = |name: &str| text(name).trim().parse::<u32>().ok();
@@ -450,12 +459,12 @@ fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
             .max(PAGE),
         fua,
-        through_flushes: match (volatile_cache, fua) {
+        through_flushes: match volatile_cache {
             // Writes of the page cache may fail there too.
             _ if !direct => ThroughFlushes::Always,
-            (false, _) => ThroughFlushes::Never,
-            (true, true) => ThroughFlushes::OfCalls,
-            (true, false) => ThroughFlushes::Always,
+            false => ThroughFlushes::Never,
+            true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
+            true => ThroughFlushes::Always,
         },
         volatile_cache,
         stable_writes: number("stable_writes") == Some(1),

@@ -1,8 +1,8 @@
 //! Flushes of one device. The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is
 //! remembered here, and no flush of this device succeeds after it.
 //!
-//! A write-through request may flush the device too, and the request alone gets the error. So a flush that succeeds waits for those that are
-//! under way, and hears how they end.
+//! A write-through request may flush the device too, and then the request alone gets the error. Such a device is given none: a durable write is a
+//! write and a flush, so all flushes of a device are made here, one after the other.
 
 use std::fmt::Display;
 
@@ -15,8 +15,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) struct Durability {
     state: Mutex<State>,
     ended: Condvar,
-    /// A write-through request that is a call may be a flush.
-    through_flushes: bool,
+    through_flushes: ThroughFlushes,
 }
 
 #[derive(Debug, Default)]
@@ -26,10 +25,6 @@ struct State {
     done: u64,
     /// One is under way. There is one at a time: beside one that fails, another could succeed before its failure is known.
     running: bool,
-    /// Write-through requests under way, by the parity of the flushes that had ended when they began. While no flush runs,
-    /// all are of the present parity.
-    through: [u64; 2],
-    parity: usize,
     /// The first failure.
     lost: Option<Lost>,
 }
@@ -43,8 +38,7 @@ struct Lost {
 impl Durability {
     /// Of a device with these limits.
     pub(crate) fn of(limits: &Limits) -> Self {
-        let through_flushes = limits.through_flushes != ThroughFlushes::Never;
-        Self { through_flushes, ..Self::default() }
+        Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
     /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush.
@@ -69,107 +63,48 @@ impl Durability {
                 std::mem::forget(panics);
                 flushed
             });
-            match &flushed {
-                Ok(()) => self.await_through(&mut state),
-                Err(error) => state.lose(error.errno(), &error),
-            }
             state.running = false;
-            if state.lost.is_none() {
-                state.done = state.begun;
+            match &flushed {
+                Ok(()) => state.done = state.begun,
+                Err(error) => state.lose(error.errno(), &error),
             }
             self.ended.notify_all();
             flushed?;
         }
-        // A write-through request may have failed meanwhile.
-        state.check()
+        Ok(())
     }
 
-    /// Waits for write-through requests that began before the flush ended: each may have been a flush that failed before it.
-    fn await_through(&self, state: &mut MutexGuard<'_, State>) {
-        let before = state.parity;
-        state.parity ^= 1;
-        while state.through[before] > 0 && state.lost.is_none() {
-            self.ended.wait(state);
-        }
+    /// Whether a write-through request that is a call may flush the device.
+    pub(crate) fn calls_flush(&self) -> bool {
+        self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Makes a write-through request that is a call. It takes no lock that a thread may hold while it waits for a flush.
-    pub(crate) fn through<T, E>(
+    /// Makes a durable write by calls: `write` is told whether it is to be a write-through request.
+    ///
+    /// # Errors
+    /// Those of the write, and of [`flush`](Self::flush).
+    pub(crate) fn write_durable(
         &self,
-        errno: impl FnOnce(&E) -> Errno,
-        write: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        if !self.through_flushes {
-            return write();
+        device: &dyn Device,
+        write: impl FnOnce(bool) -> Result<()>,
+    ) -> Result<()> {
+        if !self.calls_flush() {
+            return write(true);
         }
-        let under_way = UnderWay::begin(self);
-        let written = write();
-        if let Err(error) = &written {
-            self.doubt(errno(error));
-        }
-        under_way.end();
-        written
+        write(false)?;
+        self.flush(device)
     }
 
-    fn end_through(&self, parity: usize) {
-        let mut state = self.state.lock();
-        state.through[parity] -= 1;
-        if state.through[parity] == 0 || state.lost.is_some() {
-            self.ended.notify_all();
-        }
-    }
-
-    /// Notes a write-through request that failed. The device may have been flushed for it, and that may be what failed.
+    /// Notes a request that was made elsewhere and may have been a flush that failed.
     #[cold]
-    pub(crate) fn doubt(&self, errno: Errno) {
-        // Refused before it reached the device, or never submitted by a queue that the kernel refuses.
-        let refused = [
-            Errno::EAGAIN,
-            Errno::EINVAL,
-            Errno::EOPNOTSUPP,
-            Errno::ENOMEM,
-            Errno::EEXIST,
-            Errno::EBADF,
-            Errno::EPERM,
-            Errno::EACCES,
-        ];
-        if self.through_flushes && !refused.contains(&errno) {
-            self.state.lock().lose(errno, &"a write-through request failed");
-        }
+    pub(crate) fn failed(&self, errno: Errno) {
+        self.state.lock().lose(errno, &"a flush or a write-through request failed");
     }
 
     /// # Errors
     /// `Io` after a flush that failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
-    }
-}
-
-/// A write-through request. One that panics has failed.
-struct UnderWay<'a> {
-    durability: &'a Durability,
-    parity: usize,
-}
-
-impl<'a> UnderWay<'a> {
-    fn begin(durability: &'a Durability) -> Self {
-        let mut state = durability.state.lock();
-        let parity = state.parity;
-        state.through[parity] += 1;
-        Self { durability, parity }
-    }
-
-    fn end(self) {
-        let Self { durability, parity } = self;
-        std::mem::forget(self);
-        durability.end_through(parity);
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.durability.state.lock().lose(Errno::EIO, &"a write-through request panicked");
-        self.durability.end_through(self.parity);
     }
 }
 
@@ -258,6 +193,7 @@ mod flushes {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use std::sync::Arc;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -342,81 +278,30 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
     }
 
-    /// A device on which write-through requests flush.
-    fn flushing(through_flushes: ThroughFlushes) -> Durability {
-        Durability::of(&Limits { through_flushes, ..Ram::LIMITS })
-    }
-
-    /// If the device flushes for write-through requests, a failed request may be a failed flush; a refused one was not.
+    /// Where a write-through request would flush the device, a durable write is a write and a flush, and fails after a flush that failed.
     #[test]
-    fn a_write_through_request_that_failed_counts_where_it_flushes() {
-        for (through_flushes, errno, lost) in [
-            (ThroughFlushes::Always, Errno::EIO, true),
-            (ThroughFlushes::OfCalls, Errno::EIO, true),
-            (ThroughFlushes::Always, Errno::EAGAIN, false),
-            (ThroughFlushes::Always, Errno::EINVAL, false),
-            (ThroughFlushes::Never, Errno::EIO, false),
-        ] {
-            let durability = flushing(through_flushes);
-            let written: Result<(), _> = durability.through(|errno| *errno, || Err(errno));
-            assert_eq!(written, Err(errno));
-            assert_eq!(durability.check().is_err(), lost, "{through_flushes:?}, {errno}");
-        }
-    }
-
-    /// A write-through request that flushed and failed may end after a later flush has succeeded: that flush waits for it.
-    #[test]
-    fn a_flush_succeeds_only_after_write_through_requests_under_way() {
-        for (outcome, expected) in [(Err(Errno::EIO), Err(Errno::EIO)), (Ok(()), Ok(()))] {
-            let (device, has_begun, end_flush) = told();
-            let durability = flushing(ThroughFlushes::Always);
-            let (begun, is_under_way) = channel();
-            let (end_write, ends) = channel::<Result<(), Errno>>();
-            thread::scope(|scope| {
-                let durability = &durability;
-                let write = scope.spawn(move || {
-                    durability.through(
-                        |errno| *errno,
-                        || {
-                            begun.send(()).unwrap();
-                            ends.recv().unwrap()
-                        },
-                    )
-                });
-                is_under_way.recv().unwrap();
-                let flush = scope.spawn(|| durability.flush(&device));
-                has_begun.recv().unwrap();
-                end_flush.send(Ok(())).unwrap();
-                // The device's flush has ended.
-                while durability.state.lock().parity == 0 {
-                    thread::yield_now();
-                }
-                assert!(!flush.is_finished());
-                // One that begins now is not waited for.
-                let later = durability.through(
-                    |errno| *errno,
-                    || {
-                        end_write.send(outcome).unwrap();
-                        flush.join().unwrap().map_err(|error| error.errno())
-                    },
-                );
-                assert_eq!(later, expected);
-                assert_eq!(write.join().unwrap(), outcome);
+    fn a_durable_write_is_made_durable_by_a_flush_that_is_known() {
+        for (through_flushes, flushes) in
+            [(ThroughFlushes::Never, 0), (ThroughFlushes::OfCalls, 1), (ThroughFlushes::Always, 1)]
+        {
+            let flushed = Arc::<Mutex<u32>>::default();
+            let counted = Arc::clone(&flushed);
+            let device = Flushes::by(move || {
+                *counted.lock() += 1;
+                if *counted.lock() == 2 { Err(Error::io(Errno::EIO, "flush")) } else { Ok(()) }
             });
+            let durability = Durability::of(&Limits { through_flushes, ..Ram::LIMITS });
+            let write = || {
+                durability.write_durable(&device, |through| {
+                    assert_eq!(through, flushes == 0);
+                    Ok(())
+                })
+            };
+            write().unwrap();
+            assert_eq!(*flushed.lock(), flushes);
+            assert_eq!(write().is_err(), flushes > 0);
+            assert_eq!(write().is_err(), flushes > 0, "the third flush would succeed");
         }
-    }
-
-    /// A write-through request that panics has failed, and no flush waits for it for ever.
-    #[test]
-    fn a_write_through_request_that_panics_has_failed() {
-        let (device, _has_begun, end) = told();
-        let durability = flushing(ThroughFlushes::Always);
-        thread::scope(|scope| {
-            let write = || durability.through(|errno| *errno, || -> Result<(), Errno> { panic!() });
-            assert!(scope.spawn(write).join().is_err());
-            end.send(Ok(())).unwrap();
-            assert_eq!(durability.flush(&device).unwrap_err().errno(), Errno::EIO);
-        });
     }
 }
 
@@ -457,16 +342,16 @@ mod shuttle_tests {
         }
     }
 
-    /// A flush that succeeds has made its caller's writes durable, also if other threads flush meanwhile, or write through.
+    /// A flush or a durable write that succeeds has made its caller's writes durable, also if other threads flush meanwhile.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
-        for through in [0, 1] {
-            explore_flushes(through);
+        for durable_writers in 0..=3 {
+            explore_flushes(durable_writers);
         }
     }
 
-    /// So many of the threads write through, and that flushes.
-    fn explore_flushes(through: u32) {
+    /// So many of the three threads make durable writes.
+    fn explore_flushes(durable_writers: u32) {
         explore(1, move || {
             let medium = Arc::<Forgetful>::default();
             let flushed = Arc::clone(&medium);
@@ -477,13 +362,19 @@ mod shuttle_tests {
                 let (medium, device) = (Arc::clone(&medium), Arc::clone(&device));
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
-                    let is_through = number < through;
                     for number in [number, number + 10] {
-                        medium.cached.lock().insert(number);
-                        // A write-through request is durable, but says nothing of earlier writes.
-                        let through = || durability.through(Error::errno, || medium.flush());
-                        let written = if is_through { through() } else { Ok(()) };
-                        if written.and_then(|()| durability.flush(&*device)).is_ok() {
+                        // As the kernel carries out a write-through request.
+                        let write = |through: bool| {
+                            medium.cached.lock().insert(number);
+                            thread::yield_now();
+                            if through { medium.flush() } else { Ok(()) }
+                        };
+                        let written = if number % 10 < durable_writers {
+                            durability.write_durable(&*device, write)
+                        } else {
+                            write(false).and_then(|()| durability.flush(&*device))
+                        };
+                        if written.is_ok() {
                             assert!(medium.durable.lock().contains(&number), "{number} is lost");
                         }
                     }

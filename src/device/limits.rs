@@ -35,9 +35,10 @@ pub struct Limits {
 
 /// Write-through requests that may flush a device beside their own work. If such a flush fails, the request alone gets the error, and the next
 /// flush succeeds although data are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {
     /// None.
+    #[default]
     Never,
     /// Those that a call waits for, and none that is queued: so does the kernel on block devices with FUA.
     OfCalls,

@@ -184,9 +184,14 @@ impl State {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// The same of a queued one.
-    pub(crate) fn queued_flush(&self) -> bool {
-        self.through_flushes == ThroughFlushes::Always
+    /// The same of a queued one with this memory.
+    pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
+        match self.through_flushes {
+            ThroughFlushes::Never => false,
+            // The queue of an NVMe namespace makes calls for memory in too many pieces.
+            ThroughFlushes::OfCalls => matches!(memory, Memory::Vectored(_)),
+            ThroughFlushes::Always => true,
+        }
     }
 
     pub(crate) fn set_simple(&mut self, on: bool) {

@@ -66,20 +66,6 @@ impl Io<'_> {
         Ok(())
     }
 
-    fn write_once(
-        &mut self,
-        to: TransferTo,
-        bufs: &[IoSlice<'_>],
-        at: DevOffset,
-    ) -> Result<usize, Errno> {
-        let mut write = || self.queue.write_now(to.dev, bufs, at, to.flags);
-        if to.flags.contains(BioFlags::DSYNC) {
-            self.state.events.durability().through(|errno| *errno, write)
-        } else {
-            write()
-        }
-    }
-
     /// Writes buffers that follow one another.
     pub(super) fn write_all(
         &mut self,
@@ -89,10 +75,14 @@ impl Io<'_> {
     ) -> Result<(), Errno> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
+        let mut flags = to.flags;
+        // A queued request that goes on by a call.
+        let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
+        flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
             let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
             let at = DevOffset(at.0 + done as u64);
-            match self.write_once(to, &rest, at) {
+            match self.queue.write_now(to.dev, &rest, at, flags) {
                 Ok(count) if count == len - done => break,
                 Ok(count) => match count & !(to.sector_mask as usize) {
                     0 => return Err(Errno::EIO),
@@ -107,6 +97,9 @@ impl Io<'_> {
                 }
                 Err(errno) => return Err(errno),
             }
+        }
+        if flushes {
+            self.state.events.flush().map_err(|error| error.errno())?;
         }
         Ok(())
     }

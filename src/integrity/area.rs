@@ -215,12 +215,12 @@ impl Superblock {
     }
 
     /// Writes both copies, one after the other: one of them is whole at any moment.
-    pub(super) fn write(&self, device: &dyn Device) -> Result<()> {
+    pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
-            device
-                .write_all_at(&[IoSlice::new(&bytes)], DevOffset(at), true)
-                .context(|| format!("write the {STRUCTURE}"))?;
+            let bufs = [IoSlice::new(&bytes)];
+            let write = |through| device.write_all_at(&bufs, DevOffset(at), through);
+            durability.write_durable(device, write).context(|| format!("write the {STRUCTURE}"))?;
         }
         Ok(())
     }
@@ -297,8 +297,8 @@ impl Area {
     /// Writes a block with its checksum.
     pub(super) fn write_sealed(&self, content: &[u8; SEALED], at: u64, fua: bool) -> Result<()> {
         let raw = RawSealed { content: *content, checksum: seal(at, content).into() };
-        let write = |fua| write_block(&*self.device, raw.as_bytes(), at, fua);
-        if fua { self.durability.through(Error::errno, || write(true)) } else { write(false) }
+        let write = |through| write_block(&*self.device, raw.as_bytes(), at, through);
+        if fua { self.durability.write_durable(&*self.device, write) } else { write(false) }
     }
 }
 

@@ -256,8 +256,8 @@ impl Checked {
 
     /// Writes to the data device alone.
     pub(super) fn write_data(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-        let write = || self.data.write_all_at(bufs, at, fua);
-        if fua { self.durability.data.through(Error::errno, write) } else { write() }
+        let write = |through| self.data.write_all_at(bufs, at, through);
+        if fua { self.durability.data.write_durable(&*self.data, write) } else { write(false) }
     }
 
     /// Makes all earlier writes durable. With a journal a write is durable when it returns.
@@ -374,7 +374,7 @@ impl Checked {
         if superblock.clean != clean {
             let sequence = superblock.sequence + 1;
             let next = Superblock { clean, sequence, ..superblock.clone() };
-            self.durability.tags.through(Error::errno, || next.write(&*self.tag_device))?;
+            next.write(&*self.tag_device, &self.durability.tags)?;
             *superblock = next;
         }
         Ok(())

@@ -124,7 +124,7 @@ pub fn format(
     }
     tag_all(&**data, &**device, &info, progress)?;
     device.flush()?;
-    Superblock { info, area_len, sequence: 1, clean: true }.write(&**device)?;
+    Superblock { info, area_len, sequence: 1, clean: true }.write(&**device, &area.durability)?;
     device.flush()?;
     Ok(info)
 }

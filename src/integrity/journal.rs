@@ -291,8 +291,9 @@ impl Journal {
         memory[..behind].copy_from_slice(raw.as_bytes());
         let place = self.info.journal_at() + (HEADS + position) * BLOCK_LEN;
         let bufs = [IoSlice::new(&ring.memory[..len])];
-        let write = || self.area.device.write_all_at(&bufs, DevOffset(place), true);
-        let written = self.area.durability.through(Error::errno, write);
+        let device = &*self.area.device;
+        let write = |through| device.write_all_at(&bufs, DevOffset(place), through);
+        let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
             // It may be whole all the same, and no other may have its sequence: a replay would take it for that one. The next record makes

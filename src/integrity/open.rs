@@ -90,7 +90,7 @@ pub(super) fn open(
     let tags = Tags::new(area.clone(), &info, options.cache);
     if adopted || writable && superblock.clean {
         superblock = Superblock { clean: false, sequence: superblock.sequence + 1, ..superblock };
-        superblock.write(&*tag_device)?;
+        superblock.write(&*tag_device, &durability.tags)?;
     }
     let journal = match info.mode {
         Mode::Bitmap => None,

@@ -106,12 +106,12 @@ impl IntegrityQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let Self { below, checked, .. } = self;
-        let mut write = || below.write_now(Dev::OWN, bufs, at, flags);
-        if flags.contains(BioFlags::DSYNC) {
-            checked.durability.data.through(|errno| *errno, write)
-        } else {
-            write()
+        if !flags.contains(BioFlags::DSYNC) || !checked.durability.data.calls_flush() {
+            return below.write_now(Dev::OWN, bufs, at, flags);
         }
+        let written = below.write_now(Dev::OWN, bufs, at, flags - BioFlags::DSYNC)?;
+        let flushed = checked.durability.data.flush(&*checked.data);
+        flushed.map(|()| written).map_err(|error| error.errno())
     }
 
     /// One read has come back from below.
@@ -171,7 +171,7 @@ impl IntegrityQueue {
             }
             (BioOp::Flush, _) => match done.result {
                 Ok(_) => done.result = self.flushed(),
-                Err(errno) => self.checked.durability.data.doubt(errno),
+                Err(errno) => self.checked.durability.data.failed(errno),
             },
         }
         done
@@ -191,13 +191,7 @@ impl IntegrityQueue {
             Ok(count) if count < whole => self.write_rest(bufs, at, count, flags),
             result => result.map(drop),
         };
-        let through = flags.contains(BioFlags::DSYNC);
-        if let Err(errno) = result
-            && through
-        {
-            self.checked.durability.data.doubt(errno);
-        }
-        self.checked.end(at, bufs, result, through);
+        self.checked.end(at, bufs, result, flags.contains(BioFlags::DSYNC));
         result.map(|()| whole)
     }
 

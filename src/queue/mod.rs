@@ -157,7 +157,8 @@ impl Queue {
             .map_err(|errno| Error::io(errno, "a descriptor of the queue's completions"))
     }
 
-    /// Hands submitted requests to the device and collects completions, without waiting.
+    /// Hands submitted requests to the device and collects completions, without waiting for the device. For writes that are complete and must be durable
+    /// ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), it can sync their files, and that waits.
     ///
     /// # Errors
     /// `Io` where the kernel refuses, for good: requests that it has not taken can be popped, with that error.

@@ -123,8 +123,11 @@ impl Export {
             dma_align: 4,
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
-            // A server may do so, and does not say.
-            through_flushes: ThroughFlushes::Always,
+            through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
+                // A server may do so, and does not say.
+                true => ThroughFlushes::Always,
+                false => ThroughFlushes::Never,
+            },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
             // The kernel copies the data that are sent.
             stable_writes: false,

@@ -73,7 +73,7 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, live, None);
-            // By one bio that reaches the medium, where nothing else is to be synced. A flush by the device has to be watched.
+            // By one bio that reaches the medium, where nothing else is to be synced.
             let through =
                 flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
@@ -143,9 +143,12 @@ impl LiveFile {
         queue: &mut Queue,
         write: &mut Lent<'_>,
         hold: Hold,
-        (request, left): (Request, CompletionWork),
+        (mut request, mut left): (Request, CompletionWork),
     ) -> Result<usize> {
         let live = &*self.0;
+        if request.through && queue.state.calls_flush() {
+            (request.through, left) = (false, left | CompletionWork::DATASYNC);
+        }
         let Request { pos, len, flags, .. } = request;
         write.pos = pos;
         let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
@@ -426,10 +429,8 @@ impl LiveFile {
             Ok(_) => return self.write_at_once(queue, memory, at, &request, write),
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
-        if ready.through && queue.state.queued_flush() {
-            // A flush by the device could fail when another thread's has succeeded, and nobody would know until this queue is asked.
-            ready.through = false;
-            left |= CompletionWork::DATASYNC;
+        if ready.through && queue.state.queued_flushes(&memory) {
+            (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
             // The position is kept: a later append may come after it.

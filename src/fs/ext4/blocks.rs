@@ -10,7 +10,7 @@ use super::disk::journal;
 use super::jbd2::tid::Member;
 use super::order::{Held, Rank, before};
 use crate::device::Device;
-use crate::error::{Context, Error, ErrorKind, Place, Result};
+use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::fs::block::{Block, Part};
 use crate::sync::Cache;
@@ -257,9 +257,11 @@ impl Blocks {
     ) -> Result<()> {
         let at = self.size.offset_of(first);
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        let write = || self.device.write_all_at(bufs, at, fua);
-        let durability = self.events.durability();
-        let written = if fua { durability.through(Error::errno, write) } else { write() };
+        let write = |through| self.device.write_all_at(bufs, at, through);
+        let written = match fua {
+            true => self.events.durability().write_durable(&*self.device, write),
+            false => write(false),
+        };
         self.told(written, at.0, len).context(|| format!("metadata block {first}"))
     }
 

@@ -89,16 +89,16 @@ impl Layer for Forgetful {
             Request::Flush if !self.flush(&mut cache) => return failed,
             Request::Flush => {}
             Request::Write { at, bufs, fua } => {
+                cache.since.push((at, request.len()));
                 if fua {
-                    if self.through == Through::Flushes && !self.flush(&mut cache) {
-                        return failed;
-                    }
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-                    put(&cache.durable, &data, at);
                     // Over a server another connection can flush before this request goes on: its data may not be missing then.
                     put(&self.disk, &data, at);
-                } else {
-                    cache.since.push((at, request.len()));
+                    match self.through {
+                        Through::Alone => put(&cache.durable, &data, at),
+                        Through::Flushes if !self.flush(&mut cache) => return failed,
+                        Through::Flushes => {}
+                    }
                 }
             }
             Request::Discard { at, len } => cache.since.push((at, len)),
