@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::common::beneath::{self, Beneath};
-use crate::common::nbd_export::Form;
 use crate::crash::campaign::{self, Counts, Plan};
 use ironmap::device::{Entry, Log};
 use rules::Writes;
@@ -100,7 +99,7 @@ fn broken_promises_are_found() {
         }
         other => Some(other.clone()),
     };
-    // An export without FUA has a flush after such a write.
-    let has_fua = beneath::chosen() != Some(Beneath::Nbd(Form::Plain));
+    // An export has a flush after such a write.
+    let has_fua = !matches!(beneath::chosen(), Some(Beneath::Nbd(_)));
     assert!(!has_fua || is_broken(without_fua), "FUA does nothing");
 }
