@@ -19,22 +19,35 @@ impl Queue {
             let _ = self.alone(|| keep.file().convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
+        // The sync of any file flushes the device for all.
+        let flushed = |write: &mut Unsynced| {
+            write.left == CompletionWork::DATASYNC && write.keep.file().is_durable()
+        };
+        let flushed: Vec<_> = unsynced.extract_if(.., flushed).collect();
+        if let Some(first) = flushed.first() {
+            let keep = Arc::clone(&first.keep);
+            self.finish(flushed, || keep.file().sync(true));
+        }
         while let Some(first) = unsynced.first() {
             let keep = Arc::clone(&first.keep);
             let same = |write: &mut Unsynced| write.keep.id() == keep.id();
             let writes: Vec<_> = unsynced.extract_if(.., same).collect();
             let left: CompletionWork = writes.iter().map(|write| write.left).collect();
-            let failed = self.alone(|| match left.intersects(SYNCS) {
+            self.finish(writes, || match left.intersects(SYNCS) {
                 true => keep.file().sync(!left.contains(CompletionWork::SYNC)),
                 false => keep.file().convert(),
             });
-            let failed = failed.err();
-            for Unsynced { mut completion, .. } in writes {
-                if let Some(error) = &failed {
-                    completion.result = Err(Error::io(error.errno(), error.to_string()));
-                }
-                self.state.release(completion);
+        }
+    }
+
+    /// Completes writes with the result of the work that they have left.
+    fn finish(&mut self, writes: Vec<Unsynced>, work: impl Fn() -> Result<()>) {
+        let failed = self.alone(work).err();
+        for Unsynced { mut completion, .. } in writes {
+            if let Some(error) = &failed {
+                completion.result = Err(Error::io(error.errno(), error.to_string()));
             }
+            self.state.release(completion);
         }
     }
 
