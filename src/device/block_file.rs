@@ -7,21 +7,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
+use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
-use super::{DeviceProtection, Limits, ThroughFlushes, qemu_locks, whole_pages};
+use super::{DeviceProtection, Limits, qemu_locks};
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
 /// The alignment that every image file is assumed to accept: pages.
 pub(super) const PAGE: u32 = 4096;
-/// The largest single request to an image file.
-const FILE_MAX_TRANSFER: u32 = 1 << 20;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
 /// Where the pieces of a misaligned read are gathered.
@@ -423,106 +422,6 @@ fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
 
 fn read_only(path: &Path) -> Error {
     Error::new(ErrorKind::ReadOnly, format!("{}: the device is read-only", path.display()))
-}
-
-/// Where sysfs describes the queue of a block device, or of the one that it is a partition of.
-fn queue_of(rdev: u64) -> PathBuf {
-    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/queue"));
-    if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
-}
-
-/// Whether FUA is the disk's own. Devices over others (MD, device mapper, DRBD, bcache) say that they have it, and a disk below may be flushed for it.
-fn has_own_fua(queue: &Path) -> bool {
-    let disk = queue.join("..").canonicalize();
-    let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
-    name.is_some_and(|name| {
-        ["nvme", "sd", "mmcblk", "nullb"].iter().any(|own| name.starts_with(own))
-    })
-}
-
-fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
-    let text = |name: &str| std::fs::read_to_string(queue.join(name)).unwrap_or_default();
-    let number = |name: &str| text(name).trim().parse::<u32>().ok();
-    let logical_block = number("logical_block_size").unwrap_or(512);
-    let fua = number("fua") == Some(1);
-    let volatile_cache = text("write_cache").trim() == "write back";
-    Limits {
-        read_only: is_read_only(file.as_fd()) == Ok(true),
-        logical_block,
-        physical_block: number("physical_block_size").unwrap_or(logical_block),
-        // sysfs gives the mask of the address bits that must be zero.
-        dma_align: number("dma_alignment")
-            .map_or(logical_block, |mask| mask + 1)
-            .max(whole_pages::least_align(&queue.join(".."))),
-        max_transfer: number("max_sectors_kb")
-            .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
-            .max(PAGE),
-        fua,
-        through_flushes: match volatile_cache {
-            // Writes of the page cache may fail there too.
-            _ if !direct => ThroughFlushes::Always,
-            false => ThroughFlushes::Never,
-            true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
-            true => ThroughFlushes::Always,
-        },
-        volatile_cache,
-        stable_writes: number("stable_writes") == Some(1),
-        nowait: knows_nowait(file, logical_block),
-        poll: number("io_poll") == Some(1),
-        direct,
-        rereads: false,
-        atomic_write: number("atomic_write_unit_max_bytes").filter(|_| direct).unwrap_or(0),
-    }
-}
-
-fn file_limits(file: &File, direct: bool) -> Limits {
-    let (mut logical_block, mut dma_align) = if direct { (taken(file), PAGE) } else { (1, 1) };
-    if direct
-        && let Ok(statx) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        && statx.stx_dio_offset_align != 0
-    {
-        logical_block = statx.stx_dio_offset_align;
-        dma_align = statx.stx_dio_mem_align;
-    }
-    // The file system hands on the memory that it gets.
-    if direct && let Ok(stat) = rustix::fs::fstat(file) {
-        dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
-    }
-    Limits {
-        read_only: false,
-        logical_block,
-        physical_block: PAGE,
-        dma_align,
-        max_transfer: FILE_MAX_TRANSFER,
-        fua: false,
-        through_flushes: ThroughFlushes::Always,
-        volatile_cache: true,
-        stable_writes: false,
-        nowait: knows_nowait(file, logical_block),
-        poll: false,
-        direct,
-        rereads: false,
-        atomic_write: 0,
-    }
-}
-
-/// Asks with reads, where the kernel does not say it: the smallest unit at which a direct read is not refused.
-fn taken(file: &File) -> u32 {
-    let Ok(mut probe) = Buffer::aligned(PAGE as usize) else { return PAGE };
-    let mut takes = |unit: u32| {
-        let read = rustix::io::pread(file, &mut probe[..unit as usize], unit.into());
-        !matches!(read, Err(OsErrno::INVAL))
-    };
-    [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
-}
-
-/// Asks with a read of one block: a device or file system without NOWAIT says EOPNOTSUPP.
-fn knows_nowait(file: &File, logical_block: u32) -> bool {
-    let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
-    let mut slices = [std::io::IoSliceMut::new(&mut probe)];
-    let result = rustix::io::preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT);
-    !matches!(result, Err(OsErrno::OPNOTSUPP))
 }
 
 #[cfg(test)]

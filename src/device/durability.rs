@@ -108,16 +108,17 @@ impl Durability {
     ///
     /// # Errors
     /// Those of the write, and of [`flush`](Self::flush).
-    pub(crate) fn write_durable(
+    pub(crate) fn write_durable<T>(
         &self,
         device: &dyn Device,
-        write: impl FnOnce(bool) -> Result<()>,
-    ) -> Result<()> {
+        write: impl FnOnce(bool) -> Result<T>,
+    ) -> Result<T> {
         if !self.calls_flush() {
             return write(true);
         }
-        write(false)?;
-        self.flush(device)
+        let written = write(false)?;
+        self.flush(device)?;
+        Ok(written)
     }
 
     /// Notes a request that was made elsewhere and may have been a flush that failed.

@@ -13,6 +13,7 @@ pub mod image;
 mod joined;
 mod layered;
 mod limits;
+mod measured;
 pub mod nbd;
 mod null;
 mod nvme;

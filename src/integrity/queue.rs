@@ -17,7 +17,7 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::{
     AnyQueue, BlockFile, DeviceQueue, Drained, LentPart, through_queue, with_below,
 };
-use crate::error::Errno;
+use crate::error::{Errno, Error};
 use crate::units::DevOffset;
 
 type Slices<'a> = SmallVec<[IoSlice<'a>; 4]>;
@@ -106,12 +106,16 @@ impl IntegrityQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let Self { below, checked, .. } = self;
-        if !flags.contains(BioFlags::DSYNC) || !checked.durability.data.calls_flush() {
+        if !flags.contains(BioFlags::DSYNC) {
             return below.write_now(Dev::OWN, bufs, at, flags);
         }
-        let written = below.write_now(Dev::OWN, bufs, at, flags - BioFlags::DSYNC)?;
-        let flushed = checked.durability.data.flush(&*checked.data);
-        flushed.map(|()| written).map_err(|error| error.errno())
+        let write = |through| {
+            let flags = if through { flags } else { flags - BioFlags::DSYNC };
+            let written = below.write_now(Dev::OWN, bufs, at, flags);
+            written.map_err(|errno| Error::io(errno, "a durable write"))
+        };
+        let written = checked.durability.data.write_durable(&*checked.data, write);
+        written.map_err(|error| error.errno())
     }
 
     /// One read has come back from below.
