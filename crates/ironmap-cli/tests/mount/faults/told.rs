@@ -49,6 +49,22 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
+/// What e2fsck asks or repairs. A transaction whose flush failed is left to recovery: as after a crash of Linux, the superblock's counts of free
+/// blocks and inodes are then those of before.
+fn complaints(found: &str) -> Vec<&str> {
+    let is_recovered = found.contains("recovering journal");
+    let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];
+    let mut before = "";
+    found
+        .lines()
+        .filter(|line| {
+            let is_forgiven = is_recovered && forgiven.iter().any(|it| before.starts_with(it));
+            before = line;
+            !is_forgiven && (line.contains('?') || line.contains("FIXED"))
+        })
+        .collect()
+}
+
 fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
     for way in CachedWrite::ALL {
         for features in ["extents", "^extents,^64bit"] {
@@ -117,9 +133,7 @@ fn who_writes_to_a_device_that_fails_is_told() {
             // That the device had errors stays noted until e2fsck has looked: that is all it may find.
             let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
             let found = text(&out.stdout);
-            let complaints =
-                found.lines().filter(|line| line.contains('?') || line.contains("FIXED"));
-            assert_eq!(complaints.collect::<Vec<_>>(), Vec::<&str>::new(), "{when}: {found}");
+            assert_eq!(complaints(&found), Vec::<&str>::new(), "{when}: {found}");
             if !has_failed {
                 assert_eq!(told, "", "{when}");
                 assert!(number > 1, "{when}");
