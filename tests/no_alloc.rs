@@ -126,6 +126,14 @@ fn write_now(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     }
 }
 
+fn write_borrowed(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
+    for index in 0..count {
+        let pos = FilePos(index * 7919 % 256 * BLOCK as u64);
+        let written = file.write_buffer_at(queue, buffer, pos, DioFlags::empty());
+        assert!(matches!(written, Ok(BLOCK)));
+    }
+}
+
 /// Overwrites, and reads of a file that can change, whether its blocks were written before or are to be converted.
 #[test]
 fn an_overwrite_allocates_nothing() {
@@ -195,6 +203,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
             let mut spare = buffers.collect();
             let mut work = |count| {
                 write_now(&mut queue, &file, &buffer, count);
+                write_borrowed(&mut queue, &file, &buffer, count);
                 read_now(&mut queue, &file, &mut buffer, count);
                 run_owned(&mut queue, &file, &mut spare, count, write);
                 run_owned(&mut queue, &file, &mut spare, count, read);

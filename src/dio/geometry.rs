@@ -1,6 +1,6 @@
 //! Limits of a request from the device and the file's blocks, and which memory needs no copy.
 
-use super::{DioFlags, NotSimple, Request};
+use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;
 use crate::device::Limits;
 use crate::error::Error;
@@ -12,8 +12,8 @@ const MAX_SEGMENTS: usize = 1024;
 /// The method that keeps memory unchanged while a device computes over it: checksums, protection information, parity.
 ///
 /// A write whose memory changes meanwhile gets a tag that is wrong forever; a read whose memory changes fails though the medium is well.
-/// Borrowed memory (`&[u8]`) can have other writers, for example if processes share it; a [`Buffer`](crate::bio::Buffer) that has
-/// moved into a queue has none, except `unsafe` code.
+/// Bytes (`&[u8]`) can have other writers, for example if processes share the memory; a [`Buffer`](crate::bio::Buffer) that has
+/// moved into a queue, or that a call has borrowed, has none, except `unsafe` code.
 ///
 /// That safe code cannot change such a buffer is for the compiler to see:
 ///
@@ -38,7 +38,7 @@ pub enum StablePages {
     Bounce,
     /// Reads go to the caller's memory and are tried again where they fail; writes are copied.
     Lazy,
-    /// Ownership: a write of a [`Buffer`](crate::bio::Buffer) goes as it is, one of lent memory is copied. Reads are as with `Lazy`. The
+    /// Ownership: a write of a [`Buffer`](crate::bio::Buffer) goes as it is, one of lent bytes is copied. Reads are as with `Lazy`. The
     /// default where the device computes over data.
     Owned,
 }
@@ -86,8 +86,20 @@ pub(super) struct Copied {
     pub(super) reads: usize,
     pub(super) lent_writes: usize,
     pub(super) owned_writes: usize,
-    /// Of memory that is the queue's own.
+    /// Of memory that is the engine's own.
     pub(super) ours: usize,
+}
+
+impl Copied {
+    /// Of a write that the caller waits for.
+    #[inline(always)]
+    pub(super) fn writes_of(&self, source: Source) -> usize {
+        match source {
+            Source::Lent => self.lent_writes,
+            Source::Buffer => self.owned_writes,
+            Source::Engine => self.ours,
+        }
+    }
 }
 
 impl Geometry {

@@ -34,7 +34,7 @@ pub(crate) use self::bounce::short::submit as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::plan::blocks_of;
-pub(crate) use self::request::Request;
+pub(crate) use self::request::{Request, Source};
 pub use self::split::Rejected;
 pub(crate) use self::split::submit as submit_write;
 pub use self::stats::{NotSimple, Stats};

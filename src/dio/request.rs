@@ -17,8 +17,19 @@ pub(crate) struct Request {
     pub(crate) token: u64,
     /// Each bio of the write is durable when it completes: then nothing else is to be synced.
     pub(crate) through: bool,
-    /// Lent memory that is written is the queue's own, and nobody else's.
-    pub(crate) ours: bool,
+    /// Of a write that the caller waits for.
+    pub(crate) source: Source,
+}
+
+/// Whose memory is written: that tells what else can change it meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Lent bytes, which may have other writers.
+    Lent,
+    /// A [`Buffer`](crate::bio::Buffer) that is lent or has moved down: safe code cannot change it.
+    Buffer,
+    /// The engine's own memory.
+    Engine,
 }
 
 /// The part of a request that is transferred.
@@ -33,7 +44,7 @@ impl Request {
     #[inline(always)]
     pub(super) fn of(op: BioOp, pos: FilePos, len: usize) -> Self {
         let flags = DioFlags::empty();
-        Self { op, pos, len, flags, token: 0, through: false, ours: false }
+        Self { op, pos, len, flags, token: 0, through: false, source: Source::Lent }
     }
 
     #[inline(always)]

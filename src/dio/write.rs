@@ -45,7 +45,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
             return None;
         }
     };
-    if address & copied.lent_writes == 0 {
+    if address & copied.writes_of(request.source) == 0 {
         let written = queue.write_now(target.dev, &[IoSlice::new(buf)], at, request.for_write());
         if written != Ok(buf.len()) {
             let to = target.transfer_to(request.for_write());
@@ -157,8 +157,7 @@ pub(crate) fn write_now<M: MapFile>(
     request: &Request,
 ) -> Result<CompletionWork> {
     let plan = plan::plan(state, target, request)?;
-    let copied = &target.geometry.copied;
-    let copied = if request.ours { copied.ours } else { copied.lent_writes };
+    let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = target.geometry.is_direct(copied, request, addresses);
     // A direct transfer needs neither slots nor bounce buffers.

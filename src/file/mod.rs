@@ -12,8 +12,8 @@ pub(crate) use self::of_host::HostHandle;
 pub(crate) use self::of_volume::VolumeFile;
 pub use self::options::FileOptions;
 
-use crate::bio::{BioOp, Memory};
-use crate::dio::{DioFlags, Rejected, Request};
+use crate::bio::{BioOp, Buffer, Memory};
+use crate::dio::{DioFlags, Rejected, Request, Source};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::host::HostReport;
 use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
@@ -259,6 +259,28 @@ impl File {
         }
     }
 
+    /// The same of a [`Buffer`]: safe code cannot change that during the call, so a device that computes over the data gets it without a copy
+    /// ([`StablePages::Owned`](crate::StablePages::Owned)), where lent bytes are copied.
+    ///
+    /// # Errors
+    /// As [`write_at_with`](Self::write_at_with).
+    #[inline(always)]
+    pub fn write_buffer_at(
+        &self,
+        queue: &mut Queue,
+        buffer: &Buffer,
+        pos: impl Into<FilePos>,
+        flags: DioFlags,
+    ) -> Result<usize> {
+        let request = Request::write(pos.into(), buffer.len(), flags);
+        match &self.backing {
+            Backing::Live(file) => {
+                file.write_at(queue, buffer, Request { source: Source::Buffer, ..request })
+            }
+            _ => Err(self.read_only()),
+        }
+    }
+
     /// Writes all of `buf` at a position and waits. Acknowledged data are durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
@@ -289,7 +311,7 @@ impl File {
         flags: DioFlags,
     ) -> Result<usize> {
         match &self.backing {
-            Backing::Live(file) => file.write_lent(queue, bufs, WriteAt::Pos(pos.into()), flags),
+            Backing::Live(file) => file.write_lent(queue, bufs, pos.into(), (flags, Source::Lent)),
             _ => Err(self.read_only()),
         }
     }

@@ -43,17 +43,18 @@ fn overwritten(options: &[&str], block: u64) {
         let len = (1 + rng.below(longest)).next_multiple_of(unit);
         let bytes = rng.bytes(len as usize);
         let flags = [DioFlags::empty(), DioFlags::DSYNC, DioFlags::SYNC][rng.below(3) as usize];
-        let result = if rng.below(2) == 0 {
-            let mut memory = Buffer::aligned(bytes.len()).unwrap();
-            memory.copy_from_slice(&bytes);
-            file.submit_write(&mut queue, memory, pos, flags, 7)
+        let mut memory = Buffer::aligned(bytes.len()).unwrap();
+        memory.copy_from_slice(&bytes);
+        let result = match rng.below(3) {
+            0 => file
+                .submit_write(&mut queue, memory, pos, flags, 7)
                 .map_err(|rejected| rejected.error)
                 .and_then(|()| {
                     queue.wait(1).unwrap();
                     queue.pop().unwrap().result
-                })
-        } else {
-            file.write_at_with(&mut queue, &bytes, pos, flags)
+                }),
+            1 => file.write_buffer_at(&mut queue, &memory, pos, flags),
+            _ => file.write_at_with(&mut queue, &bytes, pos, flags),
         };
         let of = || format!("{what}, write {round}: {len} bytes at {pos} of {}", names[at]);
         if known.takes(pos..pos + len) {

@@ -110,7 +110,7 @@ impl Target {
     pub(crate) fn run_sync<C: Course>(
         &mut self,
         count: u64,
-        buf: &mut [u8],
+        buf: &mut Buffer,
         course: C,
         after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
@@ -210,7 +210,7 @@ impl<'a, T, C: Course> Pick<'a, T, C> {
 
 /// One thread's way through a target.
 trait Lane<C> {
-    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize>;
+    fn transfer_now(&mut self, buf: &mut Buffer, spot: Spot) -> Result<usize>;
     fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()>;
     fn sync(&mut self, file: usize) -> Result<()>;
     fn poll(&mut self) -> Result<()>;
@@ -244,7 +244,7 @@ impl<C> DeviceLane<'_, C> {
 
 impl<C: Course> Lane<C> for DeviceLane<'_, C> {
     #[inline(always)]
-    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
+    fn transfer_now(&mut self, buf: &mut Buffer, spot: Spot) -> Result<usize> {
         let (dev, at, flags) =
             (*self.devs.get(spot.file), DevOffset(spot.at), self.flags(spot.write));
         let result = if spot.write {
@@ -294,10 +294,10 @@ struct FileLane<'a, C> {
 
 impl<C: Course> Lane<C> for FileLane<'_, C> {
     #[inline(always)]
-    fn transfer_now(&mut self, buf: &mut [u8], spot: Spot) -> Result<usize> {
+    fn transfer_now(&mut self, buf: &mut Buffer, spot: Spot) -> Result<usize> {
         let (file, pos) = (self.files.get(spot.file), FilePos(spot.at));
         if spot.write {
-            file.write_at_with(self.queue, buf, pos, self.writes)
+            file.write_buffer_at(self.queue, buf, pos, self.writes)
         } else {
             file.read_at(self.queue, buf, pos)
         }
@@ -345,7 +345,7 @@ fn short() -> Error {
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,
     count: u64,
-    buf: &mut [u8],
+    buf: &mut Buffer,
     writing: &mut Writing,
     mut course: C,
     after: &mut impl FnMut(&[u8]),

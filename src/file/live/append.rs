@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use super::LiveFile;
 use super::write::{Lent, would_change};
 use crate::bio::CompletionWork;
-use crate::dio::DioFlags;
+use crate::dio::{DioFlags, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::iomap::WriteAt;
 use crate::queue::Queue;
@@ -20,7 +20,7 @@ impl LiveFile {
         bufs: &[IoSlice<'_>],
         flags: DioFlags,
     ) -> Result<FilePos> {
-        let mut write = Lent { bufs, at: WriteAt::End, flags, pos: FilePos(0) };
+        let mut write = Lent::new(bufs, WriteAt::End, flags, Source::Lent);
         let (count, len) = (self.write_somewhere(queue, &mut write)?, write.len());
         if count == len {
             return Ok(write.pos);

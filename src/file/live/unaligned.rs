@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use super::LiveFile;
 use super::write::{Lent, Ready, SYNCED, Wanted, cut_from, would_change};
 use crate::bio::{Buffer, CompletionWork};
-use crate::dio::{self, DioFlags, Hold, Request};
+use crate::dio::{self, DioFlags, Hold, Request, Source};
 use crate::error::{Error, Result};
 use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
@@ -140,7 +140,7 @@ impl LiveFile {
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
         // Nobody else can reach this memory.
-        let widened = Request { pos: start, len: widened, ours: true, ..*request };
+        let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         live.stamp_write();
         let full = live.open.wrote(start, widened.len, (left | more) - CompletionWork::GROW);

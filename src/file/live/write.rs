@@ -10,7 +10,7 @@ use super::target::{stamp_overwrite, target_by_metadata};
 use super::{Live, LiveFile};
 use crate::bio::{CompletionWork, Memory};
 use crate::device::with_queue;
-use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected, Request};
+use crate::dio::{self, DioFlags, Hold, Holding, Keep, Rejected, Request, Source};
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::iomap::{Begun, Write, WriteAt, WriteIntent};
 use crate::queue::Queue;
@@ -47,11 +47,21 @@ pub(super) struct Lent<'a> {
     pub(super) bufs: &'a [IoSlice<'a>],
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
+    pub(super) source: Source,
     /// Where it went, also where it failed after a part.
     pub(super) pos: FilePos,
 }
 
-impl Lent<'_> {
+impl<'a> Lent<'a> {
+    pub(super) fn new(
+        bufs: &'a [IoSlice<'a>],
+        at: WriteAt,
+        flags: DioFlags,
+        source: Source,
+    ) -> Self {
+        Self { bufs, at, flags, source, pos: FilePos(0) }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.bufs.iter().map(|buf| buf.len()).sum()
     }
@@ -66,7 +76,7 @@ impl LiveFile {
         request: Request,
     ) -> Result<usize> {
         let live = &*self.0;
-        let Request { pos, flags, .. } = request;
+        let Request { pos, flags, source, .. } = request;
         let mut full = false;
         if let Some(view) = live.view(&queue.views)
             && let Some(inside) = view.enter()
@@ -92,7 +102,7 @@ impl LiveFile {
             self.write_done(queue, flags);
             return Ok(buf.len());
         }
-        self.write_lent(queue, &[IoSlice::new(buf)], WriteAt::Pos(pos), flags)
+        self.write_lent(queue, &[IoSlice::new(buf)], pos, (flags, source))
     }
 
     #[inline(never)]
@@ -100,10 +110,10 @@ impl LiveFile {
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
-        at: WriteAt,
-        flags: DioFlags,
+        pos: FilePos,
+        (flags, source): (DioFlags, Source),
     ) -> Result<usize> {
-        self.write_somewhere(queue, &mut Lent { bufs, at, flags, pos: FilePos(0) })
+        self.write_somewhere(queue, &mut Lent::new(bufs, WriteAt::Pos(pos), flags, source))
     }
 
     /// Gives how many bytes were written.
@@ -149,6 +159,7 @@ impl LiveFile {
         if request.through && queue.state.calls_flush() {
             (request.through, left) = (false, left | CompletionWork::DATASYNC);
         }
+        request.source = write.source;
         let Request { pos, len, flags, .. } = request;
         write.pos = pos;
         let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
@@ -469,7 +480,7 @@ impl LiveFile {
         write: impl FnOnce(&Self, &mut Queue, &mut Lent<'_>) -> Result<usize>,
     ) -> Result<FilePos, Box<Rejected>> {
         let bufs: Vec<_> = memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
-        let mut lent = Lent { bufs: &bufs, at, flags, pos: FilePos(0) };
+        let mut lent = Lent::new(&bufs, at, flags, Source::Buffer);
         let result = write(self, queue, &mut lent);
         let pos = lent.pos;
         drop(bufs);

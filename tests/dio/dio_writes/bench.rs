@@ -201,10 +201,11 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,
+    Borrowed,
     Owned,
 }
 
-pub(crate) const CALLS: [Call; 2] = [Call::Lent, Call::Owned];
+pub(crate) const CALLS: [Call; 3] = [Call::Lent, Call::Borrowed, Call::Owned];
 
 impl Call {
     pub(crate) fn write(
@@ -216,6 +217,7 @@ impl Call {
     ) -> Result<usize> {
         match self {
             Self::Lent => file.write_at_with(queue, &buffer, FilePos(pos), flags),
+            Self::Borrowed => file.write_buffer_at(queue, &buffer, FilePos(pos), flags),
             Self::Owned => {
                 let submitted = file.submit_write(queue, buffer, FilePos(pos), flags, 7);
                 submitted.map_err(|rejected| rejected.error)?;

@@ -129,10 +129,17 @@ impl Bench<'_> {
         self.model.fill(&mut buf);
         let flags = self.flags();
         let nowait = self.model.rng.below(5) == 0;
+        let borrowed = self.model.rng.below(2) == 0;
+        let mut write = |flags| {
+            let (file, queue) = (&self.file, &mut self.queue);
+            if borrowed {
+                file.write_buffer_at(queue, &buf, FilePos(pos), flags)
+            } else {
+                file.write_at_with(queue, &buf, FilePos(pos), flags)
+            }
+        };
         if nowait {
-            let nowait = flags | DioFlags::NOWAIT;
-            let result = self.file.write_at_with(&mut self.queue, &buf, FilePos(pos), nowait);
-            match result {
+            match write(flags | DioFlags::NOWAIT) {
                 Ok(count) => assert_eq!(count as u64, len, "{what}"),
                 Err(error) => {
                     assert_eq!(error.kind(), ironmap::ErrorKind::WouldBlock, "{what}: {error}");
@@ -140,8 +147,7 @@ impl Bench<'_> {
                 }
             }
         } else {
-            let result = self.file.write_at_with(&mut self.queue, &buf, FilePos(pos), flags);
-            assert_eq!(result.unwrap() as u64, len, "{what}");
+            assert_eq!(write(flags).unwrap() as u64, len, "{what}");
         }
         self.model.put(pos, &buf);
     }

@@ -12,12 +12,20 @@ use crate::stable::scribble::{Bench, KINDS, Kind, Op, memory, run};
 const NONE: DioFlags = DioFlags::empty();
 const SIZE: usize = 64 << 10;
 
-/// The copies of each way: reads and writes of lent and of owned memory.
-const COPIED: [(StablePages, [bool; 4]); 4] = [
-    (StablePages::ZeroCopy, [false, false, false, false]),
-    (StablePages::Bounce, [true, true, true, true]),
-    (StablePages::Lazy, [false, false, true, true]),
-    (StablePages::Owned, [false, false, true, false]),
+const REQUESTS: [(Op, Kind); 5] = [
+    (Op::Read, Kind::Lent),
+    (Op::Read, Kind::Owned),
+    (Op::Write, Kind::Lent),
+    (Op::Write, Kind::Borrowed),
+    (Op::Write, Kind::Owned),
+];
+
+/// Which of these requests each way copies.
+const COPIED: [(StablePages, [bool; 5]); 4] = [
+    (StablePages::ZeroCopy, [false, false, false, false, false]),
+    (StablePages::Bounce, [true, true, true, true, true]),
+    (StablePages::Lazy, [false, false, true, true, true]),
+    (StablePages::Owned, [false, false, true, false, false]),
 ];
 
 #[test]
@@ -25,19 +33,15 @@ fn each_way_copies_what_it_says_and_nothing_else() {
     let bench = Bench::new(None);
     for (way, copied) in COPIED {
         for size in [512, 4096, SIZE, 1 << 20] {
-            let mut expected = copied.iter();
-            for op in [Op::Read, Op::Write] {
-                for kind in [Kind::Lent, Kind::Owned] {
-                    let (file, mut queue) = (bench.open(Some(way)), bench.queue());
-                    let requests = vec![memory(kind, size)];
-                    let (results, _) = run((op, kind), &mut queue, &file, requests, NONE);
-                    assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
-                    let copies = *expected.next().unwrap();
-                    let what = format!("{way:?}: {op:?} {kind:?} of {size}");
-                    assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
-                    // Not only is nothing copied: there is nothing that it could be copied to.
-                    assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
-                }
+            for ((op, kind), copies) in REQUESTS.into_iter().zip(copied) {
+                let (file, mut queue) = (bench.open(Some(way)), bench.queue());
+                let requests = vec![memory(kind, size)];
+                let (results, _) = run((op, kind), &mut queue, &file, requests, NONE);
+                assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
+                let what = format!("{way:?}: {op:?} {kind:?} of {size}");
+                assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
+                // Not only is nothing copied: there is nothing that it could be copied to.
+                assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
             }
         }
     }
@@ -57,16 +61,14 @@ fn what_is_not_copied_takes_the_simple_path() {
             count(op, Kind::Lent, &mut queue);
         }
         let before = *queue.stats();
-        for op in [Op::Read, Op::Write] {
-            for kind in [Kind::Lent, Kind::Owned] {
-                count(op, kind, &mut queue);
-            }
+        for (op, kind) in REQUESTS {
+            count(op, kind, &mut queue);
         }
         let stats = queue.stats();
         let simple = stats.simple_hits - before.simple_hits + stats.overwrites - before.overwrites;
         let stable = stats.misses(NotSimple::Stable) - before.misses(NotSimple::Stable);
         let copies = copied.iter().filter(|copied| **copied).count() as u64;
-        assert_eq!((simple, stable), (4 - copies, copies), "{way:?}: {stats:?}");
+        assert_eq!((simple, stable), (5 - copies, copies), "{way:?}: {stats:?}");
     }
 }
 
@@ -79,7 +81,8 @@ fn the_device_decides_where_the_handle_does_not() {
         run((Op::Write, kind), queue, &file, vec![memory(kind, 4096)], NONE);
         queue.stats().bounced - before
     };
-    assert_eq!((bounced(Kind::Lent, &mut queue), bounced(Kind::Owned, &mut queue)), (1, 0));
+    let kinds = [Kind::Lent, Kind::Borrowed, Kind::Owned];
+    assert_eq!(kinds.map(|kind| bounced(kind, &mut queue)), [1, 0, 0]);
 }
 
 /// A sector that is wrong on the device fails whatever the way: tried twice at most, told once, and nothing beside it fails.
