@@ -49,7 +49,7 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// What e2fsck asks or repairs. A transaction whose flush failed is left to recovery: as after a crash of Linux, the superblock's counts of free
+/// The lines in which e2fsck asks or repairs. A transaction whose flush failed is left to recovery: as after a crash of Linux, the superblock's counts of free
 /// blocks and inodes are then those of before.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
