@@ -110,22 +110,26 @@ impl Target {
     pub(crate) fn run_sync<C: Course>(
         &mut self,
         count: u64,
-        buf: &mut Buffer,
+        buffers: &mut Vec<Buffer>,
         course: C,
         after: &mut impl FnMut(&[u8]),
     ) -> Result<()> {
         let writing = &mut self.writing;
         let (bio_flags, dio_flags) = writing.flags();
-        match &mut self.route {
+        // Address and length of a local are in registers.
+        let Some(mut buf) = buffers.pop() else { return Err(Error::invalid("no buffer")) };
+        let result = match &mut self.route {
             Route::Device(queue, devs) => {
                 let mut lane = DeviceLane { queue, devs: Pick::of(devs), writes: bio_flags };
-                sync_loop(&mut lane, count, buf, writing, course, after)
+                sync_loop(&mut lane, count, &mut buf, writing, course, after)
             }
             Route::File(files, queue) => {
                 let mut lane = FileLane { queue, files: Pick::of(files), writes: dio_flags };
-                sync_loop(&mut lane, count, buf, writing, course, after)
+                sync_loop(&mut lane, count, &mut buf, writing, course, after)
             }
-        }
+        };
+        buffers.push(buf);
+        result
     }
 
     /// Keeps up to as many requests in flight as there are buffers, and calls `after` with the memory of each that is complete.

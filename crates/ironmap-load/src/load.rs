@@ -396,7 +396,7 @@ fn drive(
         }
     };
     if immediate {
-        target.run_sync(requests, &mut buffers[0], course, &mut after)
+        target.run_sync(requests, buffers, course, &mut after)
     } else {
         target.run_async(requests, buffers, batch, course, &mut after)
     }
