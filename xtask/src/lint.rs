@@ -1,14 +1,14 @@
-//! Format, clippy, docs, public interface, house rules, packages, dependencies, shell.
+//! Format, clippy, docs, public interface, house rules, dependencies, shell.
 
+use crate::api;
 use crate::shell::{
     self, Result, WORKSPACE, command, fail, has, has_rust, or_install, say, sh, skip, succeeds,
     target,
 };
-use crate::{api, package};
 
 type Step = (&'static str, fn() -> Result);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 11] = [
     ("format", || sh("cargo fmt --all --check")),
     ("clippy", || sh(&format!("cargo clippy --quiet {WORKSPACE} --all-targets -- -D warnings"))),
     // The workspace has all features of the library.
@@ -20,7 +20,6 @@ const STEPS: [Step; 12] = [
     ("docs", docs),
     ("public interface", api::check),
     ("house rules", || sh("cargo run --quiet -p house")),
-    ("files of packages", package::lists),
     ("dependencies", audit),
     ("unused dependencies", || sh("cargo machete")),
     ("shellcheck", shellcheck),

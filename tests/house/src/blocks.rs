@@ -1,7 +1,7 @@
 //! The shell blocks of a page, and the mark above each that says how it is tested. The runner of the blocks includes this file.
 //!
 //! A mark stands in the line above its block, or once for the blocks of a page that have none: `<!-- page tested: arguments -->`.
-#![allow(dead_code, reason = "tidy and the runner each use a part of it")]
+#![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
 /// Marks of blocks that run in an empty directory, without root and as root, the blocks of one mark on a page in one shell.
 pub(crate) const USER: &str = "tested: user";

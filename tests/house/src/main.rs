@@ -3,6 +3,7 @@
 
 mod blocks;
 mod imports;
+mod packages;
 mod text;
 mod tokens;
 mod walks;
@@ -28,7 +29,7 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages and the walks. Prints each broken rule with its place, and returns their number.
+/// Checks every Rust source of the workspace, the pages, the walks and the packages. Prints each broken rule with its place, and returns their number.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
     let files = files("rs");
@@ -42,6 +43,9 @@ fn check_all() -> io::Result<usize> {
     for path in &files {
         let source = std::fs::read_to_string(path)?;
         count += print(path, check(path, &source));
+    }
+    for (file, what) in packages::check()? {
+        count += print(Path::new(&file), vec![(1, what)]);
     }
     println!("{} files, {count} findings", files.len());
     Ok(count)

@@ -1,0 +1,112 @@
+//! The files of the packages for the registry. `./x package` builds the crates from these packages alone.
+
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
+
+/// A crate that is published (the fio engine is not: it is under the GPL), the files that its package must contain, and the files and folders that it may
+/// contain.
+struct Package {
+    name: &'static str,
+    folder: &'static str,
+    needs: &'static [&'static str],
+    may: &'static [&'static str],
+}
+
+const PACKAGES: [Package; 3] = [
+    Package {
+        name: "ironmap",
+        folder: ".",
+        needs: &["src/lib.rs", "README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "README.md", "CHANGELOG.md", "LICENSE-"],
+    },
+    Package {
+        name: "ironmap-load",
+        folder: "crates/ironmap-load",
+        needs: &["src/lib.rs", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "LICENSE-"],
+    },
+    Package {
+        name: "ironmap-cli",
+        folder: "crates/ironmap-cli",
+        needs: &["src/main.rs", "README.md", "LICENSE-MIT", "LICENSE-APACHE"],
+        may: &["src/", "README.md", "LICENSE-"],
+    },
+];
+
+/// Cargo adds these to each package.
+const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
+
+/// The faults of the packages, each with the manifest that lists the package's files.
+pub(super) fn check() -> io::Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"])?;
+    let published = metadata.matches("\"publish\":null").count();
+    if published != PACKAGES.len() {
+        let what =
+            format!("{published} crates lack `publish = false`, of {} packages", PACKAGES.len());
+        found.push(("Cargo.toml".to_owned(), what));
+    }
+    for package in &PACKAGES {
+        let list = cargo(&["package", "--allow-dirty", "--list", "-p", package.name])?;
+        let what = package.check(&list).into_iter().chain(package.check_licences()?);
+        found.extend(what.map(|what| (format!("{}/Cargo.toml", package.folder), what)));
+    }
+    Ok(found)
+}
+
+/// The output of cargo, which builds nothing.
+fn cargo(args: &[&str]) -> io::Result<String> {
+    let output = Command::new(env!("CARGO")).args(args).output()?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+}
+
+impl Package {
+    /// Compares the list of the package's files with what it must and may contain.
+    fn check(&self, list: &str) -> Vec<String> {
+        let files: Vec<_> = list.lines().collect();
+        let missing = self.needs.iter().filter(|needed| !files.contains(needed));
+        let permitted = |file: &str| {
+            OF_CARGO.contains(&file) || self.may.iter().any(|prefix| file.starts_with(prefix))
+        };
+        let more = files.iter().filter(|file| !permitted(file));
+        let missing = missing.map(|file| format!("the package of {} lacks {file}", self.name));
+        missing
+            .chain(more.map(|file| format!("the package of {} contains {file}", self.name)))
+            .collect()
+    }
+
+    /// The licences that are packed are those of the repository: a link to them need not survive a copy of the tree.
+    fn check_licences(&self) -> io::Result<Option<String>> {
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            let packed = Path::new(self.folder).join(licence);
+            if fs::read(&packed)? != fs::read(licence)? {
+                return Ok(Some(format!("{} is not the licence", packed.display())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A package has its licences, and no tests or images.
+    #[test]
+    fn a_list_is_checked_in_both_directions() {
+        let good = "Cargo.toml\nLICENSE-APACHE\nLICENSE-MIT\nREADME.md\nsrc/main.rs\nsrc/cli.rs\n";
+        assert_eq!(PACKAGES[2].check(good), [""; 0]);
+        let lacks = good.replace("LICENSE-MIT\n", "");
+        assert_eq!(PACKAGES[2].check(&lacks), ["the package of ironmap-cli lacks LICENSE-MIT"]);
+        let more = format!("{good}tests/cli/main.rs\n");
+        assert_eq!(
+            PACKAGES[2].check(&more),
+            ["the package of ironmap-cli contains tests/cli/main.rs"]
+        );
+    }
+}
