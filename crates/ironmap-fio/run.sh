@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The fio engine, built against the source of the installed fio or of FIO_SRC:
+#
+#   run.sh build            builds it for use, and prints fio's option for it
+#   run.sh test             tests it
+#   run.sh beside [ARG...]  measures it beside ironmap bench, with the arguments of tests/beside.sh
+source "$(dirname "$0")/../../tests/lib.sh"
+part=$1
+shift
+profile=release
+[ "$part" != test ] || profile=dev
+
+# Prints the source's directory, or the reason for its lack.
+fio_source() {
+    if [ -n "${FIO_SRC:-}" ]; then
+        echo "$FIO_SRC"
+    elif has fio; then
+        # As Debian does it, except for code that only the processor of this machine runs.
+        lab/source.sh fio sh -ec "./configure --disable-native; make FIO-VERSION-FILE"
+    else
+        echo "fio is not installed"
+        return 77
+    fi
+}
+
+[ "$part" != test ] || say "fio engine"
+if ! found=$(fio_source); then
+    skip "fio engine: $found: name fio's source by FIO_SRC"
+    # Only a build for use fails without it.
+    [ "$part" != build ] && exit
+    exit 1
+fi
+FIO_SRC=$found cargo build --quiet -p ironmap-fio --profile "$profile"
+engine=$target/${profile/dev/debug}/libironmap_fio.so
+case $part in
+    build) echo "ioengine=external:$engine" ;;
+    test)
+        find_ironmap
+        crates/ironmap-fio/tests/engine.sh "$engine" "$ironmap"
+        ;;
+    beside)
+        find_ironmap
+        crates/ironmap-fio/tests/beside.sh "$engine" "$ironmap" "$@"
+        ;;
+    *) die "there is no part $part" ;;
+esac

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Jobs in the emulated machine (lab/boot.sh):
+#
+#   run.sh         the tests of tests/lab, which need NVMe and polled devices
+#   run.sh count   what reads cost in instructions, as a table
+#   run.sh xfs     XFS volumes of kinds that this machine's kernel may not mount
+source "$(dirname "$0")/../tests/lib.sh"
+log=$target/lab.log
+mkdir -p "$target/lab"
+
+# Whether the machine ran a job, for lab/boot.sh with these arguments. Its output is in $log. A missing machine is reported, and is not a failure.
+boot() {
+    local status=0
+    lab/boot.sh "$@" >"$log" || status=$?
+    case $status in
+        0) ;;
+        77) skip "lab: $(tail -n 1 "$log")" && return 77 ;;
+        *) cat "$log" && exit "$status" ;;
+    esac
+}
+
+case ${1:-} in
+    "")
+        say "lab: tests in an emulated machine"
+        # With the features that the tests of the workspace have been built with.
+        built=$(cargo test "${workspace[@]}" --no-run --test lab 2>&1) || die "tests/lab does not build"$'\n'"$built"
+        cp "$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built")" "$target/lab/lab-tests"
+        [ -n "${IRONMAP_BIN:-}" ] || cargo build --quiet -p ironmap-cli
+        if boot test.sh "$target/lab/lab-tests" "${IRONMAP_BIN:-$target/debug/ironmap}"; then cat "$log"; fi
+        ;;
+    count)
+        cargo build --quiet --release -p ironmap-lab
+        counts=$target/lab/counts.txt
+        if boot -c "$counts" count.sh "$target/release/reads"; then lab/table.sh "$log" "$counts"; fi
+        ;;
+    xfs)
+        find_ironmap
+        newer=$(lab/xfsprogs.sh) || [ $? = 77 ]
+        # The newest kernel, and the release's, which still mounts names without case.
+        for kernel in "" "$target/lab/kernel"; do
+            export LAB_SECONDS=1800 LAB_KERNEL=$kernel LAB_NEWER=${newer:+$newer/..}
+            if boot xfs.sh mkfs.xfs "$ironmap"; then cat "$log"; fi
+        done
+        ;;
+    *) die "there is no job $1" ;;
+esac

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The earlier suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts:
+#
+#   beneath.sh suites [LAYER]   the suites over this layer, or over each
+#   beneath.sh short            a few suites over each, for ./x test
+#   beneath.sh crash STATES     so many crash states of each kind of workload, without a layer and over each
+source "$(dirname "$0")/lib.sh"
+part=$1
+layers=(integrity-bitmap integrity-journal nbd nbd-plain)
+
+# The features of the workspace, as the tests have been built already.
+tests() { cargo test "${workspace[@]}" --no-fail-fast "$@"; }
+
+# The programs of suites whose volumes lie on devices that the tests open, without those suites of them that have devices of their own. Of a
+# queue to an export, dio and no_alloc would count what only the system's queues have.
+suites() {
+    local programs=(--test ext4 --test differential --test model)
+    [[ $1 = nbd* ]] || programs+=(--test dio --test no_alloc)
+    tests "${programs[@]}" -- --skip={stable,broken_orphans,damaged_reading,empty_nodes,met_errors,mkfs}::
+}
+
+short() {
+    case $1 in
+        nbd*) tests --test ext4 -- write_open:: crash_data:: ;;
+        *) tests --test dio --test ext4 -- dio_simple:: dio_generic:: dio_async:: write_open:: crash_data:: ;;
+    esac
+}
+
+# The suites of writes by ironmap itself: the kernel's requests go past the device.
+crash() {
+    tests --test ext4 -- --nocapture what_ironmap_leaves what_threads quota_is_recovered what_is_durable broken_promises
+}
+
+case $part in
+    suites)
+        [[ " ${layers[*]} " = *" ${2:-${layers[0]}} "* ]] || die "there is no layer $2"
+        [ -z "${2:-}" ] || layers=("$2")
+        ;;
+    short) ;;
+    crash)
+        export IRONMAP_CRASH_STATES=$2 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
+        tests --test ext4 -- --nocapture crash:: crash_data::
+        ;;
+    *) die "there is no part $part" ;;
+esac
+
+# Every layer has its turn, whatever the one before came to.
+status=0
+for layer in "${layers[@]}"; do
+    say "beneath every volume: $layer"
+    IRONMAP_BENEATH=$layer "$part" "$layer" || status=$?
+done
+[ "$status" = 0 ] || exit "$status"

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Prints the directory of volumes that others made and broke: that of IRONMAP_FOREIGN_IMAGES, or the images of e2fsprogs' own tests, each under the name of
+# its test. Ends with 77 where they cannot be had.
+source "$(dirname "$0")/../lib.sh"
+
+if [ -n "${IRONMAP_FOREIGN_IMAGES:-}" ]; then
+    echo "$IRONMAP_FOREIGN_IMAGES"
+elif source=$(lab/source.sh e2fsprogs "$PWD/tests/foreign/unpack.sh"); then
+    echo "$source/images"
+else
+    skip "foreign images: $source" >&2
+    exit 77
+fi

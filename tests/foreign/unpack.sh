@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# In the source of e2fsprogs: unpacks the images of its tests into files with holes, images/TEST.
+set -euo pipefail
+mkdir images
+for packed in tests/*/image.{gz,bz2}; do
+    program=gzip
+    [[ $packed = *.gz ]] || program=bzip2
+    name=$(basename "$(dirname "$packed")")
+    "$program" -dc "$packed" | dd bs=64K iflag=fullblock conv=sparse of="images/$name"
+done

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Format, clippy, docs, public interface, house rules, dependencies, shell.
+source "$(dirname "$0")/lib.sh"
+
+# The packages that users build.
+packages=(--locked --package ironmap --package ironmap-cli)
+
+# By the version of Rust that Cargo.toml promises.
+oldest_rust() {
+    local version
+    version=$(workspace_value rust-version)
+    has_rust "$version" || { skip "check by Rust $version: it cannot be installed" && return; }
+    CARGO_TARGET_DIR=$target/oldest-rust cargo "+$version" check --quiet "${packages[@]}"
+}
+
+# One dependency (ring) compiles C code, so a check needs a cross compiler.
+aarch64() {
+    local triple=aarch64-unknown-linux-gnu
+    has aarch64-linux-gnu-gcc || { skip "check for AArch64: needs aarch64-linux-gnu-gcc" && return; }
+    or_install "Rust's library for AArch64" "test -d \$(rustc --print target-libdir --target $triple)" "rustup target add $triple" ||
+        { skip "check for AArch64: its standard library cannot be installed" && return; }
+    cargo check --quiet "${packages[@]}" --target "$triple"
+}
+
+# The advisory database is a git repository elsewhere: without a network the rest of the audit still runs.
+audit() {
+    local checks=(bans licenses sources)
+    if succeeds "timeout 60 cargo deny --log-level error fetch db"; then
+        checks+=(advisories)
+    else
+        skip "cargo deny advisories: the advisory database cannot be fetched"
+    fi
+    cargo deny --log-level error check "${checks[@]}"
+}
+
+scripts() {
+    local scripts
+    has shellcheck || { skip "shellcheck: not installed" && return; }
+    mapfile -t scripts < <(git ls-files '*.sh')
+    shellcheck x setup .ci/run "${scripts[@]}"
+}
+
+failed=()
+# step NAME COMMAND...: every step has its turn, whatever the one before came to.
+step() {
+    say "$1"
+    "${@:2}" || failed+=("$1")
+}
+step format cargo fmt --all --check
+step clippy cargo clippy --quiet "${workspace[@]}" --all-targets -- -D warnings
+# The workspace has all features of the library.
+step "clippy without features" cargo clippy --quiet -p ironmap --lib --test nbd -- -D warnings
+step "the oldest Rust" oldest_rust
+step AArch64 aarch64
+step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet "${workspace[@]}" --no-deps
+step "public interface" docs/public-api.sh check
+step "house rules" cargo run --quiet -p house
+step dependencies audit
+step "unused dependencies" cargo machete
+step shellcheck scripts
+[ ${#failed[@]} = 0 ] || die "lint failed: ${failed[*]}"
+echo "lint: all passed"

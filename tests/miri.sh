@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The unsafe code that makes no system calls, under Miri: it makes none, and the tests that need them are not built for it.
+source "$(dirname "$0")/lib.sh"
+
+if ! or_install "Rust nightly with miri and rust-src" "cargo +nightly miri setup" \
+    "rustup toolchain install nightly --profile minimal -c miri -c rust-src"; then
+    skip "miri: nightly's components miri and rust-src are needed, and could not be installed"
+    exit
+fi
+say miri
+# Everything is built again for it, in a directory of its own. Addresses go through the integers of an entry, as they do to the kernel.
+CARGO_TARGET_DIR=$target/miri MIRIFLAGS=-Zmiri-permissive-provenance \
+    cargo +nightly miri test --package ironmap --lib -- sys:: open_file::content_lock

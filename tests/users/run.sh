@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Four users, each by a script that uses only what README, docs and examples say, with the programs of a directory: tests/users/run.sh [PROGRAMS]
+#
+# Without PROGRAMS the last commit is cloned and built first: from a fresh checkout to the first right result.
+source "$(dirname "$0")/../lib.sh"
+users=(database images rescue administrator)
+needs_root=" database administrator "
+scripts=$PWD/tests/users
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+
+# cargo, in the clone and with its target directory.
+build() { (cd "$scratch/clone" && env -u CARGO_TARGET_DIR cargo build --profile demo "$@"); }
+
+if [ $# = 0 ]; then
+    say "git clone to $scratch/clone"
+    git clone --quiet . "$scratch/clone"
+    SECONDS=0
+    build --package ironmap-cli
+    echo "the program is built: $SECONDS s"
+    SECONDS=0
+    build --quiet --example host_reader
+    echo "the example is built: $SECONDS s more"
+fi
+programs=$(realpath "${1:-$scratch/clone/target/demo}")
+
+say users
+failed=()
+for user in "${users[@]}"; do
+    # Each in an empty directory, and as root in a mount namespace of its own.
+    namespace=(unshare --mount)
+    if ! is_root; then
+        [[ $needs_root != *" $user "* ]] || { skip "users::$user: needs root" && continue; }
+        namespace=()
+    fi
+    mkdir "$scratch/$user"
+    begin=$(date +%s%N) status=0
+    (cd "$scratch/$user" && PATH=$programs:$programs/examples:/usr/sbin:/sbin:/usr/bin:/bin "${namespace[@]}" sh "$scripts/$user.sh") \
+        >"$scratch/said" 2>&1 || status=$?
+    tenths=$((($(date +%s%N) - begin) / 100000000))
+    if [ "$status" = 0 ]; then
+        echo "$user: right after $((tenths / 10)).$((tenths % 10)) s"
+    else
+        echo "$user: exit status $status"
+        cat "$scratch/said"
+        failed+=("$user")
+    fi
+done
+[ ${#failed[@]} = 0 ] || die "users failed: ${failed[*]}"
