@@ -2,14 +2,19 @@
 # A volume on a Ceph cluster of this machine: a monitor and three OSDs that hold their data in memory, and an RBD image with three copies,
 # served by qemu-nbd. OSDs and the server are killed and started again while the volume is written.
 #
-#   run.sh IRONMAP [ROUNDS]
+#   run.sh [ROUNDS]
 #
 # It needs root for the mounts, ceph-mon, ceph-osd, ceph-common and qemu-block-extra.
-set -euo pipefail
+source "$(dirname "$0")/../lib.sh"
 
-ironmap=$1
-rounds=${2:-1}
-tree=$(cd "$(dirname "$0")/../.." && pwd)
+say ceph
+is_root || { skip "ceph: needs root" && exit; }
+for program in ceph-mon ceph-osd rbd qemu-nbd; do
+    has "$program" || { skip "ceph: needs the program $program" && exit; }
+done
+find_ironmap
+rounds=${1:-1}
+tree=$PWD
 dir=$(mktemp -d "/dev/shm/ironmap-test-$$-XXXXXX")
 cluster=$dir/cluster
 image=rbd/volume
@@ -17,8 +22,6 @@ socket=$dir/socket
 volume="nbd+unix:///?socket=$socket"
 export CEPH_CONF=$cluster/ceph.conf
 
-say() { printf 'ceph: %s\n' "$*"; }
-die() { printf 'ceph: %s\n' "$*" >&2; exit 1; }
 ended() {
     for _ in $(seq 100); do
         kill -0 "$1" 2>/dev/null || return 0
@@ -159,5 +162,5 @@ for round in $(seq "$rounds"); do
     copy_while osd kill_osd 1
     use_mount
     compare
-    say "round $round: the same tree, nothing found"
+    echo "ceph: round $round: the same tree, nothing found"
 done

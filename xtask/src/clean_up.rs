@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output};
 
-use crate::shell::{self, Result, command, fail, is_root, output, sh, succeeds};
+use crate::Result;
 
 /// Programs that tests start and that may stay when the test is killed.
 const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "ceph-osd"];
@@ -12,8 +13,8 @@ const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "cep
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
-    if !is_root()? {
-        return fail("clean-up removes mounts and devices: run it as root");
+    if output("id", &["-u"])?.trim() != "0" {
+        return Err("clean-up removes mounts and devices: run it as root".into());
     }
     end_servers()?;
     // The last mounted first.
@@ -22,15 +23,15 @@ pub(crate) fn run() -> Result {
         if is_abandoned(path) {
             println!("unmounting {path}");
             // A frozen file system outlives its mount.
-            succeeds(&format!("fsfreeze --unfreeze {path}"));
-            sh(&format!("umount {path}")).or_else(|_| sh(&format!("umount --lazy {path}")))?;
+            let _ = output("fsfreeze", &["--unfreeze", path]);
+            output("umount", &[path]).or_else(|_| output("umount", &["--lazy", path]))?;
         }
     }
-    let loops = output(&mut command("losetup --list --noheadings --output NAME,BACK-FILE"))?;
+    let loops = output("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"])?;
     for (device, file) in loops.lines().filter_map(|line| line.split_once(' ')) {
         if is_abandoned(file) || is_abandoned_zram(file) {
             println!("detaching {device}");
-            sh(&format!("losetup --detach {device}"))?;
+            output("losetup", &["--detach", device])?;
         }
     }
     for mark in fs::read_dir(ZRAM).into_iter().flatten().flatten() {
@@ -46,14 +47,25 @@ pub(crate) fn run() -> Result {
     for dir in [std::env::temp_dir(), "/dev/shm".into()] {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let path = entry.path();
-            if is_abandoned(&path.to_string_lossy()) {
+            let name = path.to_string_lossy();
+            if is_abandoned(&name) {
                 put_back(&path.join("setting"))?;
-                println!("removing {}", path.display());
-                shell::run(command("rm -rf").arg(&path))?;
+                println!("removing {name}");
+                output("rm", &["-rf", &name])?;
             }
         }
     }
     Ok(())
+}
+
+/// The standard output of a command.
+fn output(program: &str, args: &[&str]) -> Result<String> {
+    let Output { status, stdout, stderr } = Command::new(program).args(args).output()?;
+    if status.success() {
+        return Ok(String::from_utf8_lossy(&stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&stderr);
+    Err(format!("{program} {}: {status}: {}", args.join(" "), said.trim()).into())
 }
 
 /// Ends servers of killed tests, which name a directory of such a test in their arguments or in their environment.
@@ -68,7 +80,7 @@ fn end_servers() -> Result {
         if words.split(|byte| *byte == 0).any(|word| is_abandoned(&String::from_utf8_lossy(word))) {
             let process = process.file_name().to_string_lossy().into_owned();
             println!("ending {name} {process}");
-            succeeds(&format!("kill -9 {process}"));
+            let _ = output("kill", &["-9", &process]);
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # fio and ironmap bench on the same devices, side by side: beside.sh ENGINE IRONMAP [ROUNDS [SECONDS]]. As root. Each load is measured of the raw
 # device, of a file by the kernel's ext4 and of that file by ironmap; a table goes to standard output.
-set -euo pipefail
+source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$1 ironmap=$2 rounds=${3:-7} seconds=${4:-1}
-[ "$(id -u)" = 0 ] || { echo "SKIP fio beside bench: needs root"; exit 0; }
-jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/../jobs" && pwd)
+is_root || { skip "fio beside bench: needs root" && exit; }
+jobs=$PWD/crates/ironmap-fio/jobs
 scratch=$(mktemp -d "/dev/shm/ironmap-test-$$-XXXXXX")
 mounted=$scratch/mounted marks=/run/ironmap-bench-zram zrams=() loops=()
 mkdir "$mounted"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The fio engine on an image: engine.sh ENGINE IRONMAP. With root, the kernel's mount reads the data that were written. Ends with an error at a
 # fault.
-set -euo pipefail
+source "$(dirname "$0")/../../../tests/lib.sh"
 ENGINE=$(realpath "$1") ironmap=$(realpath "$2")
-jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/../jobs" && pwd)
+jobs=$PWD/crates/ironmap-fio/jobs
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ironmap-test-$$-XXXXXX")
 image=$scratch/image mounted=$scratch/mounted
 mkdir "$mounted"
@@ -19,7 +19,6 @@ cd "$scratch"
 
 fail() { echo "engine.sh: $*" >&2; [ ! -s "$scratch/log" ] || cat "$scratch/log" >&2; exit 1; }
 step() { echo "== $*"; }
-skip() { echo "SKIP $*" | tee -a "${IRONMAP_SKIP_LOG:-/dev/null}"; }
 
 # A fio whose output is shown only where something fails.
 quietly() { fio --minimal "$@" >"$scratch/log" 2>&1; }

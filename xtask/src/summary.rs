@@ -1,85 +1,10 @@
-//! Every test, and the summary of what passed, failed and was skipped.
+//! The summary of what passed, failed and was skipped.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Stdio;
-
-use crate::shell::{Result, Status, Tee, WORKSPACE, command, fail, ironmap, say, target, variable};
-use crate::{aarch64, beneath, ceph, deb, fio, foreign, lab, nightly, users, xfsprogs};
-
-/// Runs them all, whatever those before came to. The arguments go to cargo test; `IRONMAP_SKIP_LOG` names the log of skips.
-pub(crate) fn run(args: &[&str]) -> Result {
-    let Some(skips) = variable("IRONMAP_SKIP_LOG") else {
-        return fail("no IRONMAP_SKIP_LOG: tests start with ./x test");
-    };
-    fs::write(&skips, "")?;
-    // Benches measure a release build. It has minutes for one processor, and so has the build of the tests, in a directory of its own; errors of that
-    // one are shown when the tests are run.
-    say("cargo build --release, and the tests");
-    let mut building = command(&format!("cargo test {WORKSPACE} --no-run"));
-    let building = building.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let ironmap = ironmap();
-    // It does not outlive a build that fails.
-    let _ = building.and_then(|mut building| building.wait());
-    let ironmap = ironmap?;
-    let mut tests = command(&format!("cargo test {WORKSPACE} --no-fail-fast"));
-    tests.args(args).env("IRONMAP_BIN", &ironmap);
-    if let Some(images) = foreign::images()? {
-        tests.env(foreign::VARIABLE, images);
-    }
-    if let Some(programs) = xfsprogs::programs()? {
-        tests.env(xfsprogs::VARIABLE, programs);
-    }
-
-    let log = target("test.log");
-    fs::write(&log, "")?;
-    let tee = Tee(Some(log.clone()));
-    say("cargo test");
-    let mut steps = Steps::default();
-    steps.add("cargo test", tee.run(&mut tests));
-    if args.is_empty() {
-        steps.add("layers beneath", beneath::short(&tee));
-    }
-    say("users");
-    steps.add("users", users::run_all(&target("debug")));
-    steps.add("miri", nightly::miri());
-    steps.add("aarch64", aarch64::test(&aarch64::SHORT, &tee));
-    steps.add("lab", lab::test(&tee, Some(&ironmap)));
-    steps.add("ceph", ceph::test(&ironmap, "1"));
-    steps.add("fio engine", fio::test(&ironmap));
-    steps.add("debian package", deb::test());
-
-    let log = fs::read(log)?;
-    print!("{}", summary(&String::from_utf8_lossy(&log), &fs::read_to_string(skips)?));
-    steps.result()
-}
-
-/// All steps have their turn; the failed ones are named at the end, where a reader looks first.
-#[derive(Default)]
-struct Steps {
-    status: Status,
-    failed: Vec<&'static str>,
-}
-
-impl Steps {
-    fn add(&mut self, name: &'static str, step: Result) {
-        if step.is_err() {
-            self.failed.push(name);
-        }
-        self.status.add(step);
-    }
-
-    fn result(self) -> Result {
-        if !self.failed.is_empty() {
-            println!("failed steps: {}", self.failed.join(", "));
-        }
-        self.status.result()
-    }
-}
 
 /// The summary of a log of tests and one of skips, the numbers last.
-fn summary(tests: &str, skips: &str) -> String {
+pub(crate) fn summary(tests: &str, skips: &str) -> String {
     let mut text = String::new();
     let skips: BTreeSet<_> = skips.lines().collect();
     if !skips.is_empty() {
