@@ -13,12 +13,14 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A flush that takes longer is better shared than made twice.
 const CHEAP: Duration = Duration::from_micros(100);
+/// Conditions for the ends of flushes. With one for all, each end would wake every thread.
+const CONDITIONS: usize = 16;
 
 /// The state of a device's flushes. All users of the device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     state: Mutex<State>,
-    ended: Condvar,
+    ended: [Condvar; CONDITIONS],
     through_flushes: ThroughFlushes,
 }
 
@@ -57,13 +59,17 @@ impl Durability {
         let needed = state.begun + 1;
         while state.done < needed {
             state.check()?;
-            if state.running.is_empty() || state.cheap {
-                self.flush_now(&mut state, device)?;
-            } else {
-                self.ended.wait(&mut state);
+            match state.running.last() {
+                Some(running) if !state.cheap => self.ended_of(*running).wait(&mut state),
+                _ => self.flush_now(&mut state, device)?,
             }
         }
         Ok(())
+    }
+
+    /// The condition of the end of a flush.
+    fn ended_of(&self, number: u64) -> &Condvar {
+        &self.ended[number as usize % CONDITIONS]
     }
 
     /// One that began before this one ended may have failed first, and have taken the writes that this one should make durable. So this one has
@@ -86,16 +92,16 @@ impl Durability {
             Ok(cheap) => state.cheap = *cheap,
             Err(error) => state.lose(error.errno(), &error),
         }
-        self.ended.notify_all();
+        self.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        while state.running.first().is_some_and(|other| *other <= before_its_end) {
+        // The newest one first: it ends last, mostly.
+        while let Some(other) = state.running.iter().rfind(|other| **other <= before_its_end) {
             state.check()?;
-            self.ended.wait(state);
+            self.ended_of(*other).wait(state);
         }
         state.check()?;
         state.done = state.done.max(number);
-        self.ended.notify_all();
         Ok(())
     }
 
@@ -142,7 +148,7 @@ impl Drop for Panics<'_> {
         let mut state = self.0.state.lock();
         state.end(self.1);
         state.lose(Errno::EIO, &"the flush panicked");
-        self.0.ended.notify_all();
+        self.0.ended_of(self.1).notify_all();
     }
 }
 
