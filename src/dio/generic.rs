@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use smallvec::SmallVec;
 
 use super::transfer::Parts;
-use super::{Io, Request, State, Target, parts};
+use super::{Io, Request, State, Target, parts, plan};
 use crate::bio::BioFlags;
 use crate::device::{DeviceQueue, LentPart};
 use crate::error::{Errno, Result};
@@ -110,7 +110,7 @@ impl Io<'_> {
         if *target.strict && !geometry.is_aligned(request.pos, addresses.clone()) {
             return Err(geometry.misaligned(request.pos, request.len));
         }
-        if !geometry.is_direct(geometry.copied.reads, request, addresses) {
+        if !plan::is_direct(target, geometry.copied.reads, request, addresses) {
             return self.read_bounced(target, bufs, request);
         }
         self.read_aligned(target, bufs, request)

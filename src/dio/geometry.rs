@@ -141,7 +141,7 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether memory goes to the device as it is. `copied`: the bits of an address that keep it from that.
+    /// Whether memory goes to the device as it is, where the request is one piece of it. `copied`: the bits of an address that keep it from that.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -149,6 +149,16 @@ impl Geometry {
         bufs: impl ExactSizeIterator<Item = (usize, usize)>,
     ) -> bool {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
+    }
+
+    /// Whether memory that is cut where a sector begins can have an address that the device does not take.
+    pub(super) fn cuts_can_be_misaligned(&self) -> bool {
+        self.dma_mask as u64 > self.sector_mask
+    }
+
+    /// Whether the device takes an address at this distance from one that it takes.
+    pub(super) fn takes_distance(&self, distance: u64) -> bool {
+        distance & self.dma_mask as u64 == 0
     }
 
     fn has_none(

@@ -49,6 +49,52 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
+/// Whether memory goes to the device as it is: its buffers, and the parts into which the mappings cut them. `copied`: the bits of an address that
+/// keep it from that.
+pub(super) fn is_direct<M: MapFile>(
+    target: &Target<'_, M>,
+    copied: usize,
+    request: &Request,
+    bufs: impl ExactSizeIterator<Item = (usize, usize)> + Clone,
+) -> bool {
+    let geometry = target.geometry;
+    if !geometry.is_direct(copied, request, bufs.clone()) {
+        return false;
+    }
+    if !geometry.cuts_can_be_misaligned() {
+        return true;
+    }
+    // A part that begins with a cut can begin in any buffer: all of them count from the first.
+    let whole =
+        bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
+    let mut mappings = target.mappings(request.pos, request.len, request.is_nowait());
+    // An error is met again, and told, by what follows.
+    let cut = |iomap: Result<Iomap>| {
+        iomap.is_ok_and(|iomap| !geometry.takes_distance(iomap.pos.0 - request.pos.0))
+    };
+    match mappings.next() {
+        Some(Ok(first)) if first.end().0 < request.pos.0 + request.len as u64 => {
+            whole && !mappings.any(cut)
+        }
+        _ => true,
+    }
+}
+
+impl<M: MapFile> Target<'_, M> {
+    /// How many of these bytes one piece of memory can have: all, or those of the first mapping where the next one could begin at an address that
+    /// the device does not take.
+    pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
+        if !self.geometry.cuts_can_be_misaligned() {
+            return len;
+        }
+        // An error is met again, and told, by the transfer.
+        match self.mappings(pos, len, resident).next() {
+            Some(Ok(first)) => (first.end().0 - pos.0) as usize,
+            _ => len,
+        }
+    }
+}
+
 /// Whether a bio goes to the device: an unwritten extent is zeros for a read, and is converted after a write.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {

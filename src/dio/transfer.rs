@@ -89,10 +89,11 @@ impl Io<'_> {
                     whole => {
                         self.state.stats.short += 1;
                         done += whole;
+                        // A write that is done in part is no longer refused.
+                        flags -= BioFlags::NOWAIT;
                     }
                 },
-                // A write that is done in part is no longer refused.
-                Err(Errno::EAGAIN) if done > 0 || !to.flags.contains(BioFlags::NOWAIT) => {
+                Err(Errno::EAGAIN) if !flags.contains(BioFlags::NOWAIT) => {
                     retries = retries.checked_sub(1).ok_or(Errno::EIO)?;
                 }
                 Err(errno) => return Err(errno),

@@ -159,7 +159,7 @@ pub(crate) fn write_now<M: MapFile>(
     let plan = plan::plan(state, target, request)?;
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
-    let direct = target.geometry.is_direct(copied, request, addresses);
+    let direct = plan::is_direct(target, copied, request, addresses);
     // A direct transfer needs neither slots nor bounce buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;

@@ -259,8 +259,8 @@ impl File {
         }
     }
 
-    /// The same of a [`Buffer`]: safe code cannot change that during the call, so a device that computes over the data gets it without a copy
-    /// ([`StablePages::Owned`](crate::StablePages::Owned)), where lent bytes are copied.
+    /// The same of a [`Buffer`]: safe code cannot change that during the call, so a device that computes over the data needs no copy of it
+    /// ([`StablePages::Owned`](crate::StablePages::Owned)), as it does of lent bytes.
     ///
     /// # Errors
     /// As [`write_at_with`](Self::write_at_with).

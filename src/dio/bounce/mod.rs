@@ -86,7 +86,7 @@ impl Io<'_> {
         while done < want {
             let here = FilePos(request.pos.0 + done as u64);
             let (start, widened, skip) = target.geometry.widen(here, want - done);
-            let len = self.state.pool.transfer(widened);
+            let len = target.uncut(start, self.state.pool.transfer(widened), request.is_nowait());
             let mut pieces = self.take_pieces(len, request.is_nowait())?;
             let widened = Request { pos: start, len, ..*request };
             let mut slices: SmallVec<[_; 2]> =

@@ -236,7 +236,7 @@ pub(crate) fn submit<M: MapFile>(
     let (geometry, is_write) = (target.geometry, request.op == BioOp::Write);
     let copied = if is_write { geometry.copied.owned_writes } else { geometry.copied.reads };
     let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
-    let direct = geometry.is_direct(copied, request, addresses);
+    let direct = plan::is_direct(target, copied, request, addresses);
     let span = target.span(request);
     let (pos, len, skip) = if direct {
         (request.pos, span.device, 0)

@@ -42,7 +42,7 @@ pub(super) struct Wanted {
     pub(super) zeroed: Option<u64>,
 }
 
-/// A write of lent memory.
+/// A write whose memory stays with the caller.
 pub(super) struct Lent<'a> {
     pub(super) bufs: &'a [IoSlice<'a>],
     pub(super) at: WriteAt,

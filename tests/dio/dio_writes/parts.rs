@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 
 use ironmap::ErrorKind;
-use ironmap::device::Faults;
+use ironmap::device::{Faults, Limits, Ram};
 use ironmap::dio::DioFlags;
 use ironmap::error::Errno;
 use ironmap::fs::Fallocate;
 use ironmap::units::FilePos;
 
 use crate::common::skip::Need;
-use crate::dio_writes::bench::{BLOCK, Bench, CALLS, NONE, content, kind, memory};
+use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, NONE, content, kind, memory};
 use crate::require;
 
 const EXT4: &str = "-t ext4 -b 4096";
@@ -36,6 +36,44 @@ fn nowait_is_not_refused_behind_a_short_transfer() {
         assert_eq!(count.unwrap(), 64 << 10, "{way:?} {flags:?}");
         bench.faults.set_faults(Faults::default());
         assert!(content(&file, &mut queue)[..64 << 10].iter().all(|byte| *byte == 0x22), "{way:?}");
+    }
+}
+
+/// Extents cut the memory of a request where blocks begin. Where the device does not take such an address, the request is copied.
+#[test]
+fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
+    for stable_writes in [false, true] {
+        let limits = Limits { stable_writes, dma_align: 4096, logical_block: 512, ..Ram::LIMITS };
+        let bench = Bench::with_limits("-t ext4 -b 1024", limits);
+        let stable_writes = bench.volume.device().limits().stable_writes;
+        for way in CALLS {
+            let number = bench.create(&format!("{way:?}"));
+            let allocate = Fallocate::Allocate { keep_size: false };
+            bench.fs().fallocate(number, allocate, FilePos(0), 64 << 10).unwrap();
+            for block in (0..64).step_by(2) {
+                bench.fs().write(number, FilePos(block << 10), &[0x11; 1024]).unwrap();
+            }
+            bench.fs().sync().unwrap();
+            let (file, mut queue) = (bench.open(number, true), bench.queue());
+            let bytes = content(&file, &mut queue);
+            let expected = [[0x11; 1024], [0; 1024]].concat().repeat(32);
+            assert!(bytes == expected, "{way:?}, stable writes {stable_writes}: read");
+            let mut owned = memory(64 << 10, 0xEE);
+            file.submit_read(&mut queue, owned, FilePos(0), NONE, 7).unwrap();
+            queue.wait(1).unwrap();
+            (_, owned) = queue.pop().unwrap().into_buffer().unwrap();
+            assert!(owned[..] == expected, "{way:?}, stable writes {stable_writes}: queued read");
+            let before = queue.stats().bounced;
+            way.write((&file, &mut queue), memory(64 << 10, 0x22), 0, NONE).unwrap();
+            assert_eq!(queue.stats().bounced, before + 1, "{way:?}");
+            // All of them are written now, and lie side by side: nothing is cut.
+            file.sync(&mut queue).unwrap();
+            way.write((&file, &mut queue), memory(64 << 10, 0x33), 0, NONE).unwrap();
+            let copied = u64::from(stable_writes && way == Call::Lent);
+            assert_eq!(queue.stats().bounced, before + 1 + copied, "{way:?}");
+            assert!(content(&file, &mut queue).iter().all(|byte| *byte == 0x33), "{way:?}");
+        }
+        bench.close();
     }
 }
 
