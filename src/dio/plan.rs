@@ -68,7 +68,7 @@ pub(super) fn is_direct<M: MapFile>(
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let mut mappings = target.mappings(request.pos, request.len, request.is_nowait());
-    // An error is met again, and told, by what follows.
+    // An error is met again, and told, by the transfer.
     let cut = |iomap: Result<Iomap>| {
         iomap.is_ok_and(|iomap| !geometry.takes_distance(iomap.pos.0 - request.pos.0))
     };
