@@ -18,11 +18,11 @@ unavailable() {
 # The modules that a file declares below `#[doc(hidden)]`, as NAME:: of the parent.
 hidden_modules() { grep -A 1 '^#\[doc(hidden)\]' "$1" | sed -n "s/^pub mod \(.*\);$/$2\1/p"; }
 
-has_rust "$toolchain" || unavailable
+if ! has_rust "$toolchain" || ! succeeds "cargo public-api --version"; then unavailable; fi
 # The options are unstable, and so is their form: it is that of one version. The tool must see hidden items too, since another module may show them.
 RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$target/api cargo "+$toolchain" rustdoc --quiet --lib --package ironmap \
     -- -Z unstable-options --document-hidden-items --output-format json
-all=$(cargo public-api -sss --rustdoc-json "$target/api/doc/ironmap.json") || unavailable
+all=$(cargo public-api -sss --rustdoc-json "$target/api/doc/ironmap.json")
 # Modules that users do not see; the prelude repeats what it exports.
 hidden=$(hidden_modules src/lib.rs ironmap:: && hidden_modules src/fs/mod.rs ironmap::fs:: && echo ironmap::prelude)
 

@@ -8,7 +8,10 @@ if ! has_rust nightly || ! or_install cargo-fuzz "cargo fuzz --version" "cargo i
     exit
 fi
 names=("${@:2}")
-[ ${#names[@]} -gt 0 ] || mapfile -t names < <(cargo +nightly fuzz list)
+if [ ${#names[@]} = 0 ]; then
+    list=$(cargo +nightly fuzz list)
+    mapfile -t names <<<"$list"
+fi
 for name in "${names[@]}"; do
     say "fuzz $name"
     # The volumes are read by safe code: without the address sanitizer several times as many are tried.

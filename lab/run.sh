@@ -15,7 +15,10 @@ boot() {
     case $status in
         0) ;;
         77) skip "lab: $(tail -n 1 "$log")" && return 77 ;;
-        *) cat "$log" && exit "$status" ;;
+        *)
+            cat "$log" || true
+            exit "$status"
+            ;;
     esac
 }
 

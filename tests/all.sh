@@ -36,9 +36,11 @@ path_from() {
 say "cargo build --release, and the tests"
 unset IRONMAP_BIN
 cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
+# It does not outlive a build that fails or is interrupted.
+trap 'kill %1 2>/dev/null || true' EXIT
 find_ironmap || status=$?
-# It does not outlive a build that fails.
 wait
+trap - EXIT
 [ "$status" = 0 ] || exit "$status"
 export IRONMAP_BIN=$ironmap
 path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Helpers of the project's scripts. A script that sources this file stands in the root of the repository after it.
 set -euo pipefail
+# cd would look there first, and print.
+unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/sbin:/sbin"
 

@@ -34,10 +34,11 @@ audit() {
 }
 
 scripts() {
-    local scripts
+    local list scripts
     has shellcheck || { skip "shellcheck: not installed" && return; }
-    mapfile -t scripts < <(git ls-files '*.sh')
-    shellcheck x setup .ci/run "${scripts[@]}"
+    list=$(git ls-files '*.sh') || return
+    mapfile -t scripts <<<"$list"
+    shellcheck x setup .ci/run lab/init "${scripts[@]}"
 }
 
 failed=()

@@ -126,7 +126,9 @@ use_mount() {
         git -c init.defaultBranch=main init -q repository
         cp -r "$tree/tests" repository
         cd repository
-        git add . && git -c user.name=a -c user.email=a@b commit -qm tests && git fsck --no-progress
+        git add .
+        git -c user.name=a -c user.email=a@b commit -qm tests
+        git fsck --no-progress
         cd ..
         printf '%s\n' 'create table t(n, text);' 'with recursive c(n) as (values(1) union all select n + 1 from c where n < 20000)' \
             'insert into t select n, hex(n) from c;' 'pragma integrity_check;' | sqlite3 db | grep -qx ok
@@ -135,7 +137,7 @@ use_mount() {
         sleep 1
         kill_server >/dev/null 2>&1
         wait $!
-    ) || die "the mount failed"
+    )
     "$ironmap" umount "$dir/mounted"
 }
 
@@ -152,7 +154,9 @@ compare() {
     umount "$dir/kernel"
 }
 
-start_cluster >"$dir/start" 2>&1 || die "the cluster does not start: $(tail -5 "$dir/start")"
+# Neither is called with `||`, after which commands in it that fail would be passed over.
+trap 'echo "$0: line $LINENO failed; the cluster said: $(tail -5 "$dir/start")" >&2' ERR
+start_cluster >"$dir/start" 2>&1
 serve
 "$ironmap" mkfs -q "$volume"
 for round in $(seq "$rounds"); do

@@ -5,9 +5,10 @@ source "$(dirname "$0")/../lib.sh"
 
 if [ -n "${IRONMAP_FOREIGN_IMAGES:-}" ]; then
     echo "$IRONMAP_FOREIGN_IMAGES"
-elif source=$(lab/source.sh e2fsprogs "$PWD/tests/foreign/unpack.sh"); then
-    echo "$source/images"
-else
-    skip "foreign images: $source" >&2
-    exit 77
+    exit
 fi
+status=0
+source=$(lab/source.sh e2fsprogs "$PWD/tests/foreign/unpack.sh") || status=$?
+[ "$status" != 77 ] || skip "foreign images: $source" >&2
+[ "$status" = 0 ] || exit "$status"
+echo "$source/images"

@@ -31,7 +31,7 @@ for user in "${users[@]}"; do
     # Each in an empty directory, and as root in a mount namespace of its own.
     namespace=(unshare --mount)
     if ! is_root; then
-        [[ $needs_root != *" $user "* ]] || { skip "users::$user: needs root" && continue; }
+        [[ $needs_root != *" $user "* ]] || { skip "user $user: needs root" && continue; }
         namespace=()
     fi
     mkdir "$scratch/$user"
