@@ -67,17 +67,18 @@ pub(super) fn is_direct<M: MapFile>(
     // A part that begins with a cut can begin in any buffer: all of them count from the first.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
-    let mut mappings = target.mappings(request.pos, request.len, request.is_nowait());
+    let len = target.span(request).device;
+    let mappings = target.mappings(request.pos, len, request.is_nowait());
+    let mut mappings = mappings.to_write(request.op == BioOp::Write);
     // An error is met again, and told, by the transfer.
-    let cut = |iomap: Result<Iomap>| {
+    let Some(Ok(first)) = mappings.next() else { return true };
+    if first.end().0 >= request.pos.0 + len as u64 {
+        return whole || len <= geometry.limits.max_transfer as usize;
+    }
+    let is_misaligned = |iomap: Result<Iomap>| {
         iomap.is_ok_and(|iomap| !geometry.takes_distance(iomap.pos.0 - request.pos.0))
     };
-    match mappings.next() {
-        Some(Ok(first)) if first.end().0 < request.pos.0 + request.len as u64 => {
-            whole && !mappings.any(cut)
-        }
-        _ => true,
-    }
+    whole && !mappings.any(is_misaligned)
 }
 
 impl<M: MapFile> Target<'_, M> {
@@ -87,7 +88,7 @@ impl<M: MapFile> Target<'_, M> {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
         }
-        // An error is met again, and told, by the transfer.
+        // As above.
         match self.mappings(pos, len, resident).next() {
             Some(Ok(first)) => (first.end().0 - pos.0) as usize,
             _ => len,
