@@ -1,7 +1,7 @@
 //! Partial work: requests that the device cuts short, space that ends in the middle, sectors that fail within a range to convert.
 
 use std::collections::BTreeSet;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 
 use ironmap::ErrorKind;
 use ironmap::device::{Faults, Limits, Ram};
@@ -75,6 +75,28 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
         }
         bench.close();
     }
+}
+
+/// So does the longest transfer, if the buffers before a cut have odd lengths together.
+#[test]
+fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
+    let limits = Limits { dma_align: 4096, logical_block: 512, ..Ram::LIMITS };
+    let bench = Bench::with_limits(EXT4, limits);
+    let most = u64::from(bench.volume.device().limits().max_transfer);
+    let len = 512 + most;
+    let (file, mut queue) = (bench.written("file", len.div_ceil(BLOCK)), bench.queue());
+    assert_eq!(file.mappings().count(), 1, "one extent");
+    let bufs = [memory(512, 0x22), memory(most, 0x33)];
+    let slices = [IoSlice::new(&bufs[0]), IoSlice::new(&bufs[1])];
+    let count = file.write_vectored_at(&mut queue, &slices, FilePos(0), NONE).unwrap();
+    assert_eq!(count as u64, len);
+    let [mut head, mut tail] = [memory(512, 0), memory(most, 0)];
+    let mut into = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+    let count = file.read_vectored_at(&mut queue, &mut into, FilePos(0), NONE).unwrap();
+    assert_eq!(count as u64, len);
+    assert!(head[..] == bufs[0][..] && tail[..] == bufs[1][..]);
+    drop((file, queue));
+    bench.close();
 }
 
 /// Where space ends, a write of several buffers gives how much was written, as one of a single buffer does.
