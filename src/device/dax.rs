@@ -121,7 +121,7 @@ impl Device for Dax {
         self.size
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.mapped.read(buf, at).map_err(|errno| Error::io(errno, format!("read at {at}")))
     }
 
@@ -129,7 +129,7 @@ impl Device for Dax {
         self.mapped.mapping.is_writable() || self.mapped.writer.is_some()
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let flags = if fua { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut transfer = DaxTransfer { mapped: Arc::clone(&self.mapped) };
         let written = transfer.write(bufs, at, flags);

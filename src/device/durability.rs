@@ -205,7 +205,7 @@ mod flushes {
             self.0.size()
         }
 
-        fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
             self.0.read_exact_at(buf, at)
         }
 
@@ -213,7 +213,7 @@ mod flushes {
             true
         }
 
-        fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
             self.0.write_all_at(bufs, at, fua)
         }
 

@@ -76,7 +76,12 @@ impl Device for Joined {
         self.parts.first.size()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn end(&self) -> DevOffset {
+        let ends = self.parts.others.iter().map(|(start, device)| start + device.size());
+        DevOffset(ends.fold(self.size(), u64::max))
+    }
+
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.parts.read(buf, at)
     }
 
@@ -84,7 +89,7 @@ impl Device for Joined {
         false
     }
 
-    fn write_all_at(&self, _bufs: &[IoSlice<'_>], _at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(&self, _bufs: &[IoSlice<'_>], _at: DevOffset, _fua: bool) -> Result<()> {
         Err(only_read())
     }
 

@@ -199,7 +199,7 @@ impl<L: Layer> Device for Layered<L> {
         self.below.take_wrong_tuples()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let request = Request::Read { at, len: buf.len() };
         self.carry(&request, |below, len| {
             below.read_exact_at(&mut buf[..len as usize], at)?;
@@ -212,7 +212,7 @@ impl<L: Layer> Device for Layered<L> {
         self.below.is_writable()
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let request = Request::Write { at, bufs, fua };
         self.carry(&request, |below, len| below.write_all_at(&head(bufs, len as usize), at, fua))
     }
@@ -221,7 +221,7 @@ impl<L: Layer> Device for Layered<L> {
         self.carry(&Request::Flush, |below, _| below.flush())
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         self.carry(&Request::Discard { at, len }, |below, _| below.discard(at, len))
     }
 

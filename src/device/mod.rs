@@ -73,6 +73,9 @@ pub(crate) use yielding::yielding;
 /// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue). All
 /// positions are bytes from the start of the part in use. It is shared by threads; a queue holds
 /// what it needs of it and may outlive it.
+///
+/// A device implements the methods whose names end in `_within`: their ranges are within it. Callers call those without, which check the range
+/// first, and which no device replaces. A queue checks nothing: the map of a file bounds its requests, and other callers bound their own.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -91,11 +94,25 @@ pub trait Device: Send + Sync {
         (Vec::new(), 0)
     }
 
+    /// Where the addresses of the device end: at its [`size`](Self::size), unless further devices are seen past it.
+    fn end(&self) -> DevOffset {
+        DevOffset(self.size())
+    }
+
     /// Fills `buf` from `at`, at any alignment, waiting as long as it takes. Never short.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        check_range(self.end(), "read", at, buf.len() as u64)?;
+        self.read_within(buf, at)
+    }
+
+    /// The device's own part of [`read_exact_at`](Self::read_exact_at).
+    ///
+    /// # Errors
+    /// As there.
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
 
     /// Whether it was opened for writing.
     fn is_writable(&self) -> bool;
@@ -105,7 +122,17 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part may have been written.
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()>;
+    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        check_range(self.end(), "write", at, len)?;
+        self.write_within(bufs, at, fua)
+    }
+
+    /// The device's own part of [`write_all_at`](Self::write_all_at).
+    ///
+    /// # Errors
+    /// As there.
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()>;
 
     /// Makes all earlier writes durable.
     ///
@@ -116,8 +143,17 @@ pub trait Device: Send + Sync {
     /// Discards the content of a range; later reads of it are undefined.
     ///
     /// # Errors
-    /// `Io`: EOPNOTSUPP where the device has no use for it.
+    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device has no use for it.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+        check_range(self.end(), "discard", at, len)?;
+        self.discard_within(at, len)
+    }
+
+    /// The device's own part of [`discard`](Self::discard).
+    ///
+    /// # Errors
+    /// As there.
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
@@ -125,8 +161,18 @@ pub trait Device: Send + Sync {
     /// may take longer than one write, but not than writing zeros.
     ///
     /// # Errors
-    /// `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After another error any part may be zeros.
+    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After
+    /// another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+        check_range(self.end(), "zeros", at, len)?;
+        self.zero_within(at, len)
+    }
+
+    /// The device's own part of [`write_zeroes`](Self::write_zeroes).
+    ///
+    /// # Errors
+    /// As there.
+    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
     }
 
@@ -134,9 +180,18 @@ pub trait Device: Send + Sync {
     /// range only says that all before it reads as zeros. A device that cannot tell gives all from `at` on.
     ///
     /// # Errors
-    /// `Io` with the device's errno.
+    /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
-        Ok(at..DevOffset(self.size().max(at.0)))
+        check_range(self.end(), "look for data", at, 0)?;
+        self.data_within(at)
+    }
+
+    /// The device's own part of [`data_from`](Self::data_from).
+    ///
+    /// # Errors
+    /// As there.
+    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        Ok(at..self.end())
     }
 
     /// From now on a device that connects again asks the fence before it writes anything; without one, no longer. For other devices it means
@@ -150,6 +205,16 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `Io` where the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
     fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
+}
+
+/// The bound of every operation on a range.
+fn check_range(end: DevOffset, what: &str, at: DevOffset, len: u64) -> Result<()> {
+    match at.checked_add(len) {
+        Some(last) if last <= end => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{what} of {len} bytes at {at} past the device's end at {end}"
+        ))),
+    }
 }
 
 /// A device of any kind: its size. The trait does not ask for `Debug`, since a program would then contain that code of every kind.

@@ -7,7 +7,7 @@ use super::{
     AnyQueue, Device, Immediate, Limits, QueueOptions, ThroughFlushes, Transfer, WrongTuple,
 };
 use crate::bio::BioFlags;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
 /// Completes every request of its queues at once without touching the memory. Metadata is read from the device below, where
@@ -62,14 +62,13 @@ impl Device for Null {
         self.metadata.as_ref().map(|device| device.take_wrong_tuples()).unwrap_or_default()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         match &self.metadata {
             Some(device) => device.read_exact_at(buf, at),
-            None if at.0.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size) => {
+            None => {
                 buf.fill(0);
                 Ok(())
             }
-            None => Err(Error::invalid(format!("read at {at} past the device's end"))),
         }
     }
 
@@ -77,7 +76,7 @@ impl Device for Null {
         self.metadata.as_ref().is_some_and(|device| device.is_writable())
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         match &self.metadata {
             Some(device) => device.write_all_at(bufs, at, fua),
             None => Ok(()),

@@ -230,7 +230,7 @@ impl Device for Ram {
         self.content.size
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let len = buf.len();
         self.content.read(buf, at).map_err(|_| outside("read", at, len as u64))
     }
@@ -239,7 +239,7 @@ impl Device for Ram {
         true
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
         let written = self.content.write(bufs, at);
         let len = || bufs.iter().map(|buf| buf.len() as u64).sum();
         written.map(drop).map_err(|_| outside("write", at, len()))
@@ -249,11 +249,11 @@ impl Device for Ram {
         Ok(())
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         self.content.discard(at, len).map_err(|_| outside("discard", at, len))
     }
 
-    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
         self.discard(at, len)
     }
 

@@ -7,7 +7,7 @@ macro_rules! through_file {
             self.file.size()
         }
 
-        fn read_exact_at(
+        fn read_within(
             &self,
             buf: &mut [u8],
             at: $crate::units::DevOffset,
@@ -19,7 +19,7 @@ macro_rules! through_file {
             self.file.is_writable()
         }
 
-        fn write_all_at(
+        fn write_within(
             &self,
             bufs: &[std::io::IoSlice<'_>],
             at: $crate::units::DevOffset,
@@ -32,19 +32,19 @@ macro_rules! through_file {
             self.file.flush()
         }
 
-        fn discard(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
-            self.file.discard(at, len)
-        }
-
-        fn write_zeroes(
+        fn discard_within(
             &self,
             at: $crate::units::DevOffset,
             len: u64,
         ) -> $crate::error::Result<()> {
+            self.file.discard(at, len)
+        }
+
+        fn zero_within(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
             self.file.write_zeroes(at, len)
         }
 
-        fn data_from(
+        fn data_within(
             &self,
             at: $crate::units::DevOffset,
         ) -> $crate::error::Result<std::ops::Range<$crate::units::DevOffset>> {

@@ -148,13 +148,6 @@ impl Integrity {
         self.checked.close()
     }
 
-    fn check_range(&self, what: &str, at: DevOffset, len: u64) -> Result<()> {
-        match at.checked_add(len) {
-            Some(end) if end.0 <= self.checked.info.data_size => Ok(()),
-            _ => Err(Error::invalid(format!("{what} of {len} bytes at {at}: past the end"))),
-        }
-    }
-
     /// Writes whole sectors, no more than a request may have.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
@@ -178,8 +171,7 @@ impl Device for Integrity {
         self.checked.info.data_size
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        self.check_range("read", at, buf.len() as u64)?;
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let mask = u64::from(self.checked.limits.logical_block) - 1;
         if (at.0 | buf.len() as u64) & mask == 0 && !buf.is_empty() {
             self.checked.data.read_exact_at(buf, at)?;
@@ -215,12 +207,11 @@ impl Device for Integrity {
         self.checked.writable
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
         }
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.check_range("write", at, len)?;
         if len == 0 {
             return Ok(());
         }
@@ -242,11 +233,10 @@ impl Device for Integrity {
     }
 
     /// Of whole sectors: reads of them return the data device's content, unverified until they are written again.
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
         }
-        self.check_range("discard", at, len)?;
         self.checked.discard(at, len)
     }
 

@@ -30,7 +30,7 @@ impl Device for Slow {
         self.0.size()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         for (sector, at) in buf.chunks_mut(SECTOR as usize).zip((at.0..).step_by(SECTOR as usize)) {
             thread::yield_now();
             self.0.read_exact_at(sector, DevOffset(at))?;
@@ -42,7 +42,7 @@ impl Device for Slow {
         true
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let mut at = at.0;
         for sector in bufs.iter().flat_map(|buf| buf.chunks(SECTOR as usize)) {
             thread::yield_now();
@@ -57,7 +57,7 @@ impl Device for Slow {
         Ok(())
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         for at in (at.0..at.0 + len).step_by(SECTOR as usize) {
             thread::yield_now();
             self.0.discard(DevOffset(at), SECTOR)?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use ironmap::device::nbd::Nbd;
+use ironmap::device::nbd::{Address, Nbd};
 use ironmap::device::{AnyQueue, Device, Fence, Limits, QueueOptions};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Errno, Error};
@@ -56,12 +56,14 @@ impl OverNbd {
     /// Serves a device, and opens its export.
     pub(crate) fn new(device: Arc<dyn Device>, form: Form) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
-        let socket = dir.path().join("socket");
         let write = device.is_writable();
         let server = Server::start(dir, device, form);
-        let address = format!("nbd+unix:///?socket={}", socket.display());
-        let client = Nbd::open(&address.parse().expect("an address"), write);
+        let client = Nbd::open(&server.address(), write);
         Self { client: Some(client.expect("the export")), server }
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.server.address()
     }
 
     fn client(&self) -> &Nbd {
@@ -96,6 +98,11 @@ impl Server {
             });
         });
         Self { dir, ends, thread: Some(thread) }
+    }
+
+    fn address(&self) -> Address {
+        let socket = self.dir.path().join("socket");
+        format!("nbd+unix:///?socket={}", socket.display()).parse().expect("an address")
     }
 
     fn stop(&mut self) {
@@ -313,7 +320,7 @@ impl Device for OverNbd {
         self.client().size()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
         self.client().read_exact_at(buf, at)
     }
 
@@ -321,7 +328,7 @@ impl Device for OverNbd {
         self.client().is_writable()
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> ironmap::Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> ironmap::Result<()> {
         self.client().write_all_at(bufs, at, fua)
     }
 
@@ -329,11 +336,11 @@ impl Device for OverNbd {
         self.client().flush()
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
         self.client().discard(at, len)
     }
 
-    fn write_zeroes(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
         self.client().write_zeroes(at, len)
     }
 

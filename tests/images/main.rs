@@ -1,5 +1,6 @@
 //! Images of virtual machines as devices, beside qemu-img: images that are read, written or refused, and hostile images.
 
+mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;

@@ -422,7 +422,7 @@ impl Device for Counted {
         self.below.size()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
         self.below.read_exact_at(buf, at)
     }
@@ -431,7 +431,7 @@ impl Device for Counted {
         true
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         self.below.write_all_at(bufs, at, fua)
     }
 

@@ -537,7 +537,7 @@ impl Device for ReadOnly {
         self.protection.as_ref()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
         self.ram.read_exact_at(buf, at)
     }
 
@@ -545,7 +545,7 @@ impl Device for ReadOnly {
         false
     }
 
-    fn write_all_at(
+    fn write_within(
         &self,
         _: &[std::io::IoSlice<'_>],
         at: DevOffset,

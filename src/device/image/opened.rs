@@ -167,7 +167,7 @@ impl Device for Image {
         self.disk.size
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let len = buf.len() as u64;
         self.context(self.disk.read(buf, at), "read", at, len)
     }
@@ -176,7 +176,7 @@ impl Device for Image {
         self.is_writable
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         self.context(self.disk.write(bufs, at, fua), "write", at, len).map(drop)
     }
@@ -185,17 +185,17 @@ impl Device for Image {
         self.disk.driver.flush().context(|| format!("{}: flush", self.address))
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         let done = self.disk.place(at, len).and_then(|at| self.disk.driver.discard(at, len));
         self.context(done, "discard", at, len)
     }
 
-    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
         let done = self.disk.place(at, len).and_then(|at| self.disk.driver.write_zeroes(at, len));
         self.context(done, "zeros", at, len)
     }
 
-    fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
         let Disk { driver, base, size } = &self.disk;
         let place = self.disk.place(at, 0)?;
         let found = driver.data_from(place, base + size);

@@ -44,7 +44,7 @@ use super::{
     AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions, ThroughFlushes,
 };
 use crate::bio::Dev;
-use crate::error::{Context, Errno, Error, ErrorKind, Result};
+use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
@@ -234,12 +234,6 @@ impl Nbd {
             Error::io(errno, format!("{}: {what}{why}", self.session.address))
         })
     }
-
-    fn check(&self, at: DevOffset, len: u64) -> Result<()> {
-        let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.window.size);
-        let past = || Error::invalid(format!("{len} bytes at {} are past the end", at.0));
-        if is_within { Ok(()) } else { Err(past()).context(|| &self.session.address) }
-    }
 }
 
 impl Device for Nbd {
@@ -251,8 +245,7 @@ impl Device for Nbd {
         self.window.size
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        self.check(at, buf.len() as u64)?;
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let what = format_args!("read of {} bytes at {}", buf.len(), at.0);
         self.call(what, |client| client.read_all(buf, at))
     }
@@ -261,9 +254,8 @@ impl Device for Nbd {
         self.is_writable
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.check(at, len)?;
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let what = format_args!("write of {len} bytes at {}", at.0);
         self.call(what, |client| client.write_all(bufs, at, fua))
     }
@@ -272,20 +264,18 @@ impl Device for Nbd {
         self.call("flush", |client| client.flush_now(Dev::OWN))
     }
 
-    fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
-        self.check(at, len)?;
+    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
         let what = format_args!("discard of {len} bytes at {}", at.0);
         self.call(what, |client| client.trim(at, len))
     }
 
-    fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
-        self.check(at, len)?;
+    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
         let what = format_args!("zeros of {len} bytes at {}", at.0);
         self.call(what, |client| client.write_zeroes(at, len))
     }
 
-    fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
-        let end = DevOffset(self.window.size.max(at.0));
+    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+        let end = self.end();
         if self.session.export.allocation.is_none() || at == end {
             return Ok(at..end);
         }
