@@ -1,5 +1,7 @@
 //! A volume with its log on a device of its own: whether that needs recovery is in the log alone.
 
+use std::path::Path;
+
 use ironmap::{ErrorKind, Location, VolumeOptions};
 
 use crate::common::command::run;
@@ -49,7 +51,47 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-fn names(dir: &std::path::Path) -> Vec<Vec<u8>> {
+/// The log of another volume is refused, clean or not, as the kernel refuses it: its state says nothing of this one.
+#[test]
+fn a_log_of_another_volume_is_refused() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let dir = scratch();
+    let logs = ["one", "other"].map(|name| dir.path().join(name));
+    let volumes = logs.each_ref().map(|log| {
+        run("truncate", &["-s", "64M", log.to_str().unwrap()]);
+        Image::mkfs_xfs(SIZE, &["-l", &format!("logdev={},size=64m", log.display())]).unwrap()
+    });
+    let [volume, other] = &volumes;
+    let path = volume.path();
+    let open = |log: &Path| {
+        let journal = Location::try_from(log).unwrap();
+        VolumeOptions::new().journal(journal).open(path.as_path())
+    };
+    for state in ["new", "clean", "dirty"] {
+        if state != "new" {
+            let device = LoopDevice::new(&logs[1]);
+            let mount = other.mount(&format!("rw,logdev={}", device.node()));
+            std::fs::create_dir(mount.dir().join(state)).unwrap();
+            if state == "dirty" {
+                run("xfs_io", &["-x", "-c", "shutdown -f", mount.dir().to_str().unwrap()]);
+            }
+        }
+        let error = open(&logs[1]).err().unwrap_or_else(|| panic!("{state}: opened"));
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{state}: {error}");
+        assert!(error.to_string().contains("h_fs_uuid"), "{state}: {error}");
+        if state != "new" {
+            let device = LoopDevice::new(&logs[1]);
+            volume.try_mount(&format!("ro,logdev={}", device.node())).map(drop).unwrap_err();
+        }
+        open(&logs[0]).unwrap_or_else(|error| panic!("{state}: {error}"));
+    }
+    let inside = Image::mkfs_xfs(SIZE, &[]).unwrap();
+    let journal = Location::try_from(logs[0].as_path()).unwrap();
+    let refused = VolumeOptions::new().journal(journal).open(inside.path().as_path()).err();
+    assert_eq!(refused.unwrap().kind(), ErrorKind::InvalidInput);
+}
+
+fn names(dir: &Path) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap();
     let name =
         |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_encoded_bytes();

@@ -11,6 +11,7 @@ mod listing;
 mod metadump;
 mod numbers;
 mod proto;
+mod reads;
 mod realtime;
 mod scale;
 mod scale_tree;

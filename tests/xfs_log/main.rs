@@ -16,10 +16,13 @@ mod recorded;
 mod state;
 mod torn;
 
+use std::fs::File;
+
+use common::command::run;
 use common::rng::Rng;
-use common::skip::Need;
+use common::skip::{Need, note_part};
 use common::xfsprogs;
-use state::{End, Tally, Variant, Work, compare, load, make};
+use state::{End, Mount, Tally, Variant, Work, compare, load, make};
 
 const SEED: u64 = 0x0d14_7106;
 /// States of each layout by default.
@@ -30,6 +33,8 @@ const STEPS: u64 = 700;
 const STEPS_OF_COPIES: u64 = 60;
 /// The same of a load of exchanges.
 const STEPS_OF_FRAGMENTS: u64 = 6;
+/// Files whose inodes are not all in one block, however many it has.
+const FILES: u64 = 300;
 /// As many fill the smallest log about once.
 const STEPS_AROUND: u64 = 6000;
 
@@ -135,6 +140,30 @@ newer_layouts! {
     parent_pointers_and_large_inodes: "-n parent=1 -i size=1024 -b size=2048";
     tree_of_metadata: "-m metadir=1,uquota,gquota";
     exchange_of_ranges: "-i exchange=1 -n parent=1";
+}
+
+/// Inodes are made by chunks of 64, and by whole blocks where a block has room for more.
+#[test]
+fn new_inodes_of_every_number_in_a_block() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    for mkfs in ["-b size=65536 -i size=512", "-b size=65536 -i size=1024", "-b size=8192"] {
+        let variant = Variant { name: "new_inodes", size: "512M", mkfs, mount: "rw", newer: false };
+        let image = make(&variant);
+        match Mount::new(&image, "rw") {
+            Ok(mount) => {
+                for number in 0..FILES {
+                    File::create_new(mount.dir().join(number.to_string())).expect("a new file");
+                }
+                run("xfs_io", &["-x", "-c", "shutdown -f", mount.dir().to_str().unwrap()]);
+            }
+            Err(refusal) => {
+                note_part("xfs_log", mkfs, &refusal);
+                continue;
+            }
+        }
+        let log = compare(&image, mkfs, SEED, &mut Tally::default()).expect("a sound volume");
+        assert!(log.recovered, "{mkfs}: {log:?}");
+    }
 }
 
 /// The smallest log, in which the records go round: heads before their tails and after them.

@@ -35,8 +35,6 @@ pub(crate) const FORMAT: Format = Format {
 
 /// Blocks of a group that are kept for its own trees.
 const SET_ASIDE: u64 = 8;
-/// Inodes of a chunk.
-const CHUNK: u64 = 64;
 /// No inode has a larger number.
 const LARGEST_INODE: u64 = (1 << 56) - 1;
 
@@ -67,7 +65,7 @@ impl FileSystem for Arc<Xfs> {
             percent => {
                 // Whole chunks, since inodes are made by these.
                 let blocks = (u128::from(sb.geometry.blocks) * percent / 100) as u64;
-                let chunk = u64::max(1, CHUNK >> log_inodes);
+                let chunk = u64::from(sb.geometry.inodes_made()) >> log_inodes;
                 (blocks / chunk * chunk) << log_inodes
             }
         };

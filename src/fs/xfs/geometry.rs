@@ -7,8 +7,8 @@ use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
 /// Sectors in which metadata name their own place are of this size, always.
 pub(super) const BASIC_SHIFT: u8 = 9;
-/// Inodes are made in chunks of so many.
-const CHUNK: u64 = 64;
+/// Inodes of a chunk.
+const CHUNK: u32 = 64;
 
 /// The sizes that the superblock gives, checked.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,12 @@ impl Geometry {
 
     /// The length of these blocks in bytes: at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
-        (CHUNK as usize * self.inode).max(self.block.bytes())
+        self.inodes_made() as usize * self.inode
+    }
+
+    /// How many inodes are made at a time: a chunk, and at least those of a block.
+    pub(crate) fn inodes_made(&self) -> u32 {
+        CHUNK.max(1 << self.inodes_per_block_log)
     }
 
     /// The number of an inode by its place.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::geometry::Geometry;
 use super::overlay::{Overlay, Replayed};
+use super::symlink::MOST_BLOCKS;
 use crate::device::Device;
 use crate::error::{Context, ErrorKind, Result};
 use crate::events::{Direction, ErrorEvent, Events};
@@ -13,7 +14,7 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// How much memory cached runs of inodes may take, and how much all other cached blocks, in bytes.
+/// How much memory cached runs of inodes may take, and how much other cached blocks, single ones and those of structures, in bytes.
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -24,6 +25,8 @@ pub(crate) struct Metadata {
     cache: Cache<FsBlock, Block>,
     /// Runs of inodes by their first blocks.
     inodes: Cache<FsBlock, Block>,
+    /// Structures of several blocks.
+    structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
     events: Arc<Events>,
 }
@@ -32,7 +35,10 @@ impl Metadata {
     pub(super) fn new(device: Arc<dyn Device>, geometry: Geometry, events: Arc<Events>) -> Self {
         let cache = Cache::new(CACHE_BYTES / geometry.block.bytes());
         let inodes = Cache::new(INODE_BYTES / geometry.inode_run_bytes());
-        Self { device, geometry, cache, inodes, overlay: Overlay::default(), events }
+        let largest = geometry.dir_block().max(MOST_BLOCKS as usize * geometry.block.bytes());
+        let structures = Cache::new(CACHE_BYTES / largest);
+        let overlay = Overlay::default();
+        Self { device, geometry, cache, inodes, structures, overlay, events }
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
@@ -64,7 +70,10 @@ impl Metadata {
     pub(super) fn blocks(&self, blocks: &[FsBlock]) -> Result<Block> {
         match blocks {
             [block] => self.block(*block),
-            blocks => self.read(blocks).map(Block::new),
+            blocks => {
+                let read = || self.read(blocks).map(Block::new);
+                self.structures.get_or_insert_with(&blocks.to_vec(), read)
+            }
         }
     }
 

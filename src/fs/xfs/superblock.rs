@@ -265,6 +265,9 @@ impl Superblock {
             }
             return Ok(LogRange { start: outside.start, len, block: self.geometry.block });
         }
+        if outside.is_some() {
+            return Err(Error::invalid("the log of the XFS volume is on its own device"));
+        }
         let place = PLACE.field("sb_logstart");
         let start = self.geometry.fs_block(self.log_start, self.log_blocks.into(), place)?;
         let block = self.geometry.block;

@@ -10,7 +10,7 @@ use crate::units::{FileBlock, FsBlock};
 /// No target is longer.
 const LONGEST: u64 = 1024;
 /// No target takes more blocks: of 512 bytes it takes two, of 1024 with headers two as well.
-const MOST_BLOCKS: u64 = 3;
+pub(super) const MOST_BLOCKS: u64 = 3;
 
 impl XfsInode {
     /// The target of a symbolic link.

@@ -24,6 +24,8 @@ pub(super) enum State {
 pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State> {
     let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (0, 0) }) };
     let (mut end, mut last) = (head, last_record(log, head)?);
+    // A clean log of another volume would hide that this one needs recovery.
+    log.check_uuid(last, superblock)?;
     if !log.outline(last)?.ends_at(end) {
         // It was being written when the power went.
         (end, last) = (last, last_record(log, last)?);
@@ -31,7 +33,6 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     if log.outline(last)?.is_unmount {
         return Ok(State::Clean { head: (end.cycle, end.block) });
     }
-    log.check_uuid(last, superblock)?;
     if let Some(bad) = first_bad(log, superblock, last)? {
         (end, last) = (bad, last_record(log, bad)?);
         if log.outline(last)?.is_unmount {

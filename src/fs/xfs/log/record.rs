@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 use super::LogRange;
 use crate::device::Device;
 use crate::error::{Context, Error, Place, Result};
+use crate::fs::uuid_text;
 use crate::fs::xfs::Superblock;
 use crate::fs::xfs::disk::log::{
     BLOCK, CHECKED_EXTENSION, CHECKED_HEADER, CRC_AT, CYCLES_AT, CYCLES_PER_HEADER,
@@ -205,13 +206,16 @@ impl<'a> LogBlocks<'a> {
             && cycle_of(block) == at.cycle.wrapping_add(1)
     }
 
-    /// Whether the UUID of a record is that of the volume.
+    /// Checks that a record is of the volume.
     pub(super) fn check_uuid(&self, at: Position, superblock: &Superblock) -> Result<()> {
-        let first = self.read(at.block, 1)?;
-        if array(&first, 304) == superblock.uuid {
+        let (found, own) = (array(&self.read(at.block, 1)?, 304), superblock.uuid);
+        // The first logs have none, and a clean one is all that Linux takes of them.
+        if found == own || found == [0; 16] && self.outline(at)?.is_unmount {
             return Ok(());
         }
-        Err(self.place(at.block).field("h_fs_uuid").corrupt("the log is of another volume"))
+        let (found, own) = (uuid_text(&found), uuid_text(&own));
+        let what = format!("the log is that of the volume {found}, and this is {own}");
+        Err(self.place(at.block).field("h_fs_uuid").corrupt(what))
     }
 }
 

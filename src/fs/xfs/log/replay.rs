@@ -24,8 +24,6 @@ const MAX_BUFFER: u64 = 64 << 10;
 const NEXT_UNLINKED: usize = 96;
 /// No next inode in a list of unlinked ones.
 const NO_INODE: [u8; 4] = [0xFF; 4];
-/// Inodes in a chunk.
-const CHUNK: u32 = 64;
 
 /// Buffers whose earlier content is not to be written, by place and length in basic sectors, and how often they were cancelled.
 #[derive(Default)]
@@ -270,10 +268,10 @@ impl<'a> Replay<'a> {
         let (count, length) = (raw.icl_count.get(), u64::from(raw.icl_length.get()));
         let size = raw.icl_isize.get() as usize;
         let bytes = length << geometry.block.shift();
-        if size != geometry.inode || count > CHUNK || bytes != u64::from(count) * size as u64 {
-            return Err(place
-                .field("icl_count")
-                .corrupt(format!("{count} inodes of {size} bytes")));
+        let most = geometry.inodes_made();
+        if size != geometry.inode || count > most || bytes != u64::from(count) * size as u64 {
+            let what = format!("{count} inodes of {size} bytes, of {most} at most");
+            return Err(place.field("icl_count").corrupt(what));
         }
         let (group, within) = (u64::from(raw.icl_ag.get()), u64::from(raw.icl_agbno.get()));
         let number = group << geometry.group_blocks_log | within;
