@@ -1,6 +1,7 @@
 //! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
 
 mod archive;
+mod data;
 mod feed;
 mod host;
 mod open;

@@ -209,6 +209,7 @@ impl Writer {
         mut entry: Box<Entry>,
         report: &mut Report,
     ) -> Result<Option<Open>, Failure> {
+        entry.sort();
         let stat = &mut entry.stat;
         (stat.uid, stat.gid) = self.owners.of(stat.uid, stat.gid);
         let inherits = match self.open.last() {
