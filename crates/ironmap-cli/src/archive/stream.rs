@@ -118,14 +118,18 @@ impl<R: BufRead> Read for Gzip<R> {
 }
 
 /// Whether a further member of gzip follows. Zeros up to the end are read.
+///
+/// # Errors
+/// Other bytes follow: gzip(1) warns of them and drops them, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {
         let bytes = source.fill_buf()?;
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         if zeros < bytes.len() {
-            let padding = || io::Error::other("gzip: its padding is not all zeros");
-            return if padded || zeros > 0 { Err(padding()) } else { Ok(true) };
+            let begins = bytes.len().min(GZIP.len());
+            let member = !padded && bytes[..begins] == GZIP[..begins];
+            return if member { Ok(true) } else { Err(trailing("gzip", "member")) };
         }
         if zeros == 0 {
             return Ok(false);
@@ -133,6 +137,13 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
         padded = true;
         source.consume(zeros);
     }
+}
+
+/// The error of a stream that is whole, with bytes after it that are none of it.
+fn trailing(format: &str, part: &str) -> io::Error {
+    io::Error::other(format!(
+        "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
+    ))
 }
 
 /// The frames of zstd, one after the other; those for others are skipped.
@@ -179,6 +190,10 @@ impl<R: BufRead> Zstd<R> {
             })) => {
                 io::copy(&mut source.take(length.into()), &mut io::sink())?;
             }
+            Err(FrameDecoderError::ReadFrameHeaderError(
+                ReadFrameHeaderError::BadMagicNumber(_)
+                | ReadFrameHeaderError::MagicNumberReadError(_),
+            )) => return Err(trailing("zstd", "frame")),
             begun => begun.map_err(failed)?,
         }
         Ok(true)
@@ -213,9 +228,28 @@ mod tests {
         for zeros in [0, 1, 2, 600_000] {
             assert_eq!(read([&all[..], &vec![0; zeros]].concat()).unwrap(), expected, "{zeros}");
         }
-        assert!(read([&all[..], &[0, 0, 1]].concat()).is_err());
-        assert!(read([&all[..], b"x"].concat()).is_err());
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
+    }
+
+    /// What follows a whole stream is called that, however long it is, and a stream that is cut short is not.
+    #[test]
+    fn trailing_bytes_are_no_truncation() {
+        let level = flate2::Compression::fast();
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+        io::Write::write_all(&mut encoder, b"text").unwrap();
+        let gzip = encoder.finish().unwrap();
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let zstd = ruzstd::encoding::compress_to_vec(&b"text"[..], level);
+        for (stream, magic) in [(&gzip, GZIP), (&zstd, ZSTD)] {
+            for bytes in [&b"x"[..], b"garbage\n", &[0, 0, 1], &[0x1F, 0x8C], &[b'x'; 600_000]] {
+                let error = read([stream, bytes].concat()).unwrap_err();
+                assert!(error.to_string().contains("trailing bytes"), "{bytes:?}: {error}");
+            }
+            for cut in [&stream[..stream.len() - 1], &[stream, magic].concat()] {
+                let error = read(cut.to_vec()).unwrap_err();
+                assert!(!error.to_string().contains("trailing bytes"), "{error}");
+            }
+        }
     }
 
     /// Frames in a row are one stream, with skippable ones in between; a truncated one is an error.
