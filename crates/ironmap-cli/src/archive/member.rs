@@ -179,7 +179,7 @@ impl Archive {
                     self.skip(padded(size).ok_or("a size is too large")?)?;
                 }
                 _ => {
-                    own.path = own.path.or(path);
+                    own.path = own.sparse.name.take().or(own.path).or(path);
                     own.link = own.link.or(link);
                     return self.member(header, own).map(Some);
                 }

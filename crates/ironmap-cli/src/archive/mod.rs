@@ -9,4 +9,5 @@ mod stream;
 
 pub(crate) use self::member::{Archive, Member, is_device_number, normal};
 pub(crate) use self::pax::push as push_record;
+pub(crate) use self::sparse::Written;
 pub(crate) use self::stream::Input;
