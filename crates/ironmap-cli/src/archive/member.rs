@@ -7,7 +7,7 @@ use ironmap::units::InodeNo;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use super::pax::Overrides;
-use super::stream::Input;
+use super::stream::{Input, Stream};
 use super::{sparse, stream};
 use crate::failure::Failure;
 
@@ -18,7 +18,7 @@ const BLOCK: u64 = 512;
 /// An archive that is read.
 pub(crate) struct Archive {
     name: String,
-    input: Box<dyn Read + Send>,
+    input: Stream,
     /// The position in the decompressed stream.
     position: u64,
     /// For all members that follow.
@@ -89,6 +89,16 @@ impl Archive {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is a file that is not compressed.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.input, Stream::Plain(_))
+    }
+
+    /// How far the decompressed stream was read: after a member, where its content begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     /// The next member; the unread rest of the last one is skipped.
@@ -169,7 +179,7 @@ impl Archive {
                     self.skip(padded(size).ok_or("a size is too large")?)?;
                 }
                 _ => {
-                    own.path = own.path.or(path);
+                    own.path = own.sparse.name.take().or(own.path).or(path);
                     own.link = own.link.or(link);
                     return self.member(header, own).map(Some);
                 }
@@ -356,12 +366,11 @@ impl Archive {
         Ok(())
     }
 
-    fn skip(&mut self, mut len: u64) -> Result<(), Wrong> {
-        let mut bytes = [0; 16 << 10];
-        while len > 0 {
-            let piece = len.min(bytes.len() as u64);
-            self.fill(&mut bytes[..piece as usize])?;
-            len -= piece;
+    fn skip(&mut self, len: u64) -> Result<(), Wrong> {
+        let skipped = self.input.skip(len)?;
+        self.position += skipped;
+        if skipped < len {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         Ok(())
     }
@@ -403,7 +412,7 @@ fn padded(len: u64) -> Option<u64> {
 }
 
 /// A path from the root: without slashes at its ends and in a row, and without `.`; `..` leads up, at most to the root.
-fn normal(path: &[u8]) -> Vec<u8> {
+pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
         match name {

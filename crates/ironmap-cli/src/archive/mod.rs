@@ -7,6 +7,7 @@ mod pax;
 mod sparse;
 mod stream;
 
-pub(crate) use self::member::{Archive, Member, is_device_number};
+pub(crate) use self::member::{Archive, Member, is_device_number, normal};
 pub(crate) use self::pax::push as push_record;
+pub(crate) use self::sparse::Written;
 pub(crate) use self::stream::Input;

@@ -21,6 +21,8 @@ pub(super) struct Overrides {
 /// Their fields of a sparse file of GNU tar.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
+    /// `path` is then one for programs that do not know sparse files, wherever it stands.
+    pub(super) name: Option<Vec<u8>>,
     /// 1.0 has its map in front of the content.
     pub(super) major: Option<u32>,
     pub(super) size: Option<u64>,
@@ -60,7 +62,7 @@ impl Overrides {
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Wrong> {
         match key {
-            b"path" | b"GNU.sparse.name" => self.path = bytes(value),
+            b"path" => self.path = bytes(value),
             b"linkpath" => self.link = bytes(value),
             b"size" => self.size = parsed(value, "the size is not a number")?,
             b"uid" => self.uid = parsed(value, "the owner is not a 32-bit number")?,
@@ -71,6 +73,7 @@ impl Overrides {
                 self.set_xattr(b"security.selinux", [value, &[0]].concat());
             }
             b"SCHILY.acl.access" | b"SCHILY.acl.default" => self.access_list = true,
+            b"GNU.sparse.name" => self.sparse.name = bytes(value),
             b"GNU.sparse.major" => self.sparse.major = parsed(value, WRONG_SPARSE)?,
             b"GNU.sparse.size" | b"GNU.sparse.realsize" => {
                 self.sparse.size = parsed(value, WRONG_SPARSE)?;

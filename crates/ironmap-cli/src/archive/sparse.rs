@@ -4,6 +4,8 @@ use super::pax::Wrong;
 
 /// How many ranges a file may have: a map is held in memory.
 pub(super) const MOST: usize = 1 << 20;
+/// Of an archive.
+const BLOCK: usize = 512;
 
 /// Checks a map: ranges in order, within the file, and as long together as the content; gives those that are not empty.
 pub(super) fn checked(
@@ -60,4 +62,100 @@ pub(super) fn in_front<E: From<Wrong>>(
         return Err("a sparse file has too many ranges".into());
     }
     (0..count).map(|_| Ok((number()?, number()?))).collect()
+}
+
+/// The ranges of a file that are written, of which the rest is holes.
+#[derive(Default)]
+pub(crate) struct Written {
+    ranges: Vec<(u64, u64)>,
+    /// Holes up to this length are written as zeros.
+    gap: u64,
+}
+
+impl Written {
+    /// Adds a range behind those before it. Where there would be too many to be read again, the smallest holes are given up.
+    pub(crate) fn push(&mut self, start: u64, len: u64) {
+        self.push_one(start, len);
+        while self.ranges.len() >= MOST {
+            self.gap = self.gap.saturating_mul(2).max(BLOCK as u64);
+            let ranges = std::mem::take(&mut self.ranges);
+            ranges.into_iter().for_each(|(start, len)| self.push_one(start, len));
+        }
+    }
+
+    fn push_one(&mut self, start: u64, len: u64) {
+        match self.ranges.last_mut() {
+            Some((begin, last)) if start.saturating_sub(*begin + *last) <= self.gap => {
+                *last = start + len - *begin;
+            }
+            _ => self.ranges.push((start, len)),
+        }
+    }
+
+    pub(crate) fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+
+    /// The map that stands in front of the content, in whole blocks; `None` where the file with holes as zeros is not longer.
+    pub(crate) fn map(&self, size: u64) -> Option<Vec<u8>> {
+        let end = self.ranges.last().map_or(0, |(start, len)| start + len);
+        // The size is an entry too, where a hole ends the file: GNU tar cuts the file there.
+        let last = (end < size).then_some((size, 0));
+        let mut map = format!("{}\n", self.ranges.len() + usize::from(last.is_some()));
+        for (start, len) in self.ranges.iter().chain(&last) {
+            map.push_str(&format!("{start}\n{len}\n"));
+        }
+        let mut map = map.into_bytes();
+        map.resize(map.len().next_multiple_of(BLOCK), 0);
+        let sum: u64 = self.ranges.iter().map(|(_, len)| len).sum();
+        (map.len() as u64 + sum < size).then_some(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(map: &[u8]) -> Vec<(u64, u64)> {
+        let (blocks, _) = map.as_chunks::<BLOCK>();
+        let mut blocks = blocks.iter();
+        in_front(|| blocks.next().copied().ok_or("no more blocks")).unwrap()
+    }
+
+    #[test]
+    fn a_map_is_read_as_it_is_written() {
+        for count in [0, 1, 2, 30, 1000] {
+            let mut written = Written::default();
+            (0..count).for_each(|at| written.push(at << 50, 1000 + at));
+            let size = (count << 50) + (1 << 20);
+            let map = written.map(size).unwrap();
+            let sum = (0..count).map(|at| 1000 + at).sum();
+            assert_eq!(checked(&read(&map), size, sum).unwrap(), written.ranges(), "{count}");
+        }
+        let mut whole = Written::default();
+        (0..10).for_each(|at| whole.push(at * 4096, 4096));
+        assert_eq!(whole.ranges(), [(0, 40960)]);
+        assert!(whole.map(40960).is_none() && whole.map(41000).is_none());
+    }
+
+    /// No file has more ranges than are read again, and all of its data is in them.
+    #[test]
+    fn the_smallest_holes_of_a_file_of_many_are_given_up() {
+        let mut written = Written::default();
+        let starts = || (0..MOST as u64 + 9).map(|at| at * 2048 + at / 1000 * (1 << 20));
+        starts().for_each(|start| written.push(start, 1024));
+        let ranges = written.ranges();
+        assert!(ranges.len() < MOST && ranges.len() > MOST / 1000);
+        let mut within = ranges.iter();
+        let mut range = within.next();
+        for start in starts() {
+            while range.is_some_and(|(begin, len)| begin + len <= start) {
+                range = within.next();
+            }
+            assert!(
+                range
+                    .is_some_and(|(begin, len)| { *begin <= start && start + 1024 <= begin + len })
+            );
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -27,9 +27,54 @@ const UNREAD: [(&[u8], &str); 4] = [
     (&[0x04, 0x22, 0x4D, 0x18], "lz4"),
 ];
 
+/// The decompressed bytes of an archive.
+pub(super) enum Stream {
+    /// Of a file that is not compressed: what is skipped is not read.
+    Plain(BufReader<Input>),
+    Packed(Box<dyn Read + Send>),
+}
+
+impl Stream {
+    /// Skips so many bytes, fewer where the stream ends before; says how many.
+    pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
+        match self {
+            Self::Plain(source) => {
+                let left = source.get_ref().left().saturating_add(source.buffer().len() as u64);
+                let len = len.min(left).min(i64::MAX as u64);
+                source.seek_relative(len as i64).map(|()| len)
+            }
+            Self::Packed(source) => io::copy(&mut source.take(len), &mut io::sink()),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(source) => source.read(bytes),
+            Self::Packed(source) => source.read(bytes),
+        }
+    }
+}
+
 /// The decompressed content of a file or a pipe.
-pub(super) fn open(input: Input) -> io::Result<Box<dyn Read + Send>> {
-    decompressed(BufReader::with_capacity(BUFFER, input))
+pub(super) fn open(input: Input) -> io::Result<Stream> {
+    let seeks = input.end.is_some();
+    let mut source = BufReader::with_capacity(BUFFER, input);
+    if seeks && is_plain(source.fill_buf()?) {
+        return Ok(Stream::Plain(source));
+    }
+    decompressed(source).map(Stream::Packed)
+}
+
+fn is_plain(head: &[u8]) -> bool {
+    let packed = UNREAD.iter().map(|(magic, _)| *magic).chain([GZIP, ZSTD]);
+    !packed.into_iter().any(|magic| head.starts_with(magic)) && !is_skipped_frame(head)
+}
+
+/// Whether a frame of zstd begins that is for others.
+fn is_skipped_frame(head: &[u8]) -> bool {
+    head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50
 }
 
 fn decompressed(
@@ -39,14 +84,13 @@ fn decompressed(
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
     let begins = |magic: &[u8]| head.starts_with(magic);
-    let skipped = head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50;
     let kind = UNREAD.iter().find(|(magic, _)| begins(magic));
     if let Some((_, name)) = kind {
         let what =
             format!("is compressed with {name}, which is not supported: decompress it first");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || skipped);
+    let (gzip, zstd) = (begins(GZIP), begins(ZSTD) || is_skipped_frame(&head));
     let source = BufReader::with_capacity(BUFFER, io::Cursor::new(head).chain(source));
     Ok(if gzip {
         Box::new(Gzip { decoder: Some(GzDecoder::new(source)) })
@@ -61,12 +105,33 @@ fn decompressed(
 pub(crate) struct Input {
     file: File,
     waits: bool,
+    at: u64,
+    /// Where it ends, of what can be read from any place; it is not read further.
+    end: Option<u64>,
 }
 
 impl Input {
     pub(crate) fn new(mut file: File) -> Self {
-        let waits = file.stream_position().is_err();
-        Self { file, waits }
+        let Ok(at) = file.stream_position() else {
+            return Self { file, waits: true, at: 0, end: None };
+        };
+        let kind = file.metadata().map(|found| found.file_type());
+        let ends = kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device());
+        let end = ends.then(|| file.seek(SeekFrom::End(0)).ok()).flatten();
+        // Files of /proc say that they are empty.
+        let end = end.filter(|end| *end > 0 && file.seek(SeekFrom::Start(at)).is_ok());
+        Self { file, waits: false, at, end }
+    }
+
+    /// Opens so many bytes of a file from a position on.
+    pub(crate) fn part(path: &Path, at: u64, len: u64) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(at))?;
+        Ok(Self { file, waits: false, at, end: Some(at.saturating_add(len)) })
+    }
+
+    fn left(&self) -> u64 {
+        self.end.map_or(u64::MAX, |end| end.saturating_sub(self.at))
     }
 
     /// Opens a file. A fifo is opened whether a program writes to it or not.
@@ -83,8 +148,17 @@ impl Input {
     }
 }
 
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.at = self.file.seek(to)?;
+        Ok(self.at)
+    }
+}
+
 impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let most = self.left().min(bytes.len() as u64) as usize;
+        let bytes = &mut bytes[..most];
         while self.waits {
             interrupt::wait(&self.file, || true).map_err(|_| io::Error::other("interrupted"))?;
             match self.file.read(bytes) {
@@ -93,7 +167,9 @@ impl Read for Input {
                 read => return read,
             }
         }
-        self.file.read(bytes)
+        let count = self.file.read(bytes)?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 
@@ -118,14 +194,18 @@ impl<R: BufRead> Read for Gzip<R> {
 }
 
 /// Whether a further member of gzip follows. Zeros up to the end are read.
+///
+/// # Errors
+/// Other bytes follow: gzip(1) warns of them and drops them, and tar(1) fails.
 fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     let mut padded = false;
     loop {
         let bytes = source.fill_buf()?;
         let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
         if zeros < bytes.len() {
-            let padding = || io::Error::other("gzip: its padding is not all zeros");
-            return if padded || zeros > 0 { Err(padding()) } else { Ok(true) };
+            let begins = bytes.len().min(GZIP.len());
+            let member = !padded && bytes[..begins] == GZIP[..begins];
+            return if member { Ok(true) } else { Err(trailing("gzip", "member")) };
         }
         if zeros == 0 {
             return Ok(false);
@@ -133,6 +213,13 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
         padded = true;
         source.consume(zeros);
     }
+}
+
+/// The error of a stream that is whole, with bytes after it that are none of it.
+fn trailing(format: &str, part: &str) -> io::Error {
+    io::Error::other(format!(
+        "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
+    ))
 }
 
 /// The frames of zstd, one after the other; those for others are skipped.
@@ -179,6 +266,10 @@ impl<R: BufRead> Zstd<R> {
             })) => {
                 io::copy(&mut source.take(length.into()), &mut io::sink())?;
             }
+            Err(FrameDecoderError::ReadFrameHeaderError(
+                ReadFrameHeaderError::BadMagicNumber(_)
+                | ReadFrameHeaderError::MagicNumberReadError(_),
+            )) => return Err(trailing("zstd", "frame")),
             begun => begun.map_err(failed)?,
         }
         Ok(true)
@@ -213,9 +304,28 @@ mod tests {
         for zeros in [0, 1, 2, 600_000] {
             assert_eq!(read([&all[..], &vec![0; zeros]].concat()).unwrap(), expected, "{zeros}");
         }
-        assert!(read([&all[..], &[0, 0, 1]].concat()).is_err());
-        assert!(read([&all[..], b"x"].concat()).is_err());
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
+    }
+
+    /// What follows a whole stream is called that, however long it is, and a stream that is cut short is not.
+    #[test]
+    fn trailing_bytes_are_no_truncation() {
+        let level = flate2::Compression::fast();
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+        io::Write::write_all(&mut encoder, b"text").unwrap();
+        let gzip = encoder.finish().unwrap();
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let zstd = ruzstd::encoding::compress_to_vec(&b"text"[..], level);
+        for (stream, magic) in [(&gzip, GZIP), (&zstd, ZSTD)] {
+            for bytes in [&b"x"[..], b"garbage\n", &[0, 0, 1], &[0x1F, 0x8C], &[b'x'; 600_000]] {
+                let error = read([stream, bytes].concat()).unwrap_err();
+                assert!(error.to_string().contains("trailing bytes"), "{bytes:?}: {error}");
+            }
+            for cut in [&stream[..stream.len() - 1], &[stream, magic].concat()] {
+                let error = read(cut.to_vec()).unwrap_err();
+                assert!(!error.to_string().contains("trailing bytes"), "{error}");
+            }
+        }
     }
 
     /// Frames in a row are one stream, with skippable ones in between; a truncated one is an error.

@@ -7,13 +7,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use ironmap::Queue;
 use ironmap::fs::{FileType, Follow, Timestamp};
+use ironmap::iomap::IomapType;
 use ironmap::units::InodeNo;
+use ironmap::{File as VolumeFile, Queue};
 use tar::{EntryType, Header};
 
 use crate::ahead::{Ahead, CHUNK};
-use crate::archive::push_record;
+use crate::archive::{Written, push_record};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::Source;
@@ -150,8 +151,18 @@ impl Writer {
                 None => drop(self.links.insert(found.number(), path.clone())),
             }
         }
-        let size = if kind == EntryType::Regular { stat.size } else { 0 };
+        let content = if kind == EntryType::Regular { Some(self.open(found)?) } else { None };
         let mut records = Vec::new();
+        let mut name = path;
+        if let Some(Content { map: Some(_), .. }) = &content {
+            let size = stat.size.to_string();
+            for (key, value) in [("major", b"1"), ("minor", b"0")] {
+                push_record(&mut records, format!("GNU.sparse.{key}").as_bytes(), value);
+            }
+            push_record(&mut records, b"GNU.sparse.name", &name);
+            push_record(&mut records, b"GNU.sparse.realsize", size.as_bytes());
+            name = placeholder(&name);
+        }
         let mut header = Header::new_ustar();
         let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
             if value.len() > field.len() {
@@ -160,7 +171,7 @@ impl Writer {
             let fits = value.len().min(field.len());
             field[..fits].copy_from_slice(&value[..fits]);
         };
-        field(&mut header.as_old_mut().name, b"path", &path);
+        field(&mut header.as_old_mut().name, b"path", &name);
         field(&mut header.as_old_mut().linkname, b"linkpath", &link);
         let mut number = |key: &[u8], value: u64, most: u64| {
             if value > most {
@@ -170,6 +181,7 @@ impl Writer {
         };
         header.set_uid(number(b"uid", stat.uid.into(), MOST_7));
         header.set_gid(number(b"gid", stat.gid.into(), MOST_7));
+        let size = content.as_ref().map_or(0, Content::len);
         header.set_size(number(b"size", size, MOST_11));
         header.set_mode(stat.mode & 0o7777);
         let seconds = u64::try_from(stat.modified.seconds).unwrap_or(0).min(MOST_11);
@@ -191,7 +203,30 @@ impl Writer {
         }
         header.set_entry_type(kind);
         self.header(header, &records)?;
-        if kind == EntryType::Regular { self.content(found, size) } else { Ok(()) }
+        content.map_or(Ok(()), |content| self.content(found, &content))
+    }
+
+    /// Opens a file for its content: without holes, where it has any that are worth it.
+    fn open(&mut self, found: &Found) -> Result<Content, Failure> {
+        let (source, path) = (&found.name.source, found.name.path());
+        self.ahead.load(&mut self.queue, source, found.number());
+        let file = source.file(source.inode(found.number(), path)?, path)?;
+        let size = file.size();
+        if found.inode.stat().blocks.saturating_mul(512) < size {
+            let mut written = Written::default();
+            for mapping in file.mappings() {
+                interrupt::check()?;
+                let mapping = mapping.map_err(|error| found.failed(&error))?;
+                if !matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
+                    let end = mapping.end().0.min(size);
+                    written.push(mapping.pos.0, end.saturating_sub(mapping.pos.0));
+                }
+            }
+            if let Some(map) = written.map(size) {
+                return Ok(Content { file, map: Some(map), ranges: written.ranges().to_vec() });
+            }
+        }
+        Ok(Content { file, map: None, ranges: vec![(0, size)] })
     }
 
     /// As it stands in the archive.
@@ -221,20 +256,24 @@ impl Writer {
         self.write(header.as_bytes())
     }
 
-    fn content(&mut self, found: &Found, size: u64) -> Result<(), Failure> {
+    fn content(&mut self, found: &Found, content: &Content) -> Result<(), Failure> {
+        if let Some(map) = &content.map {
+            self.write(map)?;
+        }
         let (source, path) = (&found.name.source, found.name.path());
         let Self { queue, ahead, out, length, place, .. } = self;
-        ahead.load(queue, source, found.number());
-        let file = source.file(source.inode(found.number(), path)?, path)?;
         let unread = |error: &ironmap::Error| source.read_failed(path, error);
-        let end = ahead.read(queue, &file, 0..size, unread, |bytes| {
-            // Of a damaged volume a size can be anything.
-            interrupt::check()?;
-            *length += bytes.len() as u64;
-            out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
-        })?;
-        if end < size {
-            return Err(Failure::corrupt(&found.name, "is shorter than its size"));
+        for (start, len) in &content.ranges {
+            let range = *start..start + len;
+            let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
+                // Of a damaged volume a size can be anything.
+                interrupt::check()?;
+                *length += bytes.len() as u64;
+                out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
+            })?;
+            if end < range.end {
+                return Err(Failure::corrupt(&found.name, "is shorter than its size"));
+            }
         }
         self.pad(BLOCK)
     }
@@ -266,6 +305,30 @@ impl Writer {
         let flushed = self.out.flush();
         self.wrote(flushed, 0)
     }
+}
+
+/// A file's content, as it stands in the archive: in front of it, for a sparse file, the map of its ranges (the GNU tar manual, "PAX
+/// Format, Version 1.0").
+struct Content {
+    file: VolumeFile,
+    map: Option<Vec<u8>>,
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Content {
+    fn len(&self) -> u64 {
+        let map = self.map.as_ref().map_or(0, Vec::len) as u64;
+        map + self.ranges.iter().map(|(_, len)| len).sum::<u64>()
+    }
+}
+
+/// The name of a sparse file for programs that do not know the form, and so extract the map with the content. It is cut to what a header has.
+fn placeholder(path: &[u8]) -> Vec<u8> {
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
+    let mut placeholder = [dir, b"GNUSparseFile.0/", name].concat();
+    placeholder.truncate(100);
+    placeholder
 }
 
 /// A name within a keyword, which ends at its first `=`: as GNU tar writes it.

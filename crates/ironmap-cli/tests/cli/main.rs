@@ -33,6 +33,7 @@ mod pages;
 mod power_cuts;
 mod reading;
 mod refusing;
+mod reproducing;
 mod rescuing;
 mod resizing;
 mod searching;

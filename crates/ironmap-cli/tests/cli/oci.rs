@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
+use tar::{EntryType, Header};
 
 use crate::common::image::Image;
 use crate::common::mounted::Mounted;
 use crate::common::skip::Need;
 use crate::images::same;
 use crate::require;
-use crate::support::{Bench, succeed, text, tool};
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
 use crate::trees::{compare, view};
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -183,4 +184,179 @@ fn a_layout_that_is_wrong_is_refused() {
     layout(&dir);
     index(&dir, &[manifest]);
     bench.succeed(["mkfs", "-q", "--oci", "-d", "layout", "image"]);
+}
+
+/// An archive of one member.
+fn layer_of(kind: EntryType, name: &str, link: &str, content: &str) -> Vec<u8> {
+    let mut archive = Vec::new();
+    member(&mut archive, kind, name, link, content);
+    archive.resize(archive.len() + 1024, 0);
+    archive
+}
+
+fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, content: &str) {
+    let mut header = Header::new_gnu();
+    header.set_path(name).unwrap();
+    header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+    header.set_entry_type(kind);
+    header.set_mode(0o755);
+    (header.set_uid(0), header.set_gid(0), header.set_mtime(1));
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    archive.extend_from_slice(header.as_bytes());
+    archive.extend_from_slice(content.as_bytes());
+    archive.resize(archive.len().next_multiple_of(512), 0);
+}
+
+const FILE: EntryType = EntryType::Regular;
+
+/// The bytes of an image of a source.
+fn image_of(bench: &Bench, source: &str) -> Vec<u8> {
+    let mut mkfs = bench.command();
+    mkfs.env("SOURCE_DATE_EPOCH", "1").args(["mkfs", "-q", "--oci", "-d", source, "image", "8M"]);
+    succeed(&mut mkfs);
+    let bytes = fs::read(bench.path("image")).unwrap();
+    fs::remove_file(bench.path("image")).unwrap();
+    bytes
+}
+
+fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
+    let output = bench.run([&["mkfs", "-q", "--oci"], args, &["image"]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    assert!(what.iter().all(|what| said.contains(what)), "{args:?}: {said}");
+    assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
+}
+
+/// An archive of a layout makes the image that the layout makes, an archive of `manifest.json` too, from its members or from a directory. Where
+/// it cannot be applied, it is refused by name.
+#[test]
+fn an_archive_of_images_is_applied() {
+    require!([Need::Tool("tar"), Need::Tool("gzip")]);
+    let bench = Bench::empty();
+    let dir = bench.path("layout");
+    layout(&dir);
+    let contents = [
+        layer_of(FILE, "etc/a", "", "a"),
+        layer_of(FILE, "etc/b", "", "b"),
+        layer_of(FILE, "etc/.wh.a", "", ""),
+    ];
+    // One of them twice.
+    let layers = [0, 1, 1, 2].map(|at| blob(&dir, LAYER, &contents[at]));
+    let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string();
+    let mut image = blob(&dir, MANIFEST, manifest.as_bytes());
+    // With two names it is one image.
+    let mut twin = image.clone();
+    for (image, name) in [(&mut image, "x:1"), (&mut twin, "x:2")] {
+        image["annotations"] = json!({"io.containerd.image.name": name});
+    }
+    index(&dir, &[image.clone(), twin]);
+    let saved = |name: &str| json!({"Config": "c.json", "RepoTags": [name], "Layers": ["1/layer.tar", "2/layer.tar", "2/layer.tar", "3/layer.tar"]});
+    let script = "mkdir -p saved/1 saved/2 saved/3 several tree; echo '{}' > saved/c.json
+        ln -s ../4.tar saved/1/layer.tar; ln saved/c.json saved/d.json
+        echo '{\"name\": 1}' > tree/manifest.json; tar -cf tree.tar -C tree .";
+    succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    for (name, content) in ["4.tar", "2/layer.tar", "3/layer.tar"].iter().zip(&contents) {
+        fs::write(bench.path("saved").join(name), content).unwrap();
+    }
+    fs::write(bench.path("saved/manifest.json"), json!([saved("x:1")]).to_string()).unwrap();
+    fs::write(bench.path("several/manifest.json"), json!([saved("x:1"), saved("y:1")]).to_string())
+        .unwrap();
+    let script =
+        "for dir in layout saved several; do tar -cf $dir.tar -C $dir .; gzip -k $dir.tar; done
+        tar --transform 's,^[.]/,,' -cf bare.tar -C layout ./index.json ./blobs ./oci-layout";
+    succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    let expected = image_of(&bench, "layout");
+    fs::write(bench.path("kept"), &expected).unwrap();
+    assert_eq!(bench.succeed(["ls", "kept:/etc"]), b"b\n");
+    for source in ["layout.tar", "bare.tar", "saved", "saved.tar"] {
+        assert!(image_of(&bench, source) == expected, "{source}");
+    }
+    // The size of an image that is made for them is counted from the same layers.
+    bench.succeed(["mkfs", "-q", "--oci", "-d", "saved.tar", "fits"]);
+    assert_eq!(bench.succeed(["ls", "fits:/etc"]), b"b\n");
+    // A tree or a layer may have a file of such a name.
+    for source in ["tree", "tree.tar"] {
+        fs::write(bench.path("kept"), image_of(&bench, source)).unwrap();
+        assert_eq!(bench.succeed(["cat", "kept:/manifest.json"]), b"{\"name\": 1}\n");
+    }
+    for source in ["several", "several.tar"] {
+        refused(&bench, &["-d", source], &["manifest.json", "2 images", "x:1, y:1"]);
+    }
+    for source in ["layout.tar.gz", "saved.tar.gz", "several.tar.gz"] {
+        refused(&bench, &["-d", source], &[source, "is an archive of images"]);
+    }
+    let mut other = image.clone();
+    other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
+    index(&dir, &[image, other]);
+    refused(&bench, &["-d", "layout"], &["names 2 images", "x:1"]);
+    fs::write(
+        bench.path("saved/manifest.json"),
+        json!([{"Config": "", "Layers": ["../layout/oci-layout"]}]).to_string(),
+    )
+    .unwrap();
+    refused(&bench, &["-d", "saved"], &["is no name of a layer"]);
+}
+
+/// An image may have more layers than a process may have files.
+#[test]
+fn an_image_of_many_layers_takes_few_files() {
+    require!([Need::Tool("tar")]);
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("saved")).unwrap();
+    let names: Vec<_> = (0..300).map(|number| format!("{number}.tar")).collect();
+    for name in &names {
+        fs::write(bench.path("saved").join(name), layer_of(FILE, name, "", "")).unwrap();
+    }
+    let manifest = json!([{"Config": "c", "RepoTags": null, "Layers": names}]).to_string();
+    fs::write(bench.path("saved/manifest.json"), manifest).unwrap();
+    succeed(tool("tar").args(["-cf", "saved.tar", "-C", "saved", "."]).current_dir(bench.path("")));
+    for source in ["saved", "saved.tar"] {
+        let script = "ulimit -n 40; \"$0\" mkfs -q --oci -d $1 image";
+        let mut sh = tool("sh");
+        succeed(sh.args(["-ec", script, IRONMAP, source]).current_dir(bench.path("")));
+        let found = text(&bench.succeed(["ls", "image:/"]));
+        assert_eq!(found.lines().filter(|name| name.ends_with(".tar")).count(), 300, "{source}");
+        fs::remove_file(bench.path("image")).unwrap();
+    }
+}
+
+/// No name that begins with `.wh.` is a file of the volume, at any place: what AUFS keeps for its own is there for the links of its layer alone.
+#[test]
+fn what_aufs_keeps_is_no_file() {
+    let bench = Bench::empty();
+    let (dir, link) = (EntryType::Directory, EntryType::Link);
+    let members = [
+        (dir, ".wh..wh.plnk", "", ""),
+        (FILE, ".wh..wh.plnk/77.1", "", "linked"),
+        (FILE, ".wh..wh.plnk/78.2", "", "alone"),
+        (dir, ".wh..wh.orph", "", ""),
+        (FILE, ".wh..wh.aufs", "", ""),
+        (link, "one", ".wh..wh.plnk/77.1", ""),
+        (link, "dir/two", ".wh..wh.plnk/77.1", ""),
+        (FILE, "dir/.wh..wh.x/y/z", "", "below"),
+        (FILE, "dir/.wh.gone/below", "", "below"),
+        (EntryType::Symlink, "moved", "dir", ""),
+        (FILE, "moved/.wh..wh.y/z", "", "through a link"),
+        (dir, "moved", "", ""),
+    ];
+    let mut archive = layer_of(FILE, "dir/gone", "", "");
+    fs::write(bench.path("below.tar"), &archive).unwrap();
+    archive.clear();
+    for (kind, name, link, content) in members {
+        member(&mut archive, kind, name, link, content);
+    }
+    archive.resize(archive.len() + 1024, 0);
+    fs::write(bench.path("aufs.tar"), &archive).unwrap();
+    bench.succeed("mkfs -q --oci -d below.tar -d aufs.tar image 8M".split(' '));
+    let found = text(&bench.succeed(["find", "image:/", "-type", "f"]));
+    assert_eq!(found, "image:/dir/two\nimage:/one\n");
+    let found = text(&bench.succeed(["find", "image:/", "-name", ".wh.*"]));
+    assert_eq!(found, "");
+    assert_eq!(bench.succeed(["cat", "image:/one"]), b"linked");
+    assert_eq!(text(&bench.succeed(["stat", "-c", "%h", "image:/one"])), "2\n");
+    succeed(tool("e2fsck").arg("-fn").arg(bench.path("image")));
+    // Without --oci they are names like others.
+    bench.succeed("mkfs -q -d aufs.tar plain 8M".split(' '));
+    assert_eq!(bench.succeed(["cat", "plain:/.wh..wh.plnk/78.2"]), b"alone");
 }

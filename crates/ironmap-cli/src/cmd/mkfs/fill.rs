@@ -1,7 +1,7 @@
 //! What a new volume is filled with.
 
 use std::fs::File;
-use std::io::Seek;
+use std::io::{self, Seek};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::device_table::{self, Node};
 use super::{Args, Superblock, oci};
 use crate::archive::{Archive, Input};
-use crate::cmd::cp::into::{Filler, needs_of_archive, needs_of_tree};
+use crate::cmd::cp::into::{Filler, Role, needs_of_archive, needs_of_tree};
 use crate::failure::{Failure, Report};
 use crate::needs::Needs;
 use crate::owners::Owners;
@@ -17,17 +17,66 @@ use crate::progress::Total;
 use crate::source::Source;
 use crate::spared::Spared;
 
-/// A source, open.
+/// Where the content of a source is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// It is only a part of the file: begin and length.
+    pub(super) part: Option<(u64, u64)>,
+    /// How messages name it.
+    pub(super) shown: String,
+    /// An image layout names it as a layer.
+    pub(super) in_layout: bool,
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), part: None, shown: shown(path), in_layout: false }
+    }
+
+    pub(super) fn input(&self) -> io::Result<Input> {
+        match self.part {
+            _ if is_stdin(&self.path) => Input::stdin(),
+            Some((at, len)) => Input::part(&self.path, at, len),
+            None => Input::open(&self.path),
+        }
+    }
+
+    fn archive(&self) -> Result<Archive, Failure> {
+        Archive::new(self.shown.clone(), || self.input())
+    }
+}
+
+/// A source that was looked at.
 pub(super) enum Layer {
     Directory(PathBuf),
-    Archive(Box<Archive>),
+    /// A file, which is opened when its turn comes: an image may have more layers than a process may have files.
+    File(Place),
+    /// A stream, whose first bytes were read.
+    Stream(Box<Archive>),
 }
 
 impl Layer {
     fn directory(&self) -> Option<PathBuf> {
         match self {
             Self::Directory(dir) => Some(dir.clone()),
-            Self::Archive(_) => None,
+            _ => None,
+        }
+    }
+
+    fn role(&self, args: &Args) -> Role {
+        match self {
+            _ if !args.oci => Role::Tree,
+            Self::File(place) if place.in_layout => Role::Layer,
+            _ => Role::MaybeLayer,
+        }
+    }
+
+    fn archive(self) -> Result<Archive, Failure> {
+        match self {
+            Self::Stream(archive) => Ok(*archive),
+            Self::File(place) => place.archive(),
+            Self::Directory(dir) => Place::of(&dir).archive(),
         }
     }
 }
@@ -35,7 +84,7 @@ impl Layer {
 /// What `-d` names, which may be opened again.
 pub(super) struct Sources {
     /// In place of an OCI image layout, its layers.
-    paths: Vec<PathBuf>,
+    places: Vec<Place>,
     /// For each path that can be read once only, where what it gave is kept.
     kept: Vec<Option<File>>,
     table: Vec<Node>,
@@ -46,27 +95,30 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
-        let mut paths = Vec::new();
+        if args.sources.iter().filter(|path| is_stdin(path)).count() > 1 {
+            return Err(Failure::usage("-d -: standard input is read once"));
+        }
+        refuse_own(args, &args.sources)?;
+        let mut places = Vec::new();
         for path in &args.sources {
             let layers = if args.oci && !is_stdin(path) { oci::layers(path)? } else { None };
             match layers {
-                Some(layers) => paths.extend(layers),
-                None => paths.push(path.clone()),
+                Some(layers) => places.extend(layers),
+                None => places.push(Place::of(path)),
             }
         }
-        if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
-            return Err(Failure::usage("-d -: standard input is read once"));
-        }
-        refuse_own(args, &paths)?;
+        let mut files: Vec<_> = places.iter().map(|place| place.path.clone()).collect();
+        files.dedup();
+        refuse_own(args, &files)?;
         let table = args.device_table.as_deref().map(device_table::read).transpose()?;
         let owners = Owners::new(args.owner, args.owner_map.as_deref())?;
-        let kept = paths.iter().map(|_| None).collect();
-        Ok(Self { paths, kept, table: table.unwrap_or_default(), owners, total: None })
+        let kept = places.iter().map(|_| None).collect();
+        Ok(Self { places, kept, table: table.unwrap_or_default(), owners, total: None })
     }
 
     /// Whether nothing goes into the volume.
     pub(super) fn is_empty(&self) -> bool {
-        self.paths.is_empty() && self.table.is_empty()
+        self.places.is_empty() && self.table.is_empty()
     }
 
     /// Has standard input, pipes and their like kept.
@@ -74,43 +126,44 @@ impl Sources {
         &mut self,
         keep: impl Fn(&str, Input) -> Result<File, Failure>,
     ) -> Result<(), Failure> {
-        for (path, kept) in self.paths.iter().zip(&mut self.kept) {
-            let name = shown(path);
-            let opened = if is_stdin(path) {
-                Input::stdin()
-            } else {
+        for (place, kept) in self.places.iter().zip(&mut self.kept) {
+            let Place { path, shown, .. } = place;
+            if !is_stdin(path) {
                 let kind = path.metadata().map(|found| found.file_type());
-                let kind = kind.map_err(|error| Failure::host(&name, error))?;
+                let kind = kind.map_err(|error| Failure::host(shown, error))?;
                 if kind.is_file() || kind.is_dir() || kind.is_block_device() {
                     continue;
                 }
-                Input::open(path)
-            };
-            let input = opened.map_err(|error| Failure::host(&name, error))?;
-            *kept = Some(keep(&name, input)?);
+            }
+            let input = place.input().map_err(|error| Failure::host(shown, error))?;
+            *kept = Some(keep(shown, input)?);
         }
         Ok(())
     }
 
     pub(super) fn open(&self) -> Result<Vec<Layer>, Failure> {
-        self.paths.iter().zip(&self.kept).map(|(path, kept)| open(path, kept.as_ref())).collect()
+        let places = self.places.iter().zip(&self.kept);
+        places.map(|(place, kept)| open(place, kept.as_ref())).collect()
     }
 }
 
-fn open(path: &Path, kept: Option<&File>) -> Result<Layer, Failure> {
-    let again = |mut file: &File| file.rewind().and_then(|()| file.try_clone());
-    if kept.is_none() && !is_stdin(path) {
-        let found = path.metadata().map_err(|error| Failure::host(path.display(), error))?;
+fn open(place: &Place, kept: Option<&File>) -> Result<Layer, Failure> {
+    let Place { path, shown, .. } = place;
+    if let Some(mut file) = kept {
+        let again = || file.rewind().and_then(|()| file.try_clone()).map(Input::new);
+        return Archive::new(shown.clone(), again).map(|archive| Layer::Stream(Box::new(archive)));
+    }
+    if !is_stdin(path) {
+        let found = path.metadata().map_err(|error| Failure::host(shown, error))?;
         if found.is_dir() {
-            return Ok(Layer::Directory(path.to_owned()));
+            return Ok(Layer::Directory(path.clone()));
+        }
+        if found.is_file() {
+            // That it is there and can be read is known before the volume is made.
+            return place.archive().map(|_| Layer::File(place.clone()));
         }
     }
-    let archive = Archive::new(shown(path), || match kept {
-        Some(file) => again(file).map(Input::new),
-        None if is_stdin(path) => Input::stdin(),
-        None => Input::open(path),
-    });
-    Ok(Layer::Archive(Box::new(archive?)))
+    place.archive().map(|archive| Layer::Stream(Box::new(archive)))
 }
 
 /// Refuses sources that the volume is in: it would be written while it is read.
@@ -130,9 +183,9 @@ pub(super) fn needs_of_all(args: &Args, sources: &Sources, unit: u64) -> Result<
     let mut needs = Needs::new(unit);
     for layer in sources.open()? {
         match layer {
-            Layer::Archive(archive) => needs_of_archive(*archive, &mut needs)?,
             Layer::Directory(dir) => needs_of_tree(&dir, &Spared::of(&args.volume), &mut needs)
                 .map_err(|error| Failure::host(dir.display(), error))?,
+            layer => needs_of_archive(layer.archive()?, &mut needs)?,
         }
     }
     for node in &sources.table {
@@ -171,7 +224,10 @@ pub(super) fn fill(
     let mut layers = layers.into_iter();
     let filled = layers.try_for_each(|layer| match layer {
         Layer::Directory(dir) => filler.directory(&dir),
-        Layer::Archive(archive) => filler.archive(*archive, args.oci, &mut needs),
+        layer => {
+            let role = layer.role(args);
+            filler.archive(layer.archive()?, role, &mut needs)
+        }
     });
     let filled = filled.and_then(|()| {
         sources.table.iter().try_for_each(|node| filler.node(&node.path, node.stat()))
@@ -199,11 +255,12 @@ fn needs_of_rest(
     mut needs: Needs,
 ) -> Option<Needs> {
     for layer in layers {
-        if let Layer::Archive(archive) = layer {
-            needs_of_archive(*archive, &mut needs).ok()?;
+        if layer.directory().is_none() {
+            needs_of_archive(layer.archive().ok()?, &mut needs).ok()?;
         }
     }
-    for dir in sources.paths.iter().filter(|path| !is_stdin(path) && path.is_dir()) {
+    let dirs = sources.places.iter().map(|place| &place.path);
+    for dir in dirs.filter(|path| !is_stdin(path) && path.is_dir()) {
         needs_of_tree(dir, &Spared::of(&args.volume), &mut needs).ok()?;
     }
     Some(needs)

@@ -3,7 +3,8 @@
 mod device_table;
 mod fill;
 mod fit;
-mod oci;
+mod layout;
+pub(crate) mod oci;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -113,7 +114,7 @@ pub(crate) struct Args {
     /// first bytes. It is read once, from its beginning to its end. Of several members with one name the last one stays.
     #[arg(short = 'd', long = "directory", value_name = "SOURCE")]
     sources: Vec<PathBuf>,
-    /// SOURCE is an OCI image layout, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
+    /// SOURCE is an OCI image layout, an archive of one, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
     /// Give all that comes from SOURCE this owner, by number

@@ -1,19 +1,25 @@
-//! The layers of an OCI image layout: a directory with a file `oci-layout`, an `index.json`, and blobs that are named by their digests (OCI image
-//! specification 1.1, "Image Layout", "Image Index", "Image Manifest").
+//! The layers of an image: of an OCI image layout, which has a file `oci-layout`, an `index.json`, and blobs that are named by their digests (OCI
+//! image specification 1.1, "Image Layout", "Image Index", "Image Manifest"); or of what `docker save` and `podman save` wrote before they
+//! wrote that, which has a `manifest.json` (Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format").
+//! Either is a directory or an archive of one.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
+use rustix::io::Errno;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::fill::Place;
+use super::layout::Layout;
 use crate::failure::Failure;
 
-/// The specification asks registries to take manifests of 4 MiB.
-const LARGEST: u64 = 4 << 20;
 /// An index may name another one.
 const DEEPEST: u32 = 4;
+
+/// What an image layout has, and what the archives of before have.
+const MARK: &str = "oci-layout";
+const MANIFEST: &str = "manifest.json";
 
 /// Types of layers without the suffix of their compression, which the first bytes of an archive tell.
 const LAYERS: [&str; 3] = [
@@ -22,9 +28,12 @@ const LAYERS: [&str; 3] = [
     "application/vnd.docker.image.rootfs.diff.tar",
 ];
 
+/// The names that an index gives an image.
+const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Layout {
+struct Version {
     image_layout_version: String,
 }
 
@@ -43,59 +52,115 @@ struct Descriptor {
     digest: String,
     size: u64,
     platform: Option<Platform>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, PartialEq, Eq)]
 struct Platform {
     architecture: String,
     os: String,
 }
 
-/// The layers of the image in a directory, the lowest first. `None` for a directory that is not an image layout.
+/// An image of `manifest.json`: its names, and the files that are its layers.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    #[serde(rename = "Config")]
+    _config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+/// The layers of the image at a path, the lowest first. `None` for what is neither form.
 ///
 /// # Errors
-/// A file cannot be read or is not as the specification says; the layout has several images, and not one for this machine; a layer is of an
+/// A file cannot be read or is not as the specification says; there are several images, and not one for this machine; a layer is of an
 /// unknown type, for instance encrypted.
-pub(super) fn layers(dir: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
-    let marker = dir.join("oci-layout");
-    let layout: Layout = match read(&marker) {
-        Ok(text) => parse(&marker, &text)?,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => return Ok(None),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) => return Err(Failure::host(marker.display(), error)),
+pub(super) fn layers(path: &Path) -> Result<Option<Vec<Place>>, Failure> {
+    let Some(layout) = Layout::open(path, &[MARK, MANIFEST])? else { return Ok(None) };
+    let Some(version) = layout.read(MARK)? else {
+        let manifest = layout.read(MANIFEST)?;
+        // Any tree may have a file of this name.
+        let Some(images) = manifest.as_deref().and_then(saved) else { return Ok(None) };
+        return layers_of_saved(&layout, &images).map(Some);
     };
-    if !layout.image_layout_version.starts_with("1.") {
-        let version = layout.image_layout_version;
-        return Err(wrong(&marker, &format!("version {version} of the layout is unknown")));
+    let Version { image_layout_version: version } = parse(&layout, MARK, &version)?;
+    if !version.starts_with("1.") {
+        return Err(layout.wrong(MARK, &format!("version {version} of the layout is unknown")));
     }
-    let mut path = dir.join("index.json");
+    let mut name = "index.json".to_owned();
     for _ in 0..DEEPEST {
-        let text = read(&path).map_err(|error| Failure::host(path.display(), error))?;
-        let document: Document = parse(&path, &text)?;
+        let text = layout.read(&name)?;
+        let missing = || layout.failed(&name, Errno::NOENT);
+        let document: Document = parse(&layout, &name, &text.ok_or_else(missing)?)?;
         match document {
             Document { layers: Some(layers), manifests: None } => {
-                return layers
-                    .iter()
-                    .map(|layer| blob_of_layer(dir, layer))
-                    .collect::<Result<_, _>>()
-                    .map(Some);
+                let places = layers.iter().map(|layer| blob_of_layer(&layout, layer));
+                return places.collect::<Result<_, _>>().map(Some);
             }
             Document { manifests: Some(images), layers: None } => {
-                path = blob(dir, choose(&path, &images)?)?;
+                let image = choose(&layout, &name, &images)?;
+                blob(&layout, image)?;
+                name = name_of_blob(&layout, image)?;
             }
             // Tools that read both differ in which of them counts.
             Document { manifests: Some(_), .. } => {
-                return Err(wrong(&path, "is an image index and an image manifest at once"));
+                return Err(layout.wrong(&name, "is an image index and an image manifest at once"));
             }
-            _ => return Err(wrong(&path, "is neither an image index nor an image manifest")),
+            _ => {
+                let what = "is neither an image index nor an image manifest";
+                return Err(layout.wrong(&name, what));
+            }
         }
     }
-    Err(wrong(&path, "is an image index too deep in others"))
+    Err(layout.wrong(&name, "is an image index too deep in others"))
 }
 
-/// The only image, or of several the image for this machine.
-fn choose<'a>(index: &Path, images: &'a [Descriptor]) -> Result<&'a Descriptor, Failure> {
-    if let [image] = images {
+/// Whether a member of an archive shows that this holds images and is no layer of one. `content` is its beginning.
+pub(crate) fn is_of_images(name: &[u8], content: &[u8]) -> bool {
+    name == MARK.as_bytes() || name == MANIFEST.as_bytes() && saved(content).is_some()
+}
+
+/// The images of a `manifest.json`; `None` where it is another file of this name.
+fn saved(text: &[u8]) -> Option<Vec<Saved>> {
+    serde_json::from_slice(text).ok()
+}
+
+fn layers_of_saved(layout: &Layout, images: &[Saved]) -> Result<Vec<Place>, Failure> {
+    let [image] = images else {
+        let tags = images.iter().flat_map(|image| image.repo_tags.iter().flatten());
+        let tags: Vec<_> = tags.map(String::as_str).collect();
+        let what = format!("names {} images ({})", images.len(), tags.join(", "));
+        return Err(layout.wrong(MANIFEST, &what).because("save one of them, as by docker save"));
+    };
+    let place = |name: &String| {
+        // No name leads out of a directory.
+        let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+        if !plain {
+            return Err(layout.wrong(MANIFEST, &format!("{name:?} is no name of a layer")));
+        }
+        layout.find(name).map(|(place, _)| place).map_err(|error| layout.failed(name, error))
+    };
+    image.layers.iter().map(place).collect()
+}
+
+/// The only image, or of several the image for this machine. An image with several names is one.
+fn choose<'a>(
+    layout: &Layout,
+    index: &str,
+    images: &'a [Descriptor],
+) -> Result<&'a Descriptor, Failure> {
+    let mut others: Vec<&Descriptor> = Vec::new();
+    for image in images {
+        let same = |other: &&&Descriptor| {
+            (&other.digest, &other.platform) == (&image.digest, &image.platform)
+        };
+        if others.iter().find(same).is_none() {
+            others.push(image);
+        }
+    }
+    if let [image] = others[..] {
         return Ok(image);
     }
     let own = match std::env::consts::ARCH {
@@ -103,34 +168,54 @@ fn choose<'a>(index: &Path, images: &'a [Descriptor]) -> Result<&'a Descriptor, 
         "aarch64" => "arm64",
         other => other,
     };
-    let is_own = |image: &&Descriptor| {
+    let is_own = |image: &&&Descriptor| {
         let platform = image.platform.as_ref();
         platform.is_some_and(|platform| platform.os == "linux" && platform.architecture == own)
     };
-    let mut fitting = images.iter().filter(is_own);
+    let mut fitting = others.iter().filter(is_own);
     match (fitting.next(), fitting.next()) {
         (Some(image), None) => Ok(image),
         _ => {
-            let count = images.len();
-            let what = format!("names {count} images, and not one for linux/{own}");
-            Err(wrong(index, &what).because("copy one into a layout of its own, as by skopeo copy"))
+            let names = images.iter().filter_map(|image| {
+                NAMES.iter().find_map(|name| image.annotations.get(*name)).map(String::as_str)
+            });
+            let names: Vec<_> = names.collect();
+            let names =
+                if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+            let count = others.len();
+            let what = format!("names {count} images, and not one for linux/{own}{names}");
+            Err(layout
+                .wrong(index, &what)
+                .because("copy one into a layout of its own, as by skopeo copy"))
         }
     }
 }
 
-fn blob_of_layer(dir: &Path, layer: &Descriptor) -> Result<PathBuf, Failure> {
+fn blob_of_layer(layout: &Layout, layer: &Descriptor) -> Result<Place, Failure> {
     let media = &layer.media_type;
     let bare = media.rsplit_once(['+', '.']);
     let bare = bare.filter(|(_, packed)| matches!(*packed, "gzip" | "zstd"));
     if !LAYERS.contains(&bare.map_or(media.as_str(), |(bare, _)| bare)) {
-        return Err(wrong(dir, &format!("layer {} is of the unknown type {media}", layer.digest)));
+        let what = format!("is of the unknown type {media}");
+        return Err(layout.wrong(&format!("layer {}", layer.digest), &what));
     }
-    blob(dir, layer)
+    blob(layout, layer)
 }
 
 /// The file of a blob, which has the size that its descriptor says.
-fn blob(dir: &Path, descriptor: &Descriptor) -> Result<PathBuf, Failure> {
-    let Descriptor { digest, size, .. } = descriptor;
+fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
+    let name = name_of_blob(layout, descriptor)?;
+    let (place, len) = layout.find(&name).map_err(|error| layout.failed(&name, error))?;
+    let size = descriptor.size;
+    if len != size {
+        let what = format!("is no file of the {size} bytes that its descriptor says");
+        return Err(layout.wrong(&name, &what));
+    }
+    Ok(place)
+}
+
+fn name_of_blob(layout: &Layout, descriptor: &Descriptor) -> Result<String, Failure> {
+    let digest = &descriptor.digest;
     // `algorithm:encoded`, of letters that lead to no other directory.
     let parts = digest.split_once(':').filter(|(algorithm, encoded)| {
         let word = |text: &str, more: &str| {
@@ -139,31 +224,10 @@ fn blob(dir: &Path, descriptor: &Descriptor) -> Result<PathBuf, Failure> {
         };
         word(algorithm, "+_-") && word(encoded, "=_-")
     });
-    let Some((algorithm, encoded)) = parts else {
-        return Err(wrong(dir, &format!("{digest:?} is no digest")));
-    };
-    let path = dir.join("blobs").join(algorithm).join(encoded);
-    let found = path.metadata().map_err(|error| Failure::host(path.display(), error))?;
-    if !found.is_file() || found.len() != *size {
-        let what = format!("is no file of the {size} bytes that its descriptor says");
-        return Err(wrong(&path, &what));
-    }
-    Ok(path)
+    let name = parts.map(|(algorithm, encoded)| format!("blobs/{algorithm}/{encoded}"));
+    name.ok_or_else(|| layout.wrong("blobs", &format!("{digest:?} is no digest")))
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?.take(LARGEST + 1).read_to_end(&mut text)?;
-    Ok(text)
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, Failure> {
-    if text.len() as u64 > LARGEST {
-        return Err(wrong(path, "is longer than 4 MiB"));
-    }
-    serde_json::from_slice(text).map_err(|error| wrong(path, &error.to_string()))
-}
-
-fn wrong(path: &Path, what: &str) -> Failure {
-    Failure::new(format!("{}: {what}", path.display()))
+fn parse<T: DeserializeOwned>(layout: &Layout, name: &str, text: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(text).map_err(|error| layout.wrong(name, &error.to_string()))
 }

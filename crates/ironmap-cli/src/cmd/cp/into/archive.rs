@@ -3,25 +3,37 @@
 use ironmap::units::FilePos;
 
 use super::feed::{self, Feed};
+use super::places::WHITEOUT;
 use super::step::{Entry, PIECE, Step, Stopped};
 use super::stream::Pieces;
 use super::writer::Writer;
 use crate::archive::{Archive, Member};
+use crate::cmd::mkfs::oci::is_of_images;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::needs::Needs;
 
+/// What an archive is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Tree,
+    /// Its names of OCI's image layers hide what layers before it have.
+    Layer,
+    /// The same, if it is not an archive of whole images: that is refused when its members show it.
+    MaybeLayer,
+}
+
 /// Copies what an archive holds, and adds to `needs` what was read of it: all, also where there was no room for it.
 pub(super) fn copy(
     archive: Archive,
-    whiteouts: bool,
+    role: Role,
     needs: Needs,
     writer: &mut Writer,
     report: &mut Report,
 ) -> (Result<(), Failure>, Needs) {
     let pieces = writer.pieces();
     let (copied, read) = feed::copy(writer, report, |feed| {
-        let mut reader = Reader { archive, whiteouts, feed, pieces, needs, access_lists: 0 };
+        let mut reader = Reader { archive, role, feed, pieces, needs, access_lists: 0 };
         if let Err(Stopped) = reader.members().and_then(|()| reader.feed.flush())
             && reader.feed.lacks_room()
         {
@@ -64,8 +76,7 @@ fn count(needs: &mut Needs, member: &Member) {
 
 struct Reader {
     archive: Archive,
-    /// Names of OCI's image layers hide what layers before have.
-    whiteouts: bool,
+    role: Role,
     feed: Feed,
     pieces: Pieces,
     needs: Needs,
@@ -91,16 +102,17 @@ impl Reader {
     }
 
     fn member(&mut self, member: Member) -> Result<(), Stopped> {
-        if let Some(hides) = self.whiteouts.then(|| whiteout(&member.path)).flatten() {
-            return match hides {
-                Some(step) => self.feed.send(step),
-                None => Ok(()),
-            };
+        if self.role != Role::Tree
+            && let Some(step) = whiteout(&member.path)
+        {
+            return self.feed.send(step);
         }
         count(&mut self.needs, &member);
         let Member { path, stat, link, target, xattrs, access_list, data } = member;
         self.access_lists += u64::from(access_list);
         let text = String::from_utf8_lossy(&path).into_owned();
+        let looks = self.role == Role::MaybeLayer && !path.contains(&b'/') && link.is_none();
+        let shows = looks.then(|| path.clone());
         self.feed.send(Step::At(path))?;
         if let Some(link) = link {
             return self.feed.send(Step::Link(link));
@@ -119,7 +131,7 @@ impl Reader {
         self.feed.send(Step::Begin(Box::new(entry)))?;
         for (pos, len) in data {
             self.feed.send(Step::Range(FilePos(pos), len))?;
-            if let Err(failure) = self.range(pos, len)? {
+            if let Err(failure) = self.range(pos, len, shows.as_deref())? {
                 self.feed.send(Step::End(None))?;
                 return self.feed.send(Step::Failed(failure));
             }
@@ -127,7 +139,13 @@ impl Reader {
         self.feed.send(Step::End(Some(size)))
     }
 
-    fn range(&mut self, pos: u64, len: u64) -> Result<Result<(), Failure>, Stopped> {
+    /// `shows` is the member's name where it may show that the archive is no layer.
+    fn range(
+        &mut self,
+        pos: u64,
+        len: u64,
+        shows: Option<&[u8]>,
+    ) -> Result<Result<(), Failure>, Stopped> {
         let (mut pos, end) = (pos, pos + len);
         while pos < end {
             let piece = (end - pos).min(PIECE);
@@ -136,6 +154,12 @@ impl Reader {
                 Err(error) => Err(Failure::at(self.archive.name(), &error)),
             };
             match read {
+                Ok(bytes) if shows.is_some_and(|name| is_of_images(name, &bytes)) => {
+                    let what = "is an archive of images, compressed or read from a stream";
+                    let name = self.archive.name();
+                    let failure = Failure::new(format!("{name}: {what}"));
+                    return Ok(Err(failure.because("give it as a file that is not compressed")));
+                }
                 Ok(bytes) => self.feed.send(Step::Data(FilePos(pos), bytes))?,
                 Err(failure) => return Ok(Err(failure)),
             }
@@ -145,21 +169,22 @@ impl Reader {
     }
 }
 
-/// What a member does whose last name begins with `.wh.` (OCI image specification, "Image Layer Filesystem Changeset"): those of AUFS's own
-/// do nothing. `None` for any other member.
-fn whiteout(path: &[u8]) -> Option<Option<Step>> {
-    let slash = path.iter().rposition(|byte| *byte == b'/');
-    let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
-    let hidden = name.strip_prefix(b".wh.")?;
+/// What a member does of whose names one begins with `.wh.` (OCI image specification, "Image Layer Filesystem Changeset"): the first such one
+/// decides, since nothing can be in it. `None` for any other member, and for those of AUFS's own, which are kept until the layer ends.
+fn whiteout(path: &[u8]) -> Option<Step> {
+    let mut names = path.split(|byte| *byte == b'/');
+    let name = names.find(|name| name.starts_with(WHITEOUT))?;
+    let begin = name.as_ptr().addr() - path.as_ptr().addr();
+    let (dir, hidden) = (&path[..begin], &name[WHITEOUT.len()..]);
     let parent = dir.strip_suffix(b"/").unwrap_or(dir).to_vec();
-    Some(match hidden {
+    match hidden {
         b".wh..opq" => Some(Step::Empty(parent)),
         b"" | b"." | b".." => {
             let what = "hides no file: its name ends behind .wh., or with a directory's own name";
             let path = String::from_utf8_lossy(path);
             Some(Step::Failed(Failure::new(format!("{path}: {what}"))))
         }
-        _ if hidden.starts_with(b".wh.") => None,
+        _ if hidden.starts_with(WHITEOUT) => None,
         _ => Some(Step::Hide([dir, hidden].concat())),
-    })
+    }
 }

@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use ironmap::fs::Follow;
 use ironmap::fs::{FileType, Stat};
 use ironmap::units::FilePos;
-use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, SeekFrom, Statx, makedev};
+use rustix_libc::fs::{AtFlags, CWD, Dir, Mode, OFlags, Statx, makedev};
 use rustix_libc::io::Errno;
 
 use super::super::Args;
 use super::super::count::file_type;
+use super::data::DataRanges;
 use super::feed::{self, Feed};
 use super::step::{Entry, How, Identity, IsWanted, PIECE, Step, Stopped, wanted};
 use super::stream::Pieces;
@@ -174,7 +175,7 @@ impl Reader {
             Ok(both) => both,
             Err(errno) => return Ok(Err(errno)),
         };
-        let (size, sparse) = (entry.stat.size, entry.stat.blocks * 512 < entry.stat.size);
+        let size = entry.stat.size;
         entry.wanted = asks;
         self.send(Step::Begin(Box::new(entry)))?;
         self.is_wanted = is_wanted;
@@ -188,7 +189,7 @@ impl Reader {
                     None
                 }
             }
-            Some(fd) if kind == FileType::Regular => self.content(place, &fd, size, sparse)?,
+            Some(fd) if kind == FileType::Regular => self.content(place, &fd, size)?,
             Some(fd) => self.directory(place, &fd)?,
             None => Some(size),
         };
@@ -260,11 +261,10 @@ impl Reader {
         place: &Place<'_>,
         fd: &OwnedFd,
         size: u64,
-        sparse: bool,
     ) -> Result<Option<u64>, Stopped> {
-        let mut pos = 0;
+        let (mut pos, mut ranges) = (0, DataRanges::new(fd, size));
         loop {
-            let range = if sparse { next_data(fd, pos, size) } else { Ok(Some((pos, size))) };
+            let range = ranges.as_mut().map_err(|errno| *errno).and_then(|data| data.next(pos));
             let read = match range {
                 Ok(None) => return Ok(Some(size)),
                 Ok(Some((start, end))) => self.range(fd, start, end)?.map(|behind| (behind, end)),
@@ -429,19 +429,17 @@ pub(crate) fn needs_of_tree(dir: &Path, spared: &Spared, needs: &mut Needs) -> i
     })
 }
 
-/// Adds the ranges of a file that are no holes, as far as its file system tells; all of it where it does not.
+/// Adds the ranges of a file that are copied; all of it where they cannot be read.
 fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let size = stat.len();
-    if stat.blocks() * 512 >= size {
-        return needs.range(0, size);
-    }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let Ok(fd) = rustix_libc::fs::open(path, flags, Mode::empty()) else {
         return needs.range(0, size);
     };
+    let Ok(mut data) = DataRanges::new(&fd, size) else { return needs.range(0, size) };
     let mut pos = 0;
     while pos < size {
-        match next_data(&fd, pos, size) {
+        match data.next(pos) {
             Ok(Some((start, end))) if end > start => {
                 needs.range(start, end - start);
                 pos = end;
@@ -450,19 +448,4 @@ fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
             Err(_) => return needs.range(pos, size - pos),
         }
     }
-}
-
-/// The next range that is no hole, from a position on; `None` where only a hole is left.
-fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
-    let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
-        Err(Errno::NXIO) => return Ok(None),
-        // The file system does not tell.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((pos, size))),
-        start => start?,
-    };
-    if start >= size {
-        return Ok(None);
-    }
-    let end = rustix_libc::fs::seek(fd, SeekFrom::Hole(start as i64))?;
-    Ok(Some((start, end.min(size))))
 }

@@ -1,6 +1,7 @@
 //! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
 
 mod archive;
+mod data;
 mod feed;
 mod host;
 mod open;
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
 use rustix_libc::io::Errno;
 
-pub(crate) use self::archive::needs_of as needs_of_archive;
+pub(crate) use self::archive::{Role, needs_of as needs_of_archive};
 pub(crate) use self::host::needs_of_tree;
 use self::step::{Ends, Entry, How, Step};
 use self::volume::copy_volume;
@@ -141,20 +142,20 @@ impl<'a> Filler<'a> {
     pub(crate) fn archive(
         &mut self,
         archive: Archive,
-        whiteouts: bool,
+        role: Role,
         needs: &mut Needs,
     ) -> Result<(), Failure> {
         let how = self.writer.how();
         let keep = Keep { times: Times::Kept, ..how.keep };
         self.writer.set_how(How { keep, ends: Ends::Always, ..how });
         self.writer.start(self.root.clone(), None);
-        if whiteouts {
+        if role != Role::Tree {
             self.writer.start_layer();
         }
         let (copied, read) =
-            archive::copy(archive, whiteouts, needs.clone(), &mut self.writer, self.report);
+            archive::copy(archive, role, needs.clone(), &mut self.writer, self.report);
         *needs = read;
-        copied
+        copied.and(self.writer.end_layer(self.report))
     }
 
     /// Makes a file without content, or a directory, or gives what is there this owner and mode. A regular file has to be there.

@@ -10,6 +10,8 @@ use crate::failure::{Failure, Report};
 use crate::volumes::{Found, Name};
 use crate::walk::{Visit, walk};
 
+/// How names begin that no file of an image has (OCI image specification, "Image Layer Filesystem Changeset").
+pub(super) const WHITEOUT: &[u8] = b".wh.";
 /// What e2fsck puts into the root, and no layer hides.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
@@ -20,6 +22,8 @@ pub(super) struct Places {
     /// The names that the layer has made that is being applied, with their directories; `None` where nothing hides anything. Not inodes: a
     /// layer may give a file of a layer before it one more name, and hide the old one.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
+    /// What the layer has made under the names of AUFS's own, which no file of an image has: members of the layer may be links to them.
+    aside: Vec<Name>,
     /// Whose directories are that are made for what is in them.
     pub(super) owner: (u32, u32),
 }
@@ -58,7 +62,21 @@ impl Places {
     pub(super) fn made(&mut self, name: &Name) {
         if let Some(layer) = &mut self.layer {
             layer.insert((name.dir, name.name.clone()));
+            if name.name.starts_with(WHITEOUT) {
+                self.aside.push(name.clone());
+            }
         }
+    }
+
+    /// Removes what the layer has made for its own links.
+    pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
+        self.layer = None;
+        for name in std::mem::take(&mut self.aside) {
+            if let Some(inode) = name.look(Follow::NotLast)? {
+                self.remove(Found { name, inode }, report)?;
+            }
+        }
+        Ok(())
     }
 
     fn is_of_layer(&self, name: &Name) -> bool {

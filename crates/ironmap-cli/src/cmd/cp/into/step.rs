@@ -7,6 +7,8 @@ use ironmap::fs::{Stat, Timestamp, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 
 use super::super::Keep;
+use super::super::keep::is_access_list;
+use crate::acl;
 use crate::failure::Failure;
 
 /// How much of a file is read and written at once: little enough to stay in a processor's cache in between. What is no longer is written in
@@ -51,6 +53,16 @@ pub(super) struct Entry {
     pub(super) xattrs: Vec<Xattr>,
     /// For who reads its content.
     pub(super) wanted: Option<Wanted>,
+}
+
+impl Entry {
+    /// Gives what has no order of its own the order of its bytes: a host lists it as it was set. With the names of directories, which their
+    /// readers sort, this is all that decides the bytes of a copy and is not in the tree.
+    pub(super) fn sort(&mut self) {
+        self.xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+        let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
+        lists.for_each(|list| acl::sort(&mut list.value));
+    }
 }
 
 /// The writer's side of a question: is the content of a file wanted? Once it is dropped, it is not.

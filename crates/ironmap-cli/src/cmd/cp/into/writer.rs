@@ -112,6 +112,11 @@ impl Writer {
         self.places.start_layer();
     }
 
+    /// It has ended, and what is of no use behind it goes.
+    pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
+        self.places.end_layer(report)
+    }
+
     /// Gives directories the times that they are to have in the end.
     pub(super) fn set_times(&mut self, root: &Name) -> Result<(), Failure> {
         self.places.finish(root)
@@ -209,6 +214,7 @@ impl Writer {
         mut entry: Box<Entry>,
         report: &mut Report,
     ) -> Result<Option<Open>, Failure> {
+        entry.sort();
         let stat = &mut entry.stat;
         (stat.uid, stat.gid) = self.owners.of(stat.uid, stat.gid);
         let inherits = match self.open.last() {
