@@ -9,7 +9,7 @@ use clap::error::ErrorKind as ClapKind;
 use ironmap::{Errno, Error, ErrorKind};
 
 use crate::progress::Progress;
-use crate::show::one_line;
+use crate::terminal::{one_line, print_line};
 
 /// The exit codes; the help of the program and docs/CLI.md describe them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -255,7 +255,7 @@ impl Report {
     /// A line on standard output about finished work, for `-v`. Where its reader has gone the work goes on.
     pub(crate) fn say(&self, message: impl Display) -> Result<(), Failure> {
         let line = one_line(&message.to_string());
-        let said = self.progress.suspend(|| writeln!(io::stdout(), "{line}"));
+        let said = self.progress.suspend(|| print_line(&line));
         said.map_err(Failure::stdout).or_else(|failure| match failure.is_unread() {
             true => Ok(()),
             false => Err(failure),

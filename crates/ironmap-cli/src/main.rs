@@ -30,6 +30,7 @@ mod size;
 mod source;
 mod spared;
 mod target;
+mod terminal;
 mod transfer;
 mod volumes;
 mod walk;

@@ -1,7 +1,7 @@
-//! The output of commands: standard output, and the JSON that docs/CLI.md describes.
+//! The output of commands that several of them have: progress bars, and the JSON that docs/CLI.md describes.
 
 use std::fmt;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::Write;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::host::Refusal;
@@ -11,18 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
 use crate::show::{mode_string, rfc3339};
-
-/// Buffered standard output. A write to a pipe whose reader has gone ends the command quietly.
-pub(crate) type Out = BufWriter<StdoutLock<'static>>;
-
-pub(crate) fn stdout() -> Out {
-    BufWriter::new(io::stdout().lock())
-}
-
-/// Whether people read standard output on a terminal.
-pub(crate) fn is_terminal() -> bool {
-    io::stdout().is_terminal()
-}
+use crate::terminal::{Out, stdout};
 
 /// A progress bar on standard error, where that is a terminal.
 pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {

@@ -12,6 +12,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
 use ironmap::fs::FileType;
 
 use crate::interrupt;
+use crate::terminal;
 
 /// A number of files, and the sum of their sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl Progress {
     /// The copy of a file begins.
     pub(crate) fn begin(&self, name: &str, kind: FileType, size: u64) {
         if !self.is_hidden() {
-            self.bar.set_message(name.to_owned());
+            self.bar.set_message(terminal::name(name.as_bytes()));
         }
         self.left.set((kind != FileType::Directory).then(|| content(kind, size)));
     }

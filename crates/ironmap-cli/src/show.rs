@@ -1,29 +1,8 @@
-//! How names, modes, times and owners are shown to people.
-
-use std::fmt::Write;
+//! How modes, times and owners are shown to people.
 
 use ironmap::fs::{FileType, Stat, Timestamp};
 use jiff::tz::TimeZone;
 use uzers::{Groups, Users, UsersCache};
-
-/// A message as one line: names may hold line breaks and terminal controls.
-pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() {
-            let _ = write!(line, "{}", char.escape_default());
-        } else {
-            line.push(char);
-        }
-    }
-    line
-}
-
-/// A name for a terminal, with question marks for what would control it, as `ls` does.
-pub(crate) fn for_terminal(name: &[u8]) -> String {
-    let text = String::from_utf8_lossy(name);
-    text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
-}
 
 /// `-rwsr-xr-t`, as `ls -l` shows it.
 pub(crate) fn mode_string(stat: &Stat) -> String {
@@ -106,54 +85,6 @@ pub(crate) fn flag_letters(flags: u32) -> String {
         .iter()
         .map(|(letter, flag)| if flags & flag != 0 { *letter } else { '-' })
         .collect()
-}
-
-/// A name in quotes, as a shell takes it and `stat -c %N` writes it.
-pub(crate) fn quoted(name: &[u8]) -> String {
-    // Characters that are the same within both kinds of quotes.
-    let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:]_' ".contains(char);
-    if let Ok(text) = std::str::from_utf8(name)
-        && text.contains('\'')
-        && text.chars().all(plain)
-    {
-        return format!("\"{text}\"");
-    }
-    let mut shown = String::from("'");
-    let mut escaped = false;
-    let mut escape = |shown: &mut String, begins: bool| {
-        if begins != escaped {
-            shown.push_str(if begins { "'$'" } else { "''" });
-            escaped = begins;
-        }
-    };
-    for chunk in name.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            escape(&mut shown, char.is_control());
-            match char {
-                '\'' => shown.push_str("'\\''"),
-                '\n' => shown.push_str("\\n"),
-                '\t' => shown.push_str("\\t"),
-                '\r' => shown.push_str("\\r"),
-                '\x07' => shown.push_str("\\a"),
-                '\x08' => shown.push_str("\\b"),
-                '\x0b' => shown.push_str("\\v"),
-                '\x0c' => shown.push_str("\\f"),
-                char if char.is_control() => {
-                    let mut bytes = [0; 4];
-                    for byte in char.encode_utf8(&mut bytes).bytes() {
-                        let _ = write!(shown, "\\{byte:03o}");
-                    }
-                }
-                char => shown.push(char),
-            }
-        }
-        for byte in chunk.invalid() {
-            escape(&mut shown, true);
-            let _ = write!(shown, "\\{byte:03o}");
-        }
-    }
-    shown.push('\'');
-    shown
 }
 
 /// The type in `stat`'s words.
@@ -268,27 +199,5 @@ mod tests {
         for (bytes, text) in shown {
             assert_eq!(human(bytes), text);
         }
-    }
-
-    /// The output of stat -c %N of coreutils 9.1.
-    #[test]
-    fn names_are_quoted_for_a_shell() {
-        let shown: [(&[u8], &str); 6] = [
-            (b"a b", "'a b'"),
-            (b"a'b", "\"a'b\""),
-            (b"a b$\"'", "'a b$\"'\\'''"),
-            (b"a\nb'c", "'a'$'\\n''b'\\''c'"),
-            (b"\xff", "''$'\\377'"),
-            (b"\x01\x02", "''$'\\001\\002'"),
-        ];
-        for (name, text) in shown {
-            assert_eq!(quoted(name), text);
-        }
-    }
-
-    #[test]
-    fn a_message_stays_one_line() {
-        assert_eq!(one_line("a\nb\x1b[31m"), "a\\nb\\u{1b}[31m");
-        assert_eq!(for_terminal(b"a\nb\xff"), "a?b\u{fffd}");
     }
 }

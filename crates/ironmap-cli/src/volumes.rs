@@ -10,9 +10,9 @@ use ironmap::{Error, ErrorKind, Location};
 
 use crate::failure::{Failure, Report};
 use crate::interrupt;
-use crate::show::quoted;
 use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
+use crate::terminal::quoted;
 
 /// The same location with the one name of each device that all of its names lead to.
 fn canonical(location: &Location) -> Location {

@@ -15,7 +15,6 @@ mod target;
 
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +26,7 @@ use self::fixture::{Fixture, FixtureKind, FsKind};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::spared::Spared;
+use crate::terminal::print_line;
 use ironmap_load::errors::end_when;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::positions::Rw;
@@ -225,7 +225,7 @@ fn failed(error: &Error) -> Failure {
 
 /// Prints a line.
 fn print(line: impl Display) -> std::result::Result<(), Failure> {
-    Ok(writeln!(std::io::stdout(), "{line}")?)
+    Ok(print_line(line)?)
 }
 
 /// Refuses to write results over a target.

@@ -8,7 +8,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{print_json, stdout};
+use crate::output::print_json;
+use crate::terminal::stdout;
 use ironmap_load::plan::Plan;
 use ironmap_load::target::TargetSpec;
 

@@ -9,10 +9,10 @@ use ironmap::fs::check::{Finding, Pass, Progress, Report as Checked, Severity};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
-use crate::output::{print_json, progress, stdout};
-use crate::show::{one_line, quoted};
+use crate::output::{print_json, progress};
 use crate::source::Source;
 use crate::target;
+use crate::terminal::{one_line, quoted, stdout};
 
 /// Checks a volume: all metadata, read and compared, nothing changed
 ///

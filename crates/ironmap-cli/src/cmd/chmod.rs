@@ -4,8 +4,9 @@ use ironmap::fs::{FileType, Follow, SetAttributes};
 
 use crate::failure::{Failure, Report};
 use crate::mode::{ModeChange, umask};
-use crate::show::{self, quoted};
+use crate::show::{self};
 use crate::target::{self, Target};
+use crate::terminal::quoted;
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
 

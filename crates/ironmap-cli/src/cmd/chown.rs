@@ -4,8 +4,9 @@ use ironmap::fs::{Follow, SetAttributes, Stat};
 
 use crate::failure::{Failure, Report};
 use crate::owner::Ownership;
-use crate::show::{Owners, quoted};
+use crate::show::Owners;
 use crate::target::{self, Target};
+use crate::terminal::quoted;
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
 

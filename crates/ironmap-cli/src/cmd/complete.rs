@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use ironmap::fs::{FileType, Follow};
 
 use crate::failure::Failure;
-use crate::output::stdout;
 use crate::source::{Source, join};
 use crate::target::Target;
+use crate::terminal::{shown, stdout};
 
 /// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
 ///
@@ -47,7 +47,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let found = source.resolve(&join(&target.path, name), Follow::All);
         let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
         let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };
-        out.write_all(&[dir, name, end].concat())?;
+        out.write_all(&shown(&[dir, name].concat()))?;
+        out.write_all(end)?;
     }
     Ok(out.flush()?)
 }

@@ -11,8 +11,9 @@ use ironmap::units::FilePos;
 use ironmap::{Location, Queue};
 
 use crate::failure::{Failure, Report};
-use crate::output::{progress, stdout};
+use crate::output::progress;
 use crate::source::{Source, join};
+use crate::terminal::{one_line, print_line, shown, stdout};
 use crate::transfer;
 
 /// Where the tree is taken from, up to the limits below.
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     let Some(tree) = args.tree.as_deref().or(found) else {
         return Err(Failure::new("no directory tree to copy: name one with --tree"));
     };
-    heading(&format!("an ext4 image of {}", tree.display()))?;
+    heading(&format!("an ext4 image of {}", one_line(&tree.display().to_string())))?;
     let mut taken = Taken::default();
     taken.directory(tree, &copy)?;
     make_image(&copy, &image, taken.bytes, taken.files.len())?;
@@ -161,7 +162,9 @@ fn list(source: &Source) -> Result<(), Failure> {
             let path = join(&path, &entry.name);
             let inode = source.inode(entry.inode, &path)?;
             lines += 1;
-            writeln!(out, "{:>10}  {}", inode.size(), String::from_utf8_lossy(&path))?;
+            write!(out, "{:>10}  ", inode.size())?;
+            out.write_all(&shown(&path))?;
+            writeln!(out)?;
             if inode.file_type() == FileType::Directory {
                 pending.push((path, inode));
             }
@@ -218,7 +221,7 @@ fn heading(text: &str) -> Result<(), Failure> {
 }
 
 fn say(line: &str) -> Result<(), Failure> {
-    Ok(writeln!(io::stdout(), "{line}")?)
+    Ok(print_line(line)?)
 }
 
 fn host(place: &Path) -> impl Fn(io::Error) -> Failure {

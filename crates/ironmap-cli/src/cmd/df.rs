@@ -5,9 +5,9 @@ use std::io::Write;
 use ironmap::fs::Usage;
 
 use crate::failure::{Failure, Report};
-use crate::output::stdout;
-use crate::show::{human, one_line};
+use crate::show::human;
 use crate::target::{self, Target};
+use crate::terminal::{one_line, stdout};
 use crate::volumes::Volumes;
 
 /// Shows how large volumes are, and how much of them is free, in KiB

@@ -8,10 +8,10 @@ use ironmap::fs::Follow;
 use ironmap::units::InodeNo;
 
 use crate::failure::{Failure, Report};
-use crate::output::{Out, is_terminal, stdout};
-use crate::show::{for_terminal, human};
+use crate::show::human;
 use crate::source::Source;
 use crate::target::{self, Target};
+use crate::terminal::{self, Out, stdout};
 use crate::volumes::{Found, Volumes};
 use crate::walk::{Visit, walk};
 
@@ -106,13 +106,9 @@ impl Sums<'_> {
             (false, true) => sum.to_string(),
             (false, false) => sum.div_ceil(1024).to_string(),
         };
-        write!(self.out, "{sum}\t{}:", target.volume)?;
-        let path = found.name.path();
-        if is_terminal() {
-            self.out.write_all(for_terminal(path).as_bytes())?;
-        } else {
-            self.out.write_all(path)?;
-        }
+        let path = [target.volume.to_string().as_bytes(), b":", found.name.path()].concat();
+        write!(self.out, "{sum}\t")?;
+        self.out.write_all(&terminal::shown(&path))?;
         writeln!(self.out)
     }
 }

@@ -10,8 +10,8 @@ use ironmap::fs::{Follow, Xattr};
 use regex_lite::Regex;
 
 use crate::failure::{Failure, Report};
-use crate::output::{Out, stdout};
 use crate::target::{self, Target};
+use crate::terminal::{Out, octal, shown, stdout};
 use crate::volumes::Volumes;
 
 /// Shows the extended attributes of files
@@ -109,16 +109,16 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 fn print(args: &Args, target: &Target, found: &[Xattr], out: &mut Out) -> std::io::Result<()> {
     if args.only_values {
-        return found.iter().try_for_each(|xattr| out.write_all(&xattr.value));
+        return found.iter().try_for_each(|xattr| out.write_all(&shown(&xattr.value)));
     }
     if found.is_empty() {
         return Ok(());
     }
     out.write_all(b"# file: ")?;
-    out.write_all(&escaped(&target.bytes(), b"\n\r\\"))?;
+    out.write_all(&octal(&target.bytes(), b"\n\r\\"))?;
     out.write_all(b"\n")?;
     for Xattr { name, value } in found {
-        out.write_all(&escaped(name, b"=\n\r\\"))?;
+        out.write_all(&octal(name, b"=\n\r\\"))?;
         if args.dump || args.name.is_some() {
             out.write_all(b"=")?;
             let encoding = args.encoding.unwrap_or_else(|| usual(value));
@@ -144,12 +144,11 @@ fn usual(value: &[u8]) -> Encoding {
 fn encoded(value: &[u8], encoding: Encoding) -> Vec<u8> {
     match encoding {
         Encoding::Text => {
-            let quoted = text_of(value).iter().flat_map(|byte| match byte {
-                b'\0' | b'\n' | b'\r' => format!("\\{byte:03o}").into_bytes(),
+            let slashed = text_of(value).iter().flat_map(|byte| match byte {
                 b'\\' | b'"' => vec![b'\\', *byte],
                 byte => vec![*byte],
             });
-            [b"\"", &*quoted.collect::<Vec<_>>(), b"\""].concat()
+            [b"\"", &*octal(&slashed.collect::<Vec<_>>(), b"\0\n\r"), b"\""].concat()
         }
         Encoding::Hex => {
             let mut text = String::from("0x");
@@ -174,13 +173,4 @@ fn base64(value: &[u8]) -> Vec<u8> {
         }
     }
     text
-}
-
-/// With these bytes in octal.
-fn escaped(text: &[u8], special: &[u8]) -> Vec<u8> {
-    let escape = |byte: &u8| match special.contains(byte) {
-        true => format!("\\{byte:03o}").into_bytes(),
-        false => vec![*byte],
-    };
-    text.iter().flat_map(escape).collect()
 }

@@ -10,9 +10,9 @@ use ironmap::{FileOptions, HostReport};
 use serde::Serialize;
 
 use crate::failure::{Failure, Report};
-use crate::output::{Encoding, JsonArray, Served, stdout};
-use crate::show::one_line;
+use crate::output::{Encoding, JsonArray, Served};
 use crate::source::HostSource;
+use crate::terminal::{one_line, stdout};
 
 /// Shows how files of mounted file systems are read: around the kernel, or through it and why
 ///

@@ -9,8 +9,8 @@ use ironmap::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
 use crate::new::caller;
-use crate::show::quoted;
 use crate::target::{Target, split_destination};
+use crate::terminal::quoted;
 use crate::volumes::{DestinationIs, Found, Name, Volumes, split};
 
 /// Gives files further names, or makes symbolic links

@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::failure::{Failure, Report};
-use crate::output::{Encoding, Served, print_json, stdout};
-use crate::show::one_line;
+use crate::output::{Encoding, Served, print_json};
 use crate::source::HostSource;
 use crate::target::{self, Subject, Target};
+use crate::terminal::{one_line, stdout};
 use crate::volumes::Volumes;
 
 /// Shows the extents of files: where their blocks lie on the device

@@ -6,9 +6,9 @@ use ironmap::fs::Follow;
 
 use crate::canonical::path_without_links;
 use crate::failure::{Failure, Report};
-use crate::output::stdout;
 use crate::source::Source;
 use crate::target::{self, Target, inode_of};
+use crate::terminal::{shown, stdout};
 use crate::volumes::Volumes;
 
 /// Shows the targets of symbolic links
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             let link = found.name.source.link_target(&found.inode, &target.path)?;
             link.ok_or_else(|| Failure::new(format!("{target}: is not a symbolic link")))?
         };
-        out.write_all(&text)?;
+        out.write_all(&shown(&text))?;
         Ok(out.write_all(b"\n")?)
     })?;
     Ok(out.flush()?)

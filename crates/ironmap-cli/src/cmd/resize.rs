@@ -10,11 +10,12 @@ use serde::Serialize;
 use crate::epoch::{self, source_date};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::{print_json, stdout};
+use crate::output::print_json;
 use crate::room::{Room, extend, set_len};
 use crate::size::some;
 use crate::source::check_changes;
 use crate::target::{self, named};
+use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs
 ///
@@ -132,7 +133,8 @@ fn print_minimum(args: &Args) -> Result<(), Failure> {
     if args.json {
         return print_json(&Json { block_size, blocks_before: before, blocks });
     }
-    let (mut out, volume, bytes) = (stdout(), &args.volume, blocks * u64::from(block_size));
+    let (mut out, bytes) = (stdout(), blocks * u64::from(block_size));
+    let volume = one_line(&args.volume.to_string());
     writeln!(
         out,
         "{volume}: {blocks} blocks of {block_size} bytes at least, {bytes} bytes; {before} blocks now"
@@ -154,7 +156,7 @@ fn print(args: &Args, resized: &Resized) -> Result<(), Failure> {
     }
     if !args.quiet {
         let mut out = stdout();
-        let volume = &args.volume;
+        let volume = one_line(&args.volume.to_string());
         if blocks == before {
             writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, as before")?;
         } else {

@@ -3,8 +3,8 @@
 use ironmap::ErrorKind;
 
 use crate::failure::{Failure, Report};
-use crate::show::quoted;
 use crate::target::{self, Target};
+use crate::terminal::quoted;
 use crate::volumes::{Volumes, split};
 
 /// Removes empty directories

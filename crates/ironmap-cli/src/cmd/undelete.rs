@@ -21,10 +21,11 @@ use crate::ahead::CHUNK;
 use crate::failure::{Failure, Report};
 use crate::glob::Glob;
 use crate::interrupt;
-use crate::output::{Encoding, JsonArray, stdout};
-use crate::show::{Clock, for_terminal, rfc3339};
+use crate::output::{Encoding, JsonArray};
+use crate::show::{Clock, rfc3339};
 use crate::source::Source;
 use crate::target;
+use crate::terminal::{self, stdout};
 
 /// Lists deleted regular files whose blocks are still known, and copies them out
 ///
@@ -166,7 +167,7 @@ impl Wanted {
 /// Its path, or its number where no name is known.
 fn shown(file: &Deleted) -> String {
     match &file.path {
-        Some(path) => for_terminal(path),
+        Some(path) => terminal::name(path),
         None => format!("<{}>", file.number()),
     }
 }

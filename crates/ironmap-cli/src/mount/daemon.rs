@@ -9,7 +9,7 @@ use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
-use crate::show::one_line;
+use crate::terminal::one_line;
 
 /// What the one in the background says.
 const MOUNTED: &[u8] = b"mounted\n";

@@ -7,10 +7,11 @@ use std::sync::{Once, OnceLock};
 use ironmap::{Errno, Error, ErrorKind, Volume};
 
 use super::daemon;
+use crate::terminal::one_line;
 
 /// A line on standard error. Where nobody reads it, as behind a terminal that is gone, that is no reason to end.
 pub(super) fn tell(what: impl Display) {
-    let _ = writeln!(io::stderr(), "ironmap: {what}");
+    let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&what.to_string()));
 }
 
 /// The one that is mounted.

@@ -38,6 +38,7 @@ mod rescuing;
 mod resizing;
 mod searching;
 mod sources;
+mod terminals;
 mod tuning;
 mod undeleting;
 mod virtual_disks;

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap_complete::Shell;
 
 use crate::failure::Failure;
-use crate::output::stdout;
+use crate::terminal::stdout;
 
 /// Writes a completion script for a shell to standard output
 ///

@@ -10,10 +10,10 @@ use ironmap::fs::{FileType, Follow, Stat};
 use self::side::{Reader, Side};
 use crate::failure::{Failure, Report};
 use crate::glob::Glob;
-use crate::output::{Out, is_terminal, stdout};
-use crate::show::{for_terminal, type_name};
+use crate::show::type_name;
 use crate::source::join;
 use crate::target::{self, Subject};
+use crate::terminal::{self, Out, one_line, stdout};
 use crate::volumes::Volumes;
 
 /// Compares two trees, each of a volume or of the host
@@ -105,7 +105,7 @@ impl Diff {
         match ours.file_type {
             FileType::Directory => return self.directory([a, b], [&ours, &theirs], path),
             FileType::Symlink => {
-                let text = |link: Vec<u8>| String::from_utf8_lossy(&link).into_owned();
+                let text = |link: Vec<u8>| terminal::name(&link);
                 let (ours, theirs) = (a.link()?, b.link()?);
                 if ours != theirs {
                     self.tell(path, "target", &text(ours), &text(theirs))?;
@@ -157,7 +157,7 @@ impl Diff {
                 (there, _) => {
                     let side = if there.is_some() { a } else { b };
                     self.same = false;
-                    write!(self.out, "Only in {side}: ")?;
+                    write!(self.out, "Only in {}: ", one_line(&side.to_string()))?;
                     self.name(name)?;
                     writeln!(self.out)?;
                 }
@@ -178,7 +178,7 @@ impl Diff {
                 let shown = |value: Option<&Vec<u8>>| {
                     value.map_or("none".to_owned(), |value| format!("\"{}\"", value.escape_ascii()))
                 };
-                let what = for_terminal(name);
+                let what = terminal::name(name);
                 self.tell(path, &what, &shown(ours), &shown(theirs))?;
             }
         }
@@ -197,9 +197,6 @@ impl Diff {
     }
 
     fn name(&mut self, name: &[u8]) -> io::Result<()> {
-        if is_terminal() {
-            return self.out.write_all(for_terminal(name).as_bytes());
-        }
-        self.out.write_all(name)
+        self.out.write_all(&terminal::shown(name))
     }
 }

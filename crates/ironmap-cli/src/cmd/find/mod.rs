@@ -10,9 +10,8 @@ use ironmap::fs::Follow;
 
 use self::test::Expression;
 use crate::failure::{Failure, Report};
-use crate::output::{is_terminal, stdout};
-use crate::show::for_terminal;
 use crate::target::Target;
+use crate::terminal::{self, stdout};
 use crate::volumes::Volumes;
 use crate::walk::{Visit, walk_to};
 
@@ -64,7 +63,6 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let wanted = Expression::parse(tests).map_err(Failure::usage)?;
     let mut out = stdout();
     let end: &[u8] = if wanted.print0 { b"\0" } else { b"\n" };
-    let terminal = is_terminal() && !wanted.print0;
     let mut volumes = Volumes::to_read();
     report.each(&trees, |target, report| {
         let root = volumes.file(target, Follow::NotLast)?;
@@ -74,12 +72,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             if visit != Visit::First || depth(&target.path, path) < wanted.least {
                 return Ok(());
             }
-            let mut shown = [&volume, path].concat();
+            let shown = [&volume, path].concat();
             if wanted.matches(found, &shown)? {
-                if terminal {
-                    shown = for_terminal(&shown).into_bytes();
-                }
-                out.write_all(&shown)?;
+                out.write_all(&terminal::shown(&shown))?;
                 out.write_all(end)?;
             }
             Ok(())

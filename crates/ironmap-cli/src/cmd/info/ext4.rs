@@ -10,9 +10,10 @@ use serde::Serialize;
 use super::Args;
 use super::device::Device;
 use crate::failure::Failure;
-use crate::output::{Encoding, print_json, stdout};
+use crate::output::{Encoding, print_json};
 use crate::show::{Clock, rfc3339};
 use crate::source::Source;
+use crate::terminal::stdout;
 
 #[derive(Serialize)]
 struct Info {

@@ -11,9 +11,9 @@ use ironmap::device::image::describe;
 use ironmap::location::Medium;
 
 use crate::failure::Failure;
-use crate::show::one_line;
 use crate::source::Source;
 use crate::target;
+use crate::terminal::one_line;
 
 /// Shows a volume's features, geometry and state, and its device's capabilities
 #[derive(Debug, clap::Args)]

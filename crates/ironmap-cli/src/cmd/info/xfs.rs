@@ -10,8 +10,9 @@ use serde::Serialize;
 use super::Args;
 use super::device::Device;
 use crate::failure::Failure;
-use crate::output::{Encoding, print_json, stdout};
+use crate::output::{Encoding, print_json};
 use crate::source::Source;
+use crate::terminal::stdout;
 
 const READ_ONLY: &str = "only data that files have are overwritten";
 

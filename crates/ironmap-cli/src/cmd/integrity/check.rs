@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::{Geometry, failed};
 use crate::failure::{Failure, Report};
-use crate::output::{print_json, stdout};
-use crate::show::one_line;
+use crate::output::print_json;
 use crate::target;
+use crate::terminal::{one_line, stdout};
 
 /// Checks an integrity device's own structures: superblocks, dirty map, journal; nothing is changed
 ///

@@ -1,7 +1,5 @@
 //! `ironmap integrity format`.
 
-use std::io::Write;
-
 use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};
 use ironmap::location::Halves;
@@ -9,9 +7,10 @@ use ironmap::{Engine, ErrorKind, Location, Volume};
 
 use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
-use crate::output::{print_json, stdout};
+use crate::output::print_json;
 use crate::size::size;
 use crate::target;
+use crate::terminal::{one_line, print_line};
 
 /// Makes an integrity device: every sector gets a tag for its content
 ///
@@ -108,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         print_json(&geometry)?;
     } else if !args.quiet {
-        writeln!(stdout(), "{}: {}", args.device, geometry.text())?;
+        print_line(format_args!("{}: {}", one_line(&args.device.to_string()), geometry.text()))?;
     }
     Ok(())
 }

@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::{Geometry, failed};
 use crate::failure::Failure;
-use crate::output::{print_json, stdout};
+use crate::output::print_json;
 use crate::target;
+use crate::terminal::{one_line, stdout};
 
 /// Opens an integrity device, recovers it where it was not closed, reports that, and closes it
 ///
@@ -86,10 +87,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             geometry,
         });
     }
-    let mut out = stdout();
+    let (mut out, device) = (stdout(), one_line(&args.device.to_string()));
     for line in recovered.notices(true) {
-        writeln!(out, "{}: {line}", args.device)?;
+        writeln!(out, "{device}: {line}")?;
     }
-    writeln!(out, "{}: {}", args.device, geometry.text())?;
+    writeln!(out, "{device}: {}", geometry.text())?;
     Ok(out.flush()?)
 }

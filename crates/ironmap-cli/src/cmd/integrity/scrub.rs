@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::{Bar, failed};
 use crate::failure::{Failure, Report, note};
-use crate::output::{print_json, stdout};
+use crate::output::print_json;
 use crate::target;
+use crate::terminal::stdout;
 
 /// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
 ///

@@ -11,8 +11,9 @@ use unicode_width::UnicodeWidthStr;
 use super::{Args, Listed};
 use crate::acl;
 use crate::failure::Failure;
-use crate::output::{FileRecord, JsonArray, Out, is_terminal, stdout};
-use crate::show::{Clock, Owners, for_terminal, human, mode_string};
+use crate::output::{FileRecord, JsonArray};
+use crate::show::{Clock, Owners, human, mode_string};
+use crate::terminal::{self, Out, is_terminal, shown, stdout};
 
 /// The form of the list.
 enum Form {
@@ -55,10 +56,9 @@ impl Writer {
     }
 
     pub(super) fn heading(&mut self, path: &[u8], first: bool) -> Result<(), Failure> {
-        let path = if self.terminal { for_terminal(path).into_bytes() } else { path.to_vec() };
         if let Form::Long(out) | Form::Columns(out, _) | Form::Lines(out) = &mut self.form {
             out.write_all(if first { b"" } else { b"\n" })?;
-            out.write_all(&path)?;
+            out.write_all(&shown(path))?;
             out.write_all(b":\n")?;
         }
         Ok(())
@@ -90,7 +90,7 @@ impl Writer {
             Form::Lines(out) => {
                 for (name, number) in names.iter().zip(&numbers) {
                     out.write_all(number.as_bytes())?;
-                    out.write_all(name)?;
+                    out.write_styled(name)?;
                     out.write_all(b"\n")?;
                 }
             }
@@ -98,7 +98,7 @@ impl Writer {
                 let widths: Vec<_> = files
                     .iter()
                     .zip(&numbers)
-                    .map(|(file, number)| for_terminal(&file.name).width() + number.len())
+                    .map(|(file, number)| terminal::name(&file.name).width() + number.len())
                     .collect();
                 let cells: Vec<_> = numbers
                     .iter()
@@ -125,12 +125,12 @@ impl Writer {
         numbers.map(|number| format!("{number:>width$} ")).collect()
     }
 
-    /// A name as it is written: raw for a pipe, without controls and in the colour of its type for a terminal.
+    /// A name as it is written: raw for a pipe, quoted and in the colour of its type for a terminal.
     fn name<'a>(&self, file: &'a Listed) -> Cow<'a, [u8]> {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
         }
-        let (name, style) = (for_terminal(&file.name), style(file.inode.stat()));
+        let (name, style) = (terminal::name(&file.name), style(file.inode.stat()));
         let shown = if self.colour { format!("{style}{name}{style:#}") } else { name };
         Cow::Owned(shown.into_bytes())
     }
@@ -169,7 +169,7 @@ fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> 
     let lines = cells.len().div_ceil(per_line);
     for line in 0..lines {
         for at in (line..cells.len()).step_by(lines) {
-            out.write_all(&cells[at])?;
+            out.write_styled(&cells[at])?;
             let last = at + lines >= cells.len();
             let pad = if last { 0 } else { column - widths[at] };
             write!(out, "{:pad$}", "")?;
@@ -247,14 +247,10 @@ fn long(
             out.write_all(column[at].as_bytes())?;
             out.write_all(b" ")?;
         }
-        out.write_all(name)?;
+        out.write_styled(name)?;
         if let Some(target) = &file.target {
             out.write_all(b" -> ")?;
-            if is_terminal() {
-                out.write_all(for_terminal(target).as_bytes())?;
-            } else {
-                out.write_all(target)?;
-            }
+            out.write_all(&shown(target))?;
         }
         out.write_all(b"\n")?;
     }

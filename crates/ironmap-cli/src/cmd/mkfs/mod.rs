@@ -22,10 +22,10 @@ use self::fit::Fit;
 use crate::epoch::source_date;
 use crate::failure::{Failure, Report};
 use crate::interrupt;
-use crate::output::stdout;
 use crate::room::{self, Room};
 use crate::size::size;
 use crate::target::{self, named};
+use crate::terminal::{one_line, stdout};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
 ///
@@ -294,7 +294,7 @@ fn print(args: &Args, sb: &Superblock) -> std::io::Result<()> {
     writeln!(
         out,
         "{}: {blocks_count} blocks of {block} bytes, {inodes_count} inodes, {groups} groups; UUID {}",
-        args.volume,
+        one_line(&args.volume.to_string()),
         uuid_text(&sb.uuid)
     )?;
     out.flush()

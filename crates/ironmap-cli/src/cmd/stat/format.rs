@@ -2,7 +2,8 @@
 
 use ironmap::fs::{Stat, Timestamp};
 
-use crate::show::{Clock, Owners, mode_string, quoted, type_name};
+use crate::show::{Clock, Owners, mode_string, type_name};
+use crate::terminal::{self, quoted};
 
 /// The letters that there are, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBdDfFgGhinNorRstTuUwWxXyYzZ";
@@ -140,7 +141,11 @@ impl Field {
     fn names(self, shown: &Shown<'_>) -> Vec<u8> {
         let plain = self == Self { letter: self.letter, ..Self::default() };
         let name = |name: &[u8]| {
-            self.fill(Value::Text(if plain { quoted(name).into() } else { name.to_vec() }))
+            self.fill(Value::Text(if plain {
+                quoted(name).into()
+            } else {
+                terminal::shown(name).into_owned()
+            }))
         };
         let names = [Some(shown.name), shown.link].into_iter().flatten();
         names.map(name).collect::<Vec<_>>().join(&b" -> "[..])
@@ -163,7 +168,7 @@ impl Field {
             b'G' => named(owners, owners.group(stat.gid), stat.gid).into(),
             b'h' => return Unsigned(stat.links.into()),
             b'i' => return Unsigned(stat.inode.0),
-            b'n' => shown.name.to_vec(),
+            b'n' => terminal::shown(shown.name).into_owned(),
             b'o' => return Unsigned(stat.block_size.into()),
             b'r' => return Unsigned(self.half_of(device)),
             b'R' => return Hexadecimal(device_number(device)),

@@ -16,10 +16,11 @@ use self::format::{Format, Shown};
 use crate::acl;
 use crate::failure::{Failure, Report};
 use crate::host_stat;
-use crate::output::{FileRecord, Served, print_json, stdout};
-use crate::show::{Clock, Owners, flag_letters, mode_string, one_line, type_name};
+use crate::output::{FileRecord, Served, print_json};
+use crate::show::{Clock, Owners, flag_letters, mode_string, type_name};
 use crate::source::HostSource;
 use crate::target::{self, Subject, Target};
+use crate::terminal::{one_line, stdout};
 use crate::volumes::{self, Volumes};
 
 /// Shows what the inodes of files say: size, owner, times, flags, extended attributes

@@ -19,10 +19,10 @@ use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
 use crate::epoch::{self, source_date};
 use crate::failure::{Failure, Report};
-use crate::output::stdout;
 use crate::owner::Ownership;
 use crate::source::{Source, check_changes};
 use crate::target::{self, named};
+use crate::terminal::{shown, stdout};
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn show_label(volume: &Location) -> Result<(), Failure> {
     let source = Source::open(volume)?;
     let mut out = stdout();
-    out.write_all(&source.ext4()?.superblock().label)?;
+    out.write_all(&shown(&source.ext4()?.superblock().label))?;
     writeln!(out)?;
     Ok(out.flush()?)
 }

@@ -21,6 +21,7 @@ use crate::owners::Owners;
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::spared::Spared;
+use crate::terminal::quoted;
 use crate::volumes::{Found, Name};
 
 const SET_ID: u32 = 0o6000;
@@ -248,7 +249,8 @@ impl Writer {
             self.links.insert(entry.identity, number);
         }
         if self.how.verbose
-            && let Err(failure) = report.say(format_args!("'{}' -> '{name}'", entry.path))
+            && let Err(failure) =
+                report.say(format_args!("{} -> {}", quoted(entry.path.as_bytes()), name.quoted()))
         {
             // That nobody hears of it is no reason to copy nothing.
             self.how.verbose = false;

@@ -22,6 +22,7 @@ use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::source::{Source, join};
 use crate::spared::Spared;
+use crate::terminal::quoted;
 
 /// A file of one of the volumes that are copied from, which stay open as long as the command runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,8 +103,11 @@ impl<'a> Copier<'a> {
             return false;
         }
         if self.args.verbose
-            && let Err(failure) =
-                self.report.say(format_args!("'{shown}' -> '{}'", place.path().display()))
+            && let Err(failure) = self.report.say(format_args!(
+                "{} -> {}",
+                quoted(shown.as_bytes()),
+                quoted(place.path().as_os_str().as_bytes())
+            ))
         {
             self.report.error(&failure);
         }
