@@ -15,6 +15,7 @@ mod journal;
 mod listing;
 mod met_errors;
 mod mkfs;
+mod odd_inodes;
 mod paths;
 mod quota;
 mod resize;

@@ -10,6 +10,7 @@ use crate::error::Place;
 use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::dir_block::entry_code;
 use crate::fs::ext4::inode::inode_checksums;
+use crate::fs::ext4::symlink::SHORT_LINK;
 use crate::fs::ext4::{Compat, Incompat, ROOT, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
@@ -23,8 +24,6 @@ const FIRST_IDLE: u32 = 9;
 const RESIZE: u32 = 7;
 /// `i_flags`: an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
-/// The size of `i_block`: a short symbolic link with its NUL fits.
-const SHORT_LINK: u64 = 60;
 
 /// The sums of an inode's map.
 #[derive(Default)]
