@@ -1,13 +1,15 @@
-//! Inodes that other programs write: short links whose target stands in a block. ironmap reads what the kernel reads, its check agrees with e2fsck, and
-//! what it removes leaves nothing behind.
+//! Inodes that other programs and old kernels write: short links whose target stands in a block, devices with bytes after their number. ironmap reads
+//! what the kernel reads, its check agrees with e2fsck, and what it removes and moves leaves nothing behind.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use ironmap::fs::ext4::ROOT;
-use ironmap::fs::Follow;
-use ironmap::VolumeOptions;
+use ironmap::fs::ext4::{NewSize, ROOT, ResizeOptions};
+use ironmap::fs::{Clock, Follow};
+use ironmap::location::LocationOptions;
+use ironmap::{Volume, VolumeOptions};
 
-use crate::check::verdict::agree;
+use crate::check::verdict::{agree, e2fsck, ironmap};
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
@@ -31,6 +33,14 @@ fn read_link(image: &Image, name: &str) -> Option<Vec<u8>> {
     let fs = image.ext4();
     let link = fs.resolve(format!("/{name}").as_bytes(), Follow::NotLast).ok()?;
     link.read_link().ok()
+}
+
+/// Makes the volume as small as it can be.
+fn shrink(image: &Image) {
+    let options = LocationOptions::new().write(true);
+    let opened = image.location().open(&options).unwrap();
+    let smallest = ResizeOptions::new().size(NewSize::Minimum);
+    Volume::resize(&opened.device, &smallest, Clock::System).unwrap();
 }
 
 /// Where a target stands is told by the blocks of the link, not by its size.
@@ -76,5 +86,44 @@ fn the_block_of_a_short_target_goes_with_its_link() {
         volume.close().unwrap();
         drop(volume);
         image.check();
+    }
+}
+
+/// Bytes after the number of a device are a fault only beside flags that a device cannot have.
+#[test]
+fn devices_with_bytes_after_their_number_are_devices() {
+    require!([Need::Root]);
+    let base = Image::mke2fs("16M", &words("-t ext4 -b 1024"));
+    base.debugfs("mknod c c 5 1\nmknod b b 8 300\nmknod p p\n");
+    for name in ["c", "b", "p"] {
+        for (commands, sound) in [
+            ("sif NAME block[2] 9\nsif NAME block[TIND] 77\n", true),
+            ("sif NAME block[3] 77\nsif NAME flags 0x10\n", true),
+            ("sif NAME block[4] 77\nsif NAME flags 0x10\n", false),
+            ("sif NAME block[TIND] 77\nsif NAME flags 0x20\n", false),
+            ("sif NAME size 7\n", false),
+            ("sif NAME flags 0x80000\n", false),
+        ] {
+            let image = base.copy();
+            let commands = commands.replace("NAME", name);
+            image.debugfs(&commands);
+            agree(&commands, &image.path(), sound);
+            assert_eq!(e2fsck(&image.path()).clean, sound, "{commands}");
+            assert_eq!(ironmap(&image.path()).clean, sound, "{commands}");
+            if !sound {
+                continue;
+            }
+            let found =
+                image.ext4().resolve(format!("/{name}").as_bytes(), Follow::NotLast).unwrap();
+            let mount = image.mount("ro");
+            let theirs = fs::symlink_metadata(mount.dir().join(name)).unwrap();
+            let number = (!theirs.file_type().is_fifo())
+                .then(|| (rustix::fs::major(theirs.rdev()), rustix::fs::minor(theirs.rdev())));
+            drop(mount);
+            assert_eq!(found.stat().device, number, "{commands}");
+            drop(found);
+            shrink(&image);
+            image.check();
+        }
     }
 }
