@@ -8,6 +8,7 @@ mod check;
 mod crash;
 mod crash_data;
 mod damaged_reading;
+mod deep_trees;
 mod empty_nodes;
 mod ext4_names;
 mod garbage;
