@@ -20,6 +20,7 @@ mod odd_inodes;
 mod paths;
 mod quota;
 mod resize;
+mod revision_zero;
 mod stamps;
 mod two_nodes;
 mod write_open;
