@@ -10,6 +10,7 @@ use super::disk::superblock::{
     FIRST_INODE, MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock, STATE_ERROR, STATE_VALID,
 };
 use super::features::{Compat, Incompat, RoCompat};
+use super::mkfs::Features;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{OnError, Timestamp};
@@ -178,16 +179,7 @@ impl Superblock {
         if raw.s_magic.get() != MAGIC {
             return Err(Error::new(ErrorKind::UnknownFormat, "no ext2, ext3 or ext4 file system"));
         }
-        let dynamic = raw.s_rev_level.get() >= REV_DYNAMIC;
-        let (compat, incompat, ro_compat) = if dynamic {
-            (
-                Compat::from_bits_retain(raw.s_feature_compat.get()),
-                Incompat::from_bits_retain(raw.s_feature_incompat.get()),
-                RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
-            )
-        } else {
-            (Compat::empty(), Incompat::empty(), RoCompat::empty())
-        };
+        let Features { compat, incompat, ro_compat } = features(raw);
         let refused = incompat - Incompat::READABLE;
         if !refused.is_empty() {
             let names: Vec<_> = refused.names().collect();
@@ -196,10 +188,10 @@ impl Superblock {
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
-        let (inode_size, first_inode) = if dynamic {
+        let (inode_size, first_inode) = if raw.s_rev_level.get() >= REV_DYNAMIC {
             (raw.s_inode_size.get(), raw.s_first_ino.get())
         } else {
-            (128, FIRST_INODE)
+            (GOOD_OLD_SIZE as u16, FIRST_INODE)
         };
         // Linux mounts no volume with fewer reserved inodes.
         if first_inode < FIRST_INODE || first_inode > raw.s_inodes_count.get() {
@@ -424,8 +416,7 @@ pub(super) fn superblock_checksum(bytes: &[u8]) -> u32 {
 
 /// Stores the checksum of a superblock.
 pub(crate) fn seal_superblock(raw: &mut RawSuperblock) {
-    let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
-    if features.contains(RoCompat::METADATA_CSUM) {
+    if features(raw).ro_compat.contains(RoCompat::METADATA_CSUM) {
         raw.s_checksum.set(superblock_checksum(raw.as_bytes()));
     }
 }
@@ -529,6 +520,29 @@ impl Superblock {
         let (at, _) = Self::RANGE;
         let size = self.block_size;
         (FsBlock(at.0 >> size.shift()), at.0 as usize % size.bytes())
+    }
+}
+
+/// The features of a volume, whatever its revision: Linux obeys them in revision 0 too.
+pub(super) fn features(raw: &RawSuperblock) -> Features {
+    Features {
+        compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
+        incompat: Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+        ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+    }
+}
+
+/// Stores changed features. A volume of revision 0 that gets one becomes one of revision 1, whose fields say what revision 0 implies: as in Linux.
+pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
+    let mut now = features(raw);
+    change(&mut now);
+    raw.s_feature_compat.set(now.compat.bits());
+    raw.s_feature_incompat.set(now.incompat.bits());
+    raw.s_feature_ro_compat.set(now.ro_compat.bits());
+    if raw.s_rev_level.get() < REV_DYNAMIC && now != Features::NONE {
+        raw.s_rev_level.set(REV_DYNAMIC);
+        raw.s_first_ino.set(FIRST_INODE);
+        raw.s_inode_size.set(GOOD_OLD_SIZE as u16);
     }
 }
 

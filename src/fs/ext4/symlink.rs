@@ -1,17 +1,34 @@
 //! Symbolic links: a short target in `i_block`, a long one in a block, or inline data.
 
+use super::features::Incompat;
 use super::inode::Inode;
+use super::superblock::Superblock;
 
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
 use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
+/// The size of `i_block`, where a short target fits with its NUL.
+pub(super) const SHORT_LINK: u64 = 60;
+
+/// Whether a link's target stands in the inode, as Linux decides: it has no blocks but that of its attributes, since a short target can stand in a block
+/// too. With ea_inode, where blocks of other inodes count as its own, it is a short one.
+pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
+    if sb.incompat.contains(Incompat::EA_INODE) {
+        return (1..SHORT_LINK).contains(&size);
+    }
+    let cluster = u64::from(sb.cluster_blocks) << (sb.block_size.shift() - 9);
+    sectors == if attributes { cluster } else { 0 }
+}
+
 impl Inode {
     /// Whether it is a link whose target stands in the inode.
     pub(super) fn is_fast_symlink(&self) -> bool {
-        let short = self.size < self.i_block.len() as u64;
-        self.file_type == FileType::Symlink && short && !self.has_inline_data()
+        let (size, sectors) = (self.size, self.stat().blocks);
+        self.file_type == FileType::Symlink
+            && !self.has_inline_data()
+            && is_in_inode(&self.fs.superblock, size, sectors, self.xattr_block.is_some())
     }
 
     /// The target of a symbolic link.
@@ -44,6 +61,10 @@ impl Inode {
             self.read_inline_data(&mut target, FilePos(0))?;
             target
         } else if self.is_fast_symlink() {
+            if self.size >= SHORT_LINK {
+                let what = format!("{len} bytes, and no block for them");
+                return Err(place.field("i_size").corrupt(what));
+            }
             self.i_block[..len].to_vec()
         } else {
             let Some(block) = self.fs_block(FileBlock(0))? else {

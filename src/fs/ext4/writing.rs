@@ -14,7 +14,7 @@ use super::mmp_hold::MmpHold;
 use super::operation::locks::{Locks, Patience};
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
-use super::superblock::{change_superblock, set_time};
+use super::superblock::{change_features, change_superblock, set_time};
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -207,12 +207,11 @@ impl Ext4 {
     fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
-            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
             let errors = log.is_some_and(LogWriter::has_recorded_abort);
             let state = raw.s_state.get() | if errors { STATE_ERROR } else { 0 };
             raw.s_state.set(state);
             if log.is_some() {
-                raw.s_feature_incompat.set((incompat | Incompat::RECOVER).bits());
+                change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));
             } else {
                 raw.s_state.set(state & !STATE_VALID);
             }
@@ -274,8 +273,7 @@ impl Ext4 {
         }
         let counts = writing.alloc.counts();
         self.write_superblock(|raw| {
-            let incompat = Incompat::from_bits_retain(raw.s_feature_incompat.get());
-            raw.s_feature_incompat.set((incompat - Incompat::RECOVER).bits());
+            change_features(raw, |features| features.incompat.remove(Incompat::RECOVER));
             writing.errors.take_into(raw);
             if raw.s_state.get() & STATE_ERROR == 0 {
                 raw.s_state.set(raw.s_state.get() | STATE_VALID);

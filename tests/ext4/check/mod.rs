@@ -26,4 +26,4 @@ mod clean;
 mod damage;
 mod exceptions;
 mod named;
-mod verdict;
+pub(crate) mod verdict;

@@ -5,6 +5,7 @@ use super::super::features::{Compat, Incompat};
 use super::super::inode::Inode;
 use super::super::jbd2::Handle;
 use super::super::raw::InodeMut;
+use super::super::superblock::change_features;
 use super::Attributes;
 use super::block::Rewritten;
 use super::fields::Times;
@@ -248,8 +249,7 @@ impl Attributes<'_> {
             return Ok(());
         }
         h.update_superblock(|raw| {
-            let compat = Compat::from_bits_retain(raw.s_feature_compat.get());
-            raw.s_feature_compat.set((compat | Compat::EXT_ATTR).bits());
+            change_features(raw, |features| features.compat.insert(Compat::EXT_ATTR));
             Ok(())
         })
     }

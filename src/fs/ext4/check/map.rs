@@ -12,7 +12,8 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::extent::{
-    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawEntry, RawExtent, RawExtentHeader, RawExtentIndex,
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, MOST_LEVELS, RawEntry, RawExtent, RawExtentHeader,
+    RawExtentIndex,
 };
 use crate::units::FsBlock;
 
@@ -88,9 +89,14 @@ impl Walk<'_, '_> {
             let (stored, expected) = (u64::from(magic), u64::from(MAGIC));
             return self.wrong(place.field("eh_magic"), Kind::Value { stored, expected });
         }
-        if found > MAX_DEPTH || depth.is_some_and(|depth| depth != found) {
+        if found > MOST_LEVELS || depth.is_some_and(|depth| depth != found) {
             let (stored, rule) = (u64::from(found), "not the depth of a node at this place");
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
+        }
+        if found > MAX_DEPTH && depth.is_none() {
+            // Its blocks are the file's all the same.
+            let (stored, rule) = (u64::from(found), "deeper than Linux reads");
+            self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         let (count, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
         let room = rest.len() / ENTRY;

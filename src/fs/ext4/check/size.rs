@@ -7,6 +7,7 @@ use super::map::{DIRECT, Piece, Walk};
 use super::reader::Bytes;
 use super::xattrs::Charged;
 use crate::fs::check::{Findings, Kind, Severity};
+use crate::fs::ext4::symlink::SHORT_LINK;
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
@@ -105,6 +106,10 @@ impl Checker<'_> {
         let (size, place) = (inode.size(), inode.place("i_size"));
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
+        if has_map && size < SHORT_LINK {
+            let rule = "a short target that stands in a block: Linux reads it, e2fsck expects it in the inode";
+            return self.findings.add(place, Kind::Invalid { stored: size, rule });
+        }
         if size == 0 || size >= unit || (has_map && extent.end != 1) {
             let rule = "not the length of a link's target";
             return self.findings.add(place, Kind::Invalid { stored: size, rule });

@@ -8,7 +8,8 @@ use crate::error::{Place, Result};
 use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
-use crate::fs::ext4::{Compat, Ext4, Incompat, mmp};
+use crate::fs::ext4::superblock::features;
+use crate::fs::ext4::{Compat, Ext4, Features, Incompat, mmp};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("superblock");
@@ -66,6 +67,11 @@ impl Checker<'_> {
             let what = format!("names a journal on another device, but {why}");
             let place = PLACE.field("s_journal_uuid");
             findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
+        }
+        if sb.revision < REV_DYNAMIC && features(raw) != Features::NONE {
+            let (stored, rule) = (u64::from(sb.revision), "features, which need revision 1");
+            let what = Kind::Invalid { stored, rule };
+            findings.add_as(Severity::Note, PLACE.field("s_rev_level"), what);
         }
         if sb.revision > REV_DYNAMIC {
             let (stored, rule) = (u64::from(sb.revision), "at most 1");

@@ -7,8 +7,10 @@ use super::layout;
 
 /// `eh_magic`.
 pub(crate) const MAGIC: u16 = 0xF30A;
-/// The deepest tree that Linux makes.
+/// The deepest tree that Linux makes and reads.
 pub(crate) const MAX_DEPTH: u16 = 5;
+/// The deepest one that it frees.
+pub(crate) const MOST_LEVELS: u16 = 32;
 /// `ee_len` above this means an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
 pub(crate) const INIT_MAX_LEN: u16 = 32768;
 

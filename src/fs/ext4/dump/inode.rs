@@ -9,7 +9,8 @@ use super::{Dumper, fields};
 use crate::error::{ErrorKind, Place, Result};
 use crate::fs::ext4::disk::extent::{INIT_MAX_LEN, RawExtent, RawExtentHeader, RawExtentIndex};
 use crate::fs::ext4::disk::inode::{RawInode, RawInodeExtra};
-use crate::fs::ext4::inode::{InodePlace, inode_checksums};
+use crate::fs::ext4::inode::{InodePlace, inode_checksums, sectors};
+use crate::fs::ext4::symlink::{SHORT_LINK, is_in_inode};
 use crate::fs::ext4::tree::read_extents::node;
 use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{FsBlock, InodeNo};
@@ -17,8 +18,6 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("inode");
 /// So many nodes of a tree are shown.
 const NODES: usize = 1024;
-/// A link is in its inode up to this length.
-const SHORT_LINK: u64 = 60;
 
 impl Dumper<'_> {
     pub(super) fn inode(
@@ -93,8 +92,11 @@ impl Dumper<'_> {
             return Some(("extents", self.extent_node(&raw.i_block, None, &mut left)));
         }
         let size = u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32;
+        let sb = &self.superblock;
+        let attributes = raw.i_file_acl_lo.get() != 0;
+        let in_inode = is_in_inode(sb, size, sectors(sb, raw), attributes);
         match FileType::from_mode(raw.i_mode.get().into()) {
-            Some(FileType::Symlink) if size < SHORT_LINK => {
+            Some(FileType::Symlink) if size < SHORT_LINK && in_inode => {
                 let target = raw.i_block[..size as usize].to_vec();
                 Some(("target", Value::Text(target)))
             }

@@ -284,10 +284,13 @@ impl Operation<'_> {
 
     /// Zeros a part of one block on the device, where it holds data.
     pub(super) fn zero_part(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
+        if part.is_empty() {
+            return Ok(());
+        }
         let size = self.superblock.block_size;
         let block = size.block_of(FilePos(part.start));
         let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
-        if part.is_empty() || kind != IomapType::Mapped {
+        if kind != IomapType::Mapped {
             return Ok(());
         }
         let mut content = Buffer::aligned(size.bytes())?;

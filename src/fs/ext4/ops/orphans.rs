@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::operation::{Locked, MayChange, Operation};
 use crate::fs::ext4::orphan::{FiledOrphan, OrphanList, seal_orphan_block};
+use crate::fs::ext4::superblock::change_features;
 use crate::fs::ext4::{Inode, RoCompat};
 use crate::units::InodeNo;
 
@@ -195,8 +196,9 @@ impl Operation<'_> {
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
             self.transact(1, |handle| {
                 handle.update_superblock(|raw| {
-                    let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
-                    raw.s_feature_ro_compat.set((features - RoCompat::ORPHAN_PRESENT).bits());
+                    change_features(raw, |features| {
+                        features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+                    });
                     Ok(())
                 })
             })?;

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Operation};
+use crate::fs::ext4::superblock::change_features;
 use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
@@ -131,8 +132,7 @@ impl Operation<'_> {
             return Ok(());
         }
         handle.update_superblock(|raw| {
-            let features = RoCompat::from_bits_retain(raw.s_feature_ro_compat.get());
-            raw.s_feature_ro_compat.set((features | RoCompat::LARGE_FILE).bits());
+            change_features(raw, |features| features.ro_compat.insert(RoCompat::LARGE_FILE));
             Ok(())
         })
     }

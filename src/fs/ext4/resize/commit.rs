@@ -12,8 +12,7 @@ use crate::error::{Context, Result};
 use crate::fs::ext4::Incompat;
 use crate::fs::ext4::disk::superblock::{RawSuperblock, STATE_VALID};
 use crate::fs::ext4::jbd2::{self, LogWriter};
-use crate::fs::ext4::superblock::change_superblock;
-use crate::fs::ext4::superblock::seal_superblock;
+use crate::fs::ext4::superblock::{change_features, change_superblock, seal_superblock};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
@@ -89,16 +88,16 @@ impl Volume {
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
         // One more for the superblock.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
-            let recovers = Incompat::RECOVER.bits();
-            self.found.write_superblock(|raw| {
-                raw.s_feature_incompat.set(raw.s_feature_incompat.get() | recovers);
-            })?;
+            let recovers = |raw: &mut RawSuperblock| {
+                change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));
+            };
+            self.found.write_superblock(recovers)?;
             if size == Size::WithEdits {
                 let (block, at) = self.found.superblock.position();
                 let mut content = blocks.read_device(block)?;
                 change_superblock(&mut content.for_change()?[at..], |raw| {
                     *raw = shape.raw.clone();
-                    raw.s_feature_incompat.set(raw.s_feature_incompat.get() | recovers);
+                    recovers(raw);
                     Ok(())
                 })?;
                 versions.push((block, content));

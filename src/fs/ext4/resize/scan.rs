@@ -4,7 +4,6 @@ use super::Volume;
 use super::resize_inode::RESIZE;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::alloc::bitmap::Bits;
-use crate::fs::ext4::disk::extent::MAX_DEPTH;
 use crate::fs::ext4::inode::Inode;
 use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, node};
 use crate::fs::{FileType, InodeFlags};
@@ -99,7 +98,7 @@ impl Map {
 fn below(inode: &Inode, bytes: &[u8], depth: Option<u16>, nodes: &mut Vec<u64>) -> Result<()> {
     let place = EXTENTS.inode(inode.number);
     let parsed = node(bytes, depth, place)?;
-    if parsed.depth == 0 || parsed.depth > MAX_DEPTH {
+    if parsed.depth == 0 {
         return Ok(());
     }
     for index in parsed.indexes(&(0..MAX_BLOCKS), place)? {

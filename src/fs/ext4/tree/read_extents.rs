@@ -8,7 +8,8 @@ use crate::error::{Place, Result};
 use crate::fs::block::{Block, Part};
 use crate::fs::ext4::checksum::{Kind, crc32c_raw};
 use crate::fs::ext4::disk::extent::{
-    INIT_MAX_LEN, MAGIC, MAX_DEPTH, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail,
+    INIT_MAX_LEN, MAGIC, MAX_DEPTH, MOST_LEVELS, RawExtent, RawExtentHeader, RawExtentIndex,
+    RawExtentTail,
 };
 use crate::fs::ext4::inode::Inode;
 use crate::iomap::{Extent, ExtentState};
@@ -43,8 +44,8 @@ pub(in crate::fs::ext4) fn node(
             .corrupt(format!("{magic:#06x} instead of {MAGIC:#06x}")));
     }
     let found = header.eh_depth.get();
-    if found > MAX_DEPTH || depth.is_some_and(|expected| expected != found) {
-        let expected = depth.map_or(format!("at most {MAX_DEPTH}"), |depth| depth.to_string());
+    if found > MOST_LEVELS || depth.is_some_and(|expected| expected != found) {
+        let expected = depth.map_or(format!("at most {MOST_LEVELS}"), |depth| depth.to_string());
         return Err(place.field("eh_depth").corrupt(format!("{found} instead of {expected}")));
     }
     let (entries, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));
@@ -62,6 +63,15 @@ pub(in crate::fs::ext4) fn node(
 }
 
 impl<'a> Node<'a> {
+    /// Refuses a tree that is deeper than Linux makes and reads: it can be freed alone.
+    pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
+        if self.depth <= MAX_DEPTH {
+            return Ok(());
+        }
+        let what = format!("{} instead of at most {MAX_DEPTH}", self.depth);
+        Err(place.field("eh_depth").corrupt(what))
+    }
+
     /// How many entries it has.
     pub(in crate::fs::ext4) fn len(&self) -> usize {
         self.entries.len() / ENTRY
@@ -110,6 +120,7 @@ impl Inode {
     ) -> Result<FileBlock> {
         let place = Place::new("extent header").inode(self.number);
         let root = node(&self.i_block, None, place)?;
+        root.check_depth(place)?;
         self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
     }
 

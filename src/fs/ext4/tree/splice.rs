@@ -11,7 +11,7 @@ use super::node::{Entries, NodeMut, capacity, index, leaf_entry};
 use super::path::{Path, Step, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::alloc::{Freed, Reserve};
-use crate::fs::ext4::disk::extent::{MAX_DEPTH, RawEntry};
+use crate::fs::ext4::disk::extent::{MAX_DEPTH, MOST_LEVELS, RawEntry};
 use crate::fs::ext4::features::RoCompat;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::tree::read_extents::seal_extent_block;
@@ -144,7 +144,7 @@ impl Tree<'_> {
     /// Makes the tree less deep as long as all that stands below the root fits into it.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
-        for _ in 0..MAX_DEPTH {
+        for _ in 0..MOST_LEVELS {
             let path = self.find(FileBlock(0))?;
             let [root, child, ..] = &path.steps[..] else { return Ok(()) };
             let Some(block) = child.block.filter(|_| root.entries == 1) else { return Ok(()) };

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::options::{mounts, put, time};
-use super::disk::superblock::{REV_DYNAMIC, RawSuperblock, STATE_VALID};
+use super::disk::superblock::{RawSuperblock, STATE_VALID};
 use super::mkfs::{random, random_uuid};
 use super::mmp_hold::MmpHold;
 use super::superblock::{Superblock, seal_superblock, set_time};
@@ -93,9 +93,6 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// The superblock with all changes and its checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    if !options.features.is_empty() && raw.s_rev_level.get() < REV_DYNAMIC {
-        return Err(Error::unsupported("a volume of revision 0 has no features"));
-    }
     // First, since the seed of checksums is taken from the UUID that they were made of.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;

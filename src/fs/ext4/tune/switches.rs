@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::superblock::RawSuperblock;
 use crate::fs::ext4::mkfs::{Features, random};
+use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
 /// Features that are switched on by their flag and a few fields of the superblock.
@@ -83,14 +84,6 @@ fn switch(word: &str) -> (&str, bool) {
     word.strip_prefix('^').map_or((word, true), |name| (name, false))
 }
 
-fn features(raw: &RawSuperblock) -> Features {
-    Features {
-        compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
-        incompat: Incompat::from_bits_retain(raw.s_feature_incompat.get()),
-        ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
-    }
-}
-
 /// Switches a feature.
 ///
 /// # Errors
@@ -110,13 +103,11 @@ pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
     } else if !can_go(raw, feature, now) {
         return Err(elsewhere(name, on));
     }
-    let mut then = now;
-    then.compat.set(feature.compat, on);
-    then.incompat.set(feature.incompat, on);
-    then.ro_compat.set(feature.ro_compat, on);
-    raw.s_feature_compat.set(then.compat.bits());
-    raw.s_feature_incompat.set(then.incompat.bits());
-    raw.s_feature_ro_compat.set(then.ro_compat.bits());
+    change_features(raw, |features| {
+        features.compat.set(feature.compat, on);
+        features.incompat.set(feature.incompat, on);
+        features.ro_compat.set(feature.ro_compat, on);
+    });
     Ok(())
 }
 
