@@ -18,6 +18,7 @@ mod mkfs;
 mod paths;
 mod quota;
 mod resize;
+mod resize_sizes;
 mod stamps;
 mod two_nodes;
 mod write_open;
