@@ -1,21 +1,68 @@
-//! Volumes of other sizes hold what they held.
+//! The smallest size of a volume: the size that is printed can be had, and nothing is lost on the way.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use ironmap::Volume;
 use ironmap::device::{Device, Ram};
 use ironmap::fs::ext4::{NewSize, ResizeOptions};
 use ironmap::fs::{Clock, FileType, Timestamp};
+use ironmap::{Volume, VolumeOptions};
 
 use crate::common::image::{Image, scratch, words};
+use crate::common::rng::Rng;
 use crate::crash::fsck::Fsck;
 
-/// Every path with type, blocks and content.
+const SEED: u64 = 0x53_495A_4553;
 const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 0 });
 
+/// Layouts, and how many MiB a volume has at least.
+const LAYOUTS: &[(&str, u64)] = &[
+    ("-t ext4 -b 1024", 32),
+    ("-t ext4 -b 4096", 64),
+    ("-t ext4 -b 1024 -O ^flex_bg", 32),
+    ("-t ext4 -b 1024 -O ^has_journal -g 1024", 28),
+    ("-t ext4 -b 4096 -O bigalloc -C 16384", 128),
+    ("-t ext4 -b 1024 -J size=1,location=20M -g 2048", 32),
+    ("-t ext3 -b 1024 -J size=1 -g 2048", 32),
+    ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
+];
+
+/// Files of every so many blocks, each of which is an extent, and small ones; they stand behind content that is gone.
+fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
+    let source = scratch();
+    let root = source.path();
+    let front = (mib / 4 + rng.below(mib / 4)) << 20;
+    fs::write(root.join("a-front"), vec![0xA5; front as usize]).unwrap();
+    for number in 0..1 + rng.below(2) {
+        let file = File::create(root.join(format!("b-fragments-{number}"))).unwrap();
+        let step = 8192 << rng.below(2);
+        for at in 0..1500 + rng.below(400) {
+            file.write_all_at(&[at as u8 | 1; 1024], at * step).unwrap();
+        }
+    }
+    for dir in 0..rng.below(12) {
+        let dir = root.join(format!("c-{dir}"));
+        fs::create_dir(&dir).unwrap();
+        for file in 0..rng.below(20) {
+            let len = rng.below(20_000) as usize;
+            fs::write(dir.join(format!("file-{file}")), rng.bytes(len)).unwrap();
+        }
+    }
+    let mut args = words(options);
+    args.push("-q");
+    let image = Image::populated(&format!("{mib}M"), &args, root);
+    let volume = VolumeOptions::new().write(true).open(image.location()).unwrap();
+    volume.remove_file("/a-front").unwrap();
+    volume.close().unwrap();
+    image.repair();
+    image
+}
+
+/// Every path with type, blocks and content.
 fn tree(device: &Ram, with_blocks: bool) -> BTreeMap<String, (FileType, u64, u64)> {
     let volume = Volume::on(Arc::new(device.snapshot())).unwrap();
     let (mut found, mut pending) =
@@ -52,6 +99,40 @@ fn resized(device: &Ram, size: NewSize) -> ironmap::Result<(Ram, u64)> {
     let mut bytes = vec![0; (resized.blocks * u64::from(resized.block_size)) as usize];
     shared.read_exact_at(&mut bytes, ironmap::units::DevOffset(0))?;
     Ok((Ram::from_image(&bytes), resized.blocks))
+}
+
+#[test]
+fn the_size_that_is_printed_can_be_had() {
+    let (mut rng, fsck) = (Rng::new(SEED), Fsck::new());
+    for (options, mib) in LAYOUTS {
+        let image = filled(options, mib + rng.below(8), &mut rng);
+        let mut device = load(&image);
+        let before = tree(&device, false);
+        for round in 0..2 {
+            let what = format!("{options}, round {round} of seed {SEED:#x}");
+            let shared: Arc<dyn Device> = Arc::new(device.snapshot());
+            let said = Volume::smallest_size(&shared).unwrap();
+            let unit = u64::from(said.block_size);
+            let between = said.blocks + rng.below(said.before - said.blocks);
+            for (how, size) in [
+                ("smallest", NewSize::Minimum),
+                ("printed", NewSize::Bytes(said.blocks * unit)),
+                ("between", NewSize::Bytes(between * unit)),
+            ] {
+                let (small, blocks) =
+                    resized(&device, size).unwrap_or_else(|error| panic!("{what}: {how}: {error}"));
+                fsck.clean(&small).unwrap_or_else(|said| panic!("{what}: {how}: {said}"));
+                assert!(tree(&small, false) == before, "{what}: {how}: the tree");
+                if how == "between" {
+                    assert!((said.blocks..=between).contains(&blocks), "{what}: {blocks} blocks");
+                    // The next round begins with what moved once.
+                    device = small;
+                } else {
+                    assert_eq!(blocks, said.blocks, "{what}: {how}");
+                }
+            }
+        }
+    }
 }
 
 /// A file of blocks and pointers may have a block past its size: a journal of an old mke2fs, a file by other drivers. Such a block moves too,
@@ -99,4 +180,21 @@ fn blocks_past_the_size_move() {
             assert!(tree(&small, true) == before, "{options}: {size:?}");
         }
     }
+}
+
+/// Where one step does not lead to the size, a rehearsal finds the steps; where none do, nothing is written.
+#[test]
+fn nothing_is_written_for_a_size_that_cannot_be() {
+    let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));
+    let device = load(&image);
+    let shared: Arc<dyn Device> = Arc::new(device.snapshot());
+    let said = Volume::smallest_size(&shared).unwrap();
+    for less in [1, said.blocks / 2] {
+        let size = NewSize::Bytes((said.blocks - less) * 1024);
+        let error = Volume::resize(&shared, &ResizeOptions::new().size(size), CLOCK).unwrap_err();
+        assert!(error.to_string().contains(&format!("{} blocks (", said.blocks)), "{error}");
+    }
+    let mut bytes = vec![0; device.size() as usize];
+    shared.read_exact_at(&mut bytes, ironmap::units::DevOffset(0)).unwrap();
+    assert!(bytes == fs::read(Path::new(&image.path())).unwrap());
 }
