@@ -173,10 +173,11 @@ impl Volume {
         resize(device, options, clock)
     }
 
-    /// The smallest size that the ext4 volume on a device can be given by one [`resize`](Self::resize). Nothing is written.
+    /// The smallest size that [`resize`](Self::resize) can give the ext4 volume on a device. Nothing is written: the steps to it are made in
+    /// memory.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Unsupported` with the name of a structure that cannot move.
+    /// As [`resize`](Self::resize).
     #[doc(hidden)]
     pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
         if device.size() < SMALLEST || find_format(&**device)?.is_none() {

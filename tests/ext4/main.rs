@@ -20,6 +20,7 @@ mod odd_inodes;
 mod paths;
 mod quota;
 mod resize;
+mod resize_sizes;
 mod revision_zero;
 mod stamps;
 mod two_nodes;

@@ -16,3 +16,4 @@ mod differences;
 mod fsck;
 mod images;
 mod read;
+mod shrink;

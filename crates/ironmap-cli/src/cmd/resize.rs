@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Make the volume as small as it can be
     #[arg(short = 'M', long, conflicts_with = "size")]
     minimum: bool,
-    /// Print the smallest size that SIZE can be, and change nothing; -M may go below it, in several steps
+    /// Print the smallest size that SIZE can be, and change nothing: that of -M
     #[arg(short = 'P', long, conflicts_with_all = ["size", "minimum"])]
     print_minimum: bool,
     /// Print the sizes as JSON
@@ -111,9 +111,7 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
         let named = |error| named(&args.volume, error);
         match error.kind() {
             ErrorKind::InvalidInput => Failure::usage(named(error)),
-            ErrorKind::NoSpace => {
-                Failure::new(named(error).to_string()).because("-M may make it smaller")
-            }
+            ErrorKind::NoSpace => Failure::new(named(error).to_string()),
             ErrorKind::Io(_) => Failure::at(&args.volume, &error),
             _ => Failure::open(&named(error)),
         }

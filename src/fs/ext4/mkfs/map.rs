@@ -18,7 +18,7 @@ const ENTRY: usize = size_of::<RawExtent>();
 /// The entries that fit into `i_block` after the header.
 const IN_ROOT: usize = 4;
 /// Block numbers in `i_block` that point to data.
-pub(super) const DIRECT: usize = 12;
+pub(in crate::fs::ext4) const DIRECT: usize = 12;
 
 /// A map, and the blocks that it needs beside the inode.
 pub(in crate::fs::ext4) struct FileMap {

@@ -64,6 +64,10 @@ impl Volume {
         let (device, size) = (self.device(), self.found.superblock.block_size);
         let mut buffer = Buffer::aligned(COPIED)?;
         for (old, new, count) in edits.moves.into_iter().flat_map(Moves::all) {
+            if let Some(dry) = &self.dry {
+                dry.copy(old, new, count);
+                continue;
+            }
             let (from, to) = (size.offset_of(FsBlock(old)), size.offset_of(FsBlock(new)));
             let len = count << size.shift();
             for at in (0..len).step_by(COPIED) {

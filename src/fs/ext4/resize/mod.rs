@@ -1,7 +1,10 @@
 //! Growing and shrinking a volume that nobody has mounted, as resize2fs does.
 //!
 //! All is decided in memory before the first write: the numbers of the new volume ([`shape`]), then every block that changes
-//! ([`edits`]), then they are written in an order that a power cut may interrupt anywhere ([`commit`]):
+//! ([`edits`]), then they are written in an order that a power cut may interrupt anywhere ([`commit`]). A volume shrinks in steps, all of
+//! which are first made on a device whose changes stay in memory ([`dry`]), and checked there.
+//!
+//! What is written, by each step:
 //!
 //! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
 //! 2. Blocks that both volumes use, as one transaction of the journal where there is one and it has room. Without it they are written in
@@ -10,6 +13,7 @@
 
 mod bitmaps;
 mod commit;
+mod dry;
 mod edits;
 mod grow;
 mod inodes;
@@ -27,6 +31,7 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
+use self::dry::Dry;
 use self::shape::Shape;
 use super::disk::superblock::{RawSuperblock, STATE_VALID};
 use super::mmp_hold::MmpHold;
@@ -107,7 +112,10 @@ pub(crate) fn resize(
     let blocks = match options.size {
         NewSize::Device => (device.size() / PAGE * PAGE) >> shift,
         NewSize::Bytes(bytes) => bytes >> shift,
-        NewSize::Minimum => return shrink::to_minimum(volume),
+        NewSize::Minimum => {
+            let blocks = shrink::to_minimum(volume)?;
+            return Ok(Resized { block_size: 1 << shift, before, blocks });
+        }
     };
     if blocks > device.size() >> shift {
         let has = device.size();
@@ -124,24 +132,23 @@ pub(crate) fn resize(
             volume.check_sound()?;
             grow::grow(&volume, shape, options.zeros_from)?;
         }
-        Ordering::Less => drop(shrink::shrink(volume, shape)?),
+        Ordering::Less => shrink::shrink(volume, &shape)?,
     }
     Ok(Resized { block_size: 1 << shift, before, blocks })
 }
 
-/// The smallest size that [`resize`] can give the volume on a device at once, in blocks. Nothing is written.
+/// The smallest size that [`resize`] can give the volume on a device, in blocks: the size that it gets with [`NewSize::Minimum`]. Nothing is
+/// written.
 ///
 /// # Errors
-/// As [`Ext4::open`], and as [`resize`] for structures that cannot move.
+/// As [`resize`].
 pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
-    let events = Arc::new(Events::of(device));
-    let found = Ext4::open(Arc::clone(device), &events)?;
-    check_features(&found.superblock)?;
-    let volume = Volume { raw: read(device)?, found, held: None, clock: Clock::System };
-    let sb = &volume.found.superblock;
-    let before = sb.blocks_count;
-    let blocks = volume.least(&volume.scan()?)?;
-    Ok(Resized { block_size: 1 << sb.block_size.shift(), before, blocks })
+    let sb = Ext4::read_superblock(&**device)?;
+    check_features(&sb)?;
+    let (block_size, before) = (sb.block_size, sb.blocks_count);
+    let volume = Volume::dry(Dry::over(Arc::clone(device), block_size), Clock::System)?;
+    let blocks = shrink::least(volume)?;
+    Ok(Resized { block_size: 1 << block_size.shift(), before, blocks })
 }
 
 /// A volume that is being resized: as it was found, nothing waiting in its journal.
@@ -150,10 +157,31 @@ struct Volume {
     raw: RawSuperblock,
     /// Keeps other nodes off.
     held: Option<MmpHold>,
+    /// The device, where changes of the volume stay in memory.
+    dry: Option<Arc<Dry>>,
     clock: Clock,
 }
 
 impl Volume {
+    /// The volume on a device whose changes stay in memory, recovered there.
+    fn dry(dry: Dry, clock: Clock) -> Result<Self> {
+        let dry = Arc::new(dry);
+        let device: Arc<dyn Device> = dry.clone();
+        let events = Arc::new(Events::of(&device));
+        recover(&device, &events, clock)?;
+        check_state(&device)?;
+        let sb = Ext4::read_superblock(&*device)?;
+        let found = Ext4::open_held(Arc::clone(&device), sb, &events, PassedOver::default(), None)?;
+        found.check_writable()?;
+        Ok(Self { found, raw: read(&device)?, held: None, dry: Some(dry), clock })
+    }
+
+    /// A volume of its own whose changes stay in memory.
+    fn rehearsal(&self) -> Result<Self> {
+        let size = self.found.superblock.block_size;
+        Self::dry(Dry::over(Arc::clone(self.device()), size), self.clock)
+    }
+
     fn open(device: &Arc<dyn Device>, clock: Clock) -> Result<Self> {
         let events = Arc::new(Events::of(device));
         if !device.is_writable() {
@@ -161,12 +189,7 @@ impl Volume {
         }
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
-        let raw = read(device)?;
-        let orphans =
-            raw.s_last_orphan.get() != 0 || sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
-        if sb.incompat.contains(Incompat::RECOVER) || orphans {
-            Ext4::open_for_writing(Arc::clone(device), &events, clock)?.close()?;
-        }
+        recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
         // A holder that was waited for may have changed it.
         check_state(device)?;
@@ -177,7 +200,7 @@ impl Volume {
         check_features(&sb)?;
         let found = Ext4::open_held(Arc::clone(device), sb, &events, PassedOver::default(), None)?;
         found.check_writable()?;
-        Ok(Self { found, raw: read(device)?, held, clock })
+        Ok(Self { found, raw: read(device)?, held, dry: None, clock })
     }
 
     /// The same volume as it is now.
@@ -204,6 +227,17 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     let mut bytes = vec![0; len];
     device.read_exact_at(&mut bytes, at)?;
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
+}
+
+/// Recovers a volume that needs it, and frees its orphans.
+fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Result<()> {
+    let sb = Ext4::read_superblock(&**device)?;
+    let orphans =
+        read(device)?.s_last_orphan.get() != 0 || sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+    if sb.incompat.contains(Incompat::RECOVER) || orphans {
+        Ext4::open_for_writing(Arc::clone(device), events, clock)?.close()?;
+    }
+    Ok(())
 }
 
 /// Refuses a volume that has to be checked first.

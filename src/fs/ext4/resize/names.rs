@@ -4,6 +4,7 @@ use zerocopy::FromBytes;
 
 use super::Volume;
 use super::edits::{Edits, Rank};
+use super::numbers::Numbers;
 use super::plan::Plan;
 use super::scan::Item;
 use super::shape::Shape;
@@ -29,12 +30,8 @@ impl Volume {
         if plan.numbers.is_empty() {
             return Ok(());
         }
-        for item in items.iter().filter(|item| item.directory) {
+        for item in items.iter().filter(|item| item.directory && !item.inline) {
             let inode = self.found.inode_or_orphan(item.number)?;
-            if item.inline {
-                check_inline(plan, &inode)?;
-                continue;
-            }
             for extent in &item.map.extents {
                 for offset in 0..u64::from(extent.len) {
                     let old = FsBlock(extent.start.0 + offset);
@@ -77,20 +74,25 @@ impl Volume {
     }
 }
 
-/// Refuses an inline directory that would change.
-fn check_inline(plan: &Plan, dir: &Inode) -> Result<()> {
-    let number = dir.number;
-    let mut changes = plan.numbers.of(number) != number;
-    for entry in dir.read_dir()? {
-        let named = entry?.inode;
-        changes |= plan.numbers.of(named) != named;
-    }
-    if !changes {
+/// Refuses inline directories that would change.
+pub(super) fn check_inline(volume: &Volume, numbers: &Numbers, items: &[Item]) -> Result<()> {
+    if numbers.is_empty() {
         return Ok(());
     }
-    Err(Error::unsupported(format!(
-        "directory {number} is stored in its inode (inline_data) and names inodes beyond the new end: use resize2fs"
-    )))
+    for number in items.iter().filter(|item| item.directory && item.inline).map(|item| item.number)
+    {
+        let mut changes = numbers.of(number) != number;
+        for entry in volume.found.inode_or_orphan(number)?.read_dir()? {
+            let named = entry?.inode;
+            changes |= numbers.of(named) != named;
+        }
+        if changes {
+            return Err(Error::unsupported(format!(
+                "directory {number} is stored in its inode (inline_data) and names inodes beyond the new end: use resize2fs"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Gives entries the new numbers; says whether one changed. `None` for entries that are wrong.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Volume;
 use super::moves::{Evicted, Moves};
+use super::names::check_inline;
 use super::numbers::Numbers;
 use super::scan::{Item, Map};
 use super::shape::Shape;
@@ -60,6 +61,7 @@ impl Plan {
             return Err(Error::unsupported(what));
         }
         let numbers = Numbers::new(volume, items, sb)?;
+        check_inline(volume, &numbers, items)?;
         let mut plan = Self { tables, moves, numbers, changes: Vec::new(), double };
         for item in items {
             plan.add(item, shape, &evicted, &mut space)?;

@@ -1,10 +1,15 @@
 //! The blocks of all inodes, read once.
 
+use std::ops::Range;
+
 use super::Volume;
 use super::resize_inode::RESIZE;
 use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::block::Block;
 use crate::fs::ext4::alloc::bitmap::Bits;
+use crate::fs::ext4::disk::extent::RawExtentIndex;
 use crate::fs::ext4::inode::Inode;
+use crate::fs::ext4::mkfs::map::DIRECT;
 use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, node};
 use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
@@ -73,70 +78,88 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
+    /// The whole map, also past the size: preallocated blocks, and the last block of a journal by an old mke2fs.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
+        let mut map = Self::default();
         if !inode.has_map() {
-            return Ok(Self::default());
+            return Ok(map);
         }
-        let in_extents = inode.flags.contains(InodeFlags::EXTENTS);
-        let size = inode.block_size();
-        let end = if in_extents { MAX_BLOCKS } else { size.blocks_for(inode.size) };
-        let extents = inode.home_extents(FileBlock(0)..FileBlock(end))?;
-        let mut nodes = Vec::new();
-        if in_extents {
-            below(inode, &inode.i_block, None, &mut nodes)?;
+        if inode.flags.contains(InodeFlags::EXTENTS) {
+            map.below(inode, &inode.i_block, None, 0..MAX_BLOCKS)?;
         } else {
-            for slot in 12..15 {
-                let at = slot * 4;
-                pointed(inode, &inode.i_block[at..at + 4], slot as u32 - 12, &mut nodes)?;
-            }
+            map.trees(inode)?;
         }
-        Ok(Self { extents, nodes })
+        Ok(map)
     }
-}
 
-/// The nodes below one of an extent tree. The depth falls at each step.
-fn below(inode: &Inode, bytes: &[u8], depth: Option<u16>, nodes: &mut Vec<u64>) -> Result<()> {
-    let place = EXTENTS.inode(inode.number);
-    let parsed = node(bytes, depth, place)?;
-    if parsed.depth == 0 {
-        return Ok(());
-    }
-    for index in parsed.indexes(&(0..MAX_BLOCKS), place)? {
-        let child = index.child();
-        check_count(inode, nodes)?;
-        nodes.push(child.0);
-        if parsed.depth > 1 {
-            let content = inode.fs.blocks.read(child, place)?;
-            below(inode, &content, Some(parsed.depth - 1), nodes)?;
+    /// A node of an extent tree, and those below it. The depth falls at each step.
+    fn below(
+        &mut self,
+        inode: &Inode,
+        bytes: &[u8],
+        depth: Option<u16>,
+        bounds: Range<u64>,
+    ) -> Result<()> {
+        let place = EXTENTS.inode(inode.number);
+        let parsed = node(bytes, depth, place)?;
+        if parsed.depth == 0 {
+            return inode.leaf_extents(&parsed, &bounds, place, &mut self.extents);
         }
+        let indexes = parsed.indexes(&bounds, place)?;
+        for (at, index) in indexes.iter().enumerate() {
+            let end = indexes.get(at + 1).map_or(bounds.end, RawExtentIndex::key);
+            let content = self.node(inode, index.child(), place)?;
+            inode.verify_extent_block(&content, place.block(index.child()))?;
+            self.below(inode, &content, Some(parsed.depth - 1), index.key()..end)?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Pointers to blocks of pointers, `level` of them above the last.
-fn pointed(inode: &Inode, bytes: &[u8], level: u32, nodes: &mut Vec<u64>) -> Result<()> {
-    let (pointers, _) = bytes.as_chunks::<4>();
-    for pointer in pointers.iter().map(|pointer| u32::from_le_bytes(*pointer)) {
-        if pointer == 0 {
-            continue;
-        }
-        check_count(inode, nodes)?;
-        nodes.push(u64::from(pointer));
+    /// Twelve pointers to blocks, then trees of one, two and three levels.
+    fn trees(&mut self, inode: &Inode) -> Result<()> {
+        let (direct, roots) = inode.i_block.split_at(DIRECT * 4);
         let place = INDIRECT.inode(inode.number);
-        if level > 0 {
-            let content = inode.fs.blocks.read(FsBlock(u64::from(pointer)), place)?;
-            pointed(inode, &content, level - 1, nodes)?;
+        inode.pointers(FileBlock(0), direct, place, &mut self.extents)?;
+        let fan_out = inode.block_size().bytes() as u64 / 4;
+        let mut first = DIRECT as u64;
+        for (level, root) in (1..).zip(roots.as_chunks::<4>().0) {
+            self.pointed(inode, u32::from_le_bytes(*root), level, first)?;
+            first += fan_out.pow(level);
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// No sound map has more nodes than the volume has blocks.
-fn check_count(inode: &Inode, nodes: &[u64]) -> Result<()> {
-    if (nodes.len() as u64) < inode.fs.superblock.blocks_count {
-        return Ok(());
+    /// A block of pointers and those below it, which map the file from block `first` on. The level falls at each step.
+    fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
+        if pointer == 0 {
+            return Ok(());
+        }
+        let (block, place) = (FsBlock(u64::from(pointer)), INDIRECT.inode(inode.number));
+        let content = self.node(inode, block, place)?;
+        if level == 1 {
+            return inode.pointers(
+                FileBlock(first),
+                &content,
+                place.block(block),
+                &mut self.extents,
+            );
+        }
+        let (pointers, _) = content.as_chunks::<4>();
+        let span = (pointers.len() as u64).pow(level - 1);
+        for (index, pointer) in (0..).zip(pointers) {
+            self.pointed(inode, u32::from_le_bytes(*pointer), level - 1, first + index * span)?;
+        }
+        Ok(())
     }
-    Err(EXTENTS.inode(inode.number).corrupt("a map with more nodes than the volume has blocks"))
+
+    /// A block of the map itself. No sound map has more of them than the volume has blocks.
+    fn node(&mut self, inode: &Inode, block: FsBlock, place: Place) -> Result<Block> {
+        if self.nodes.len() as u64 >= inode.fs.superblock.blocks_count {
+            return Err(place.corrupt("a map with more nodes than the volume has blocks"));
+        }
+        self.nodes.push(block.0);
+        inode.fs.blocks.read(block, place)
+    }
 }
 
 /// The facts of an inode that a plan needs.

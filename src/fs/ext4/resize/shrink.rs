@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
+use super::Volume;
 use super::bitmaps::{Bitmaps, Descriptors};
 use super::commit::Size;
 use super::edits::Edits;
+use super::grow::grow;
 use super::inodes::find;
 use super::plan::Plan;
 use super::scan::Item;
 use super::shape::Shape;
-use super::{Resized, Volume};
-use crate::error::{Error, ErrorKind, Place, Result};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::check::Severity;
 use crate::fs::ext4::Superblock;
 use crate::fs::ext4::group::GroupMut;
@@ -19,39 +20,84 @@ use crate::units::InodeNo;
 
 const VOLUME: Place = Place::new("volume");
 
-/// Makes the volume that of `shape`, which is smaller. The result is the volume as it was before.
-pub(super) fn shrink(volume: Volume, shape: Shape) -> Result<Volume> {
-    volume.check_sound()?;
-    let items = volume.scan()?;
-    let plan = volume.plan(&items, &shape)?;
-    let journal = volume.journal().filter(|number| plan.moves_inode(*number));
-    let Some(journal) = journal.and_then(|number| find(&items, number)) else {
-        return volume.cut(&plan, &items, shape);
-    };
-    // The journal cannot hold its own move. Nothing else moves with it, and the volume keeps its size.
-    let moved = Plan::of_journal(&volume, journal, &shape)?;
-    let volume = volume.move_journal(&moved, &items)?;
-    let sb = &volume.found.superblock;
-    let shape = Shape::new(&volume.raw, sb, shape.sb.blocks_count, volume.clock)?;
-    let items = volume.scan()?;
-    let plan = volume.plan(&items, &shape)?;
-    volume.cut(&plan, &items, shape)
+/// A step of a volume that becomes smaller.
+#[derive(Clone, Copy)]
+enum Step {
+    /// The journal moves, as a volume of so many blocks needs it: it cannot hold its own move. The volume keeps its size.
+    Journal(u64),
+    /// The volume gets so many blocks.
+    End(u64),
 }
 
-/// Shrinks a volume until it gets no smaller: tables of groups that go are room for the next step.
-pub(super) fn to_minimum(volume: Volume) -> Result<Resized> {
-    let sb = &volume.found.superblock;
-    let (shift, before) = (sb.block_size.shift(), sb.blocks_count);
-    let mut volume = volume;
+/// Steps that were made on a device whose changes stay in memory, and the blocks that the volume has after them.
+struct Rehearsed {
+    steps: Vec<Step>,
+    end: u64,
+}
+
+/// Makes the volume that of `shape`, which is smaller.
+///
+/// # Errors
+/// `NoSpace` with the smallest size, `Unsupported` with the name of a structure that cannot move: nothing was written.
+pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
+    let (goal, size) = (shape.sb.blocks_count, shape.sb.block_size);
+    let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, goal)?;
+    if end > goal {
+        let reason = Plan::new(&volume, &volume.scan()?, shape).err();
+        let unsupported = reason.filter(|error| error.kind() == ErrorKind::Unsupported);
+        let bytes = end << size.shift();
+        let what = format!("{goal} blocks are too few: {end} blocks ({bytes} bytes) at least");
+        return Err(unsupported.unwrap_or_else(|| Error::new(ErrorKind::NoSpace, what)));
+    }
+    let volume = steps.into_iter().try_fold(volume, Volume::step)?;
+    if end < goal {
+        let shape = Shape::new(&volume.raw, &volume.found.superblock, goal, volume.clock)?;
+        grow(&volume, shape, None)?;
+    }
+    Ok(())
+}
+
+/// Shrinks a volume until it gets no smaller; gives its blocks then.
+pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
+    let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, 0)?;
+    steps.into_iter().try_fold(volume, Volume::step)?;
+    Ok(end)
+}
+
+/// The blocks of the smallest volume that this one, whose changes stay in memory, can become.
+pub(super) fn least(volume: Volume) -> Result<u64> {
+    Ok(rehearse(volume, 0)?.end)
+}
+
+/// Makes a volume of `goal` blocks, of fewer where the goal itself cannot be, or of as few as can be. Each step goes as far as it can: tables
+/// of groups that are gone are room for the next one. So the steps to the smallest volume lead to each larger one too.
+fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
+    volume.check_sound()?;
+    let (mut steps, mut moved) = (Vec::new(), false);
     loop {
         let now = volume.found.superblock.blocks_count;
-        let least = volume.least(&volume.scan()?)?;
-        if least >= now {
-            return Ok(Resized { block_size: 1 << shift, before, blocks: now });
+        let items = volume.scan()?;
+        let step = match volume.fits(&items, goal, true)? {
+            Some((blocks, _)) => Step::End(blocks),
+            None => match volume.smallest(&items, moved)? {
+                (blocks, _) if blocks >= now => break,
+                (blocks, true) => Step::Journal(blocks),
+                (blocks, false) => Step::End(blocks),
+            },
+        };
+        volume = volume.step(step)?;
+        volume.check_sound().context(|| "the smaller volume, of which nothing was written")?;
+        steps.push(step);
+        moved = matches!(step, Step::Journal(_));
+        if matches!(step, Step::End(blocks) if blocks <= goal) {
+            break;
         }
-        let shape = Shape::new(&volume.raw, &volume.found.superblock, least, volume.clock)?;
-        volume = shrink(volume, shape)?;
     }
+    if moved {
+        // It was of no use.
+        steps.pop();
+    }
+    Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
@@ -71,55 +117,53 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// The plan for a shape.
-    ///
-    /// # Errors
-    /// As [`Plan::new`]; where the shape is too small, with the smallest size that is possible.
-    fn plan(&self, items: &[Item], shape: &Shape) -> Result<Plan> {
-        match Plan::new(self, items, shape) {
-            Err(error) if error.kind() == ErrorKind::NoSpace => {
-                let size = self.found.superblock.block_size;
-                let least = self.least(items)?;
-                let (asked, bytes) = (shape.sb.blocks_count, least << size.shift());
-                Err(Error::new(
-                    ErrorKind::NoSpace,
-                    format!(
-                        "{asked} blocks are too few: {least} blocks ({bytes} bytes) at least in one step"
-                    ),
-                ))
+    /// Makes a step for which there is a plan.
+    fn step(self, step: Step) -> Result<Self> {
+        let items = self.scan()?;
+        let (Step::Journal(blocks) | Step::End(blocks)) = step;
+        let shape = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock)?;
+        if let Step::Journal(_) = step
+            && let Some(journal) = self.journal().and_then(|number| find(&items, number))
+        {
+            let plan = Plan::of_journal(&self, journal, &shape)?;
+            return self.move_journal(&plan, &items);
+        }
+        let plan = Plan::new(&self, &items, &shape)?;
+        self.cut(&plan, &items, shape)
+    }
+
+    /// Whether there is a plan for `blocks` blocks: how many they are then, and whether the journal moves first. With `stays` it may not.
+    fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
+        let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
+            return Ok(None);
+        };
+        let planned = Plan::new(self, items, &shape).and_then(|plan| {
+            let journal = self.journal().filter(|number| plan.moves_inode(*number));
+            let journal = journal.and_then(|number| find(items, number));
+            journal.map(|item| Plan::of_journal(self, item, &shape)).transpose()
+        });
+        match planned {
+            Ok(Some(_)) if stays => Ok(None),
+            Ok(journal) => Ok(Some((shape.sb.blocks_count, journal.is_some()))),
+            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Unsupported) => {
+                Ok(None)
             }
-            plan => plan,
+            Err(error) => Err(error),
         }
     }
 
-    /// The smallest number of blocks for which there is a plan.
-    pub(super) fn least(&self, items: &[Item]) -> Result<u64> {
-        let sb = &self.found.superblock;
-        let fits = |blocks: u64| -> Result<Option<u64>> {
-            let shape = match Shape::new(&self.raw, sb, blocks, self.clock) {
-                Ok(shape) => shape,
-                Err(_) => return Ok(None),
-            };
-            match Plan::new(self, items, &shape) {
-                Ok(_) => Ok(Some(shape.sb.blocks_count)),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Unsupported) =>
-                {
-                    Ok(None)
-                }
-                Err(error) => Err(error),
-            }
-        };
+    /// The smallest number of blocks for which there is a plan, and whether the journal moves first.
+    fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
         // The space in use now is less than that of the smallest volume, except for the metadata of groups that go.
-        let (mut low, mut high) = (0, sb.blocks_count);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            match fits(middle)? {
-                Some(blocks) => high = blocks.max(low + 1),
+        let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
+        while least.0 - low > 1 {
+            let middle = low + (least.0 - low) / 2;
+            match self.fits(items, middle, stays)? {
+                Some((blocks, journal)) => least = (blocks.max(low + 1), journal),
                 None => low = middle,
             }
         }
-        Ok(high)
+        Ok(least)
     }
 
     /// Moves the journal alone; the volume keeps its size.

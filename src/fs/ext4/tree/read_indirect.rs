@@ -78,7 +78,7 @@ impl Inode {
     }
 
     /// Turns a block of pointers into runs; 0 is a hole.
-    fn pointers(
+    pub(in crate::fs::ext4) fn pointers(
         &self,
         first: FileBlock,
         bytes: &[u8],

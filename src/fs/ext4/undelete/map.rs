@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::inode::Inode;
-use crate::fs::ext4::tree::read_extents::{Node, node};
+use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, Node, node};
 use crate::iomap::Extent;
 use crate::units::FileBlock;
 
@@ -72,10 +72,9 @@ impl Blocks {
 fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u64> {
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
-    // A tree of pointers maps no more; without this, holes of large files would be asked for block by block.
-    let end = if extents { 1 << 32 } else { inode.block_size().blocks_for(inode.size()) };
     let mut next = FileBlock(0);
-    while next.0 < end {
+    // Also past the size: `i_blocks` counts what is there.
+    while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;
         if after <= next {
@@ -96,7 +95,7 @@ fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u
     if above.depth == 0 {
         return Ok(0);
     }
-    let below = above.indexes(&(0..1 << 32), place)?;
+    let below = above.indexes(&(0..MAX_BLOCKS), place)?;
     let mut count = below.len() as u64;
     if above.depth > 1 {
         for index in below {
