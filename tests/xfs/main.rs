@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ages;
 mod collisions;
 mod external_log;
 mod fill;

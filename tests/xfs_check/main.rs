@@ -13,6 +13,7 @@ mod fuzz;
 mod newer;
 mod quota;
 mod realtime;
+mod rest;
 mod stripes;
 #[path = "../hostile_xfs/structures.rs"]
 mod structures;

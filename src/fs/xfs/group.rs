@@ -4,8 +4,7 @@ use zerocopy::FromBytes;
 
 use super::Superblock;
 use super::disk::group::{
-    FREE_CRC, FREE_MAGIC, FREE_SECTOR, INODES_CRC, INODES_LSN, INODES_MAGIC, INODES_SECTOR,
-    RawFree, RawInodes,
+    FREE_CRC, FREE_MAGIC, FREE_SECTOR, INODES_CRC, INODES_MAGIC, INODES_SECTOR, RawFree, RawInodes,
 };
 use super::features::RoCompat;
 use super::header::{array, crc_of};
@@ -14,23 +13,17 @@ use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::DevOffset;
 
-/// Adds up free blocks and inodes of all groups: after a crash the superblock has older counters. `head` is that of the log, cycle and block.
-pub(super) fn count(
-    metadata: &Metadata,
-    superblock: &mut Superblock,
-    head: (u32, u32),
-) -> Result<()> {
+/// Groups whose headers are looked at when a volume is opened: a volume of any size is opened soon.
+const AGES: u32 = 1024;
+
+/// Adds up free blocks and inodes of all groups: after a crash the superblock has older counters.
+pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     for group in 0..superblock.geometry.groups {
         let free = free_space(metadata, superblock, group)?;
-        let place =
-            Place::new("header of free space").block(superblock.geometry.group_block(group));
-        check_age(free.agf_lsn.get(), superblock, head, place)?;
         let counts = [free.agf_freeblks, free.agf_flcount, free.agf_btreeblks];
         blocks += counts.iter().map(|count| u64::from(count.get())).sum::<u64>();
-        let place = Place::new("header of inodes").block(superblock.geometry.group_block(group));
-        let (raw, lsn) = inodes_and_lsn(metadata, superblock, group)?;
-        check_age(lsn, superblock, head, place)?;
+        let raw = self::inodes(metadata, superblock, group)?;
         inodes += u64::from(raw.agi_count.get());
         free_inodes += u64::from(raw.agi_freecount.get());
     }
@@ -45,14 +38,30 @@ pub(super) fn inodes(
     superblock: &Superblock,
     group: u32,
 ) -> Result<RawInodes> {
-    inodes_and_lsn(metadata, superblock, group).map(|(raw, _)| raw)
+    let (raw, place) = inodes_of_any_age(metadata, superblock, group)?;
+    metadata.check_age(raw.agi_lsn.get(), place)?;
+    Ok(raw)
 }
 
-fn inodes_and_lsn(
+/// Refuses a volume that has a group with a header from past the head of the log, as Linux does, which reads all of them to reserve space.
+/// Of any other fault of a header its reader tells.
+pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
+    for group in 0..superblock.geometry.groups.min(AGES) {
+        if let Ok((raw, place)) = free_space_of_any_age(metadata, superblock, group) {
+            metadata.check_age(raw.agf_lsn.get(), place)?;
+        }
+        if let Ok((raw, place)) = inodes_of_any_age(metadata, superblock, group) {
+            metadata.check_age(raw.agi_lsn.get(), place)?;
+        }
+    }
+    Ok(())
+}
+
+fn inodes_of_any_age(
     metadata: &Metadata,
     superblock: &Superblock,
     group: u32,
-) -> Result<(RawInodes, u64)> {
+) -> Result<(RawInodes, Place)> {
     let place = Place::new("header of inodes").block(superblock.geometry.group_block(group));
     let bytes = header(metadata, superblock, group, INODES_SECTOR, INODES_CRC, place)?;
     let Ok((raw, _)) = RawInodes::read_from_prefix(&bytes) else {
@@ -61,7 +70,7 @@ fn inodes_and_lsn(
     if raw.agi_magicnum != INODES_MAGIC || raw.agi_seqno.get() != group {
         return Err(place.field("agi_seqno").corrupt(format!("it is not of group {group}")));
     }
-    Ok((raw, u64::from_be_bytes(array(&bytes, INODES_LSN))))
+    Ok((raw, place))
 }
 
 /// Blocks of the trees of free space, without their roots: the superblock counts them as free.
@@ -77,11 +86,22 @@ pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> 
     })
 }
 
+/// A group's header of free space, checked.
 pub(super) fn free_space(
     metadata: &Metadata,
     superblock: &Superblock,
     group: u32,
 ) -> Result<RawFree> {
+    let (raw, place) = free_space_of_any_age(metadata, superblock, group)?;
+    metadata.check_age(raw.agf_lsn.get(), place)?;
+    Ok(raw)
+}
+
+fn free_space_of_any_age(
+    metadata: &Metadata,
+    superblock: &Superblock,
+    group: u32,
+) -> Result<(RawFree, Place)> {
     let place = Place::new("header of free space").block(superblock.geometry.group_block(group));
     let bytes = header(metadata, superblock, group, FREE_SECTOR, FREE_CRC, place)?;
     let Ok((free, _)) = RawFree::read_from_prefix(&bytes) else {
@@ -90,22 +110,7 @@ pub(super) fn free_space(
     if free.agf_magicnum != FREE_MAGIC || free.agf_seqno.get() != group {
         return Err(place.field("agf_seqno").corrupt(format!("it is not of group {group}")));
     }
-    Ok(free)
-}
-
-/// Refuses a header with changes from past the head of the log: these records are lost, and nothing else has them.
-fn check_age(
-    lsn: u64,
-    superblock: &Superblock,
-    (cycle, block): (u32, u32),
-    place: Place,
-) -> Result<()> {
-    let newest = u64::from(cycle) << 32 | u64::from(block);
-    if superblock.is_v5() && lsn != u64::MAX && lsn > newest {
-        let what = format!("{lsn:#x} is past the head of the log, {newest:#x}");
-        return Err(place.field("lsn").corrupt(what));
-    }
-    Ok(())
+    Ok((free, place))
 }
 
 /// A sector of a group's beginning, its checksum right.

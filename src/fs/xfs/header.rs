@@ -97,6 +97,7 @@ impl Xfs {
                 return Err(place.field("crc").bad_checksum(stored, computed));
             }
         }
+        self.metadata.check_age(u64::from_be_bytes(array(bytes, header.lsn)), place)?;
         let at = blocks.first().map_or(0, |block| self.superblock.geometry.basic_sector(*block));
         let blkno = u64::from_be_bytes(array(bytes, header.blkno));
         if blkno != at {

@@ -7,7 +7,7 @@ use super::geometry::Geometry;
 use super::overlay::{Overlay, Replayed};
 use super::symlink::MOST_BLOCKS;
 use crate::device::Device;
-use crate::error::{Context, ErrorKind, Result};
+use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::fs::block::Block;
 use crate::sync::Cache;
@@ -28,6 +28,8 @@ pub(crate) struct Metadata {
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
+    /// The position of the log's head. Larger than any where the log is not read, or metadata have no positions in it.
+    pub(super) head: u64,
     events: Arc<Events>,
 }
 
@@ -37,8 +39,26 @@ impl Metadata {
         let inodes = Cache::new(INODE_BYTES / geometry.inode_run_bytes());
         let largest = geometry.dir_block().max(MOST_BLOCKS as usize * geometry.block.bytes());
         let structures = Cache::new(CACHE_BYTES / largest);
-        let overlay = Overlay::default();
-        Self { device, geometry, cache, inodes, structures, overlay, events }
+        let (overlay, head) = (Overlay::default(), u64::MAX);
+        Self { device, geometry, cache, inodes, structures, overlay, head, events }
+    }
+
+    /// Refuses a structure with changes from past the head of the log, as Linux does: these records are lost, and nothing else has the
+    /// changes that they had of other structures.
+    pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
+        if self.is_past_head(lsn) {
+            let head = self.head;
+            let what = format!(
+                "{lsn:#x} is past the head of the log, {head:#x}: records are lost, and xfs_repair has to mend the volume"
+            );
+            return Err(place.field("lsn").corrupt(what));
+        }
+        Ok(())
+    }
+
+    /// Whether a structure has such changes. What is never logged has the largest position.
+    pub(super) fn is_past_head(&self, lsn: u64) -> bool {
+        lsn != u64::MAX && lsn > self.head
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {

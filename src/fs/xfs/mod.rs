@@ -115,6 +115,11 @@ impl Xfs {
         }
         let recovery = log::recover(&metadata, &superblock, rescue.journal)?;
         metadata.overlay = recovery.overlay;
+        if superblock.is_v5() {
+            metadata.head = recovery.state.head_lsn();
+            metadata.check_age(superblock.lsn, Place::new("superblock"))?;
+            group::check_ages(&metadata, &superblock)?;
+        }
         let mut fs = Self::with(superblock, metadata, Some(recovery.state));
         fs.changes = recovery.changes;
         fs.attribute_changes = recovery.attributes;
@@ -161,7 +166,7 @@ impl Xfs {
             let place = Place::new("superblock").field("sb_blocksize");
             return Err(place.corrupt("it differs between the device and the log"));
         }
-        group::count(&self.metadata, &mut superblock, self.log.head)?;
+        group::count(&self.metadata, &mut superblock)?;
         for group in 0..superblock.geometry.groups {
             // A damaged tree keeps nobody from reading files.
             superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);

@@ -37,6 +37,8 @@ pub struct Superblock {
     pub incompat: Incompat,
     /// Features of the log: one that is not known does not matter while the log needs no recovery.
     log_incompat: u32,
+    /// The position in the log up to which it has all changes; 0 in version 4.
+    pub(super) lsn: u64,
     /// The UUID of the volume.
     pub uuid: [u8; 16],
     /// The name of the volume, up to the first NUL.
@@ -141,6 +143,7 @@ impl Superblock {
             ro_compat,
             incompat,
             log_incompat: if is_v5 { raw.sb_features_log_incompat.get() } else { 0 },
+            lsn: if is_v5 { raw.sb_lsn.get() } else { 0 },
             uuid: raw.sb_uuid,
             label: label.to_vec(),
             meta_uuid: if has_meta_uuid { raw.sb_meta_uuid } else { raw.sb_uuid },

@@ -87,11 +87,8 @@ impl Xfs {
         lsn: u64,
         site: impl Into<FindingSite>,
     ) {
-        let (cycle, block) = self.log.head;
-        let head = u64::from(cycle) << 32 | u64::from(block);
-        // No head: the log was not read.
-        if head != 0 && lsn != u64::MAX && lsn > head {
-            let mut site = site.into();
+        if self.metadata.is_past_head(lsn) {
+            let (head, mut site) = (self.metadata.head, site.into());
             site.place = site.place.field("lsn");
             findings.wrong(site, format!("{lsn:#x} is past the head of the log, {head:#x}"));
         }

@@ -1,5 +1,7 @@
 //! The superblock beyond what opening the volume needs, and its copies in all groups.
 
+use std::mem::offset_of;
+
 use zerocopy::FromBytes;
 
 use super::super::disk::superblock::{CRC_OFFSET, MAGIC, RawSuperblock, features2, version};
@@ -81,6 +83,10 @@ impl Checker<'_> {
         }
         self.check_stripes(PLACE.into(), &raw);
         self.check_tree_fields(PLACE.into(), &raw);
+        match self.sector(0, 0) {
+            Ok((bytes, _)) => self.check_rest(PLACE.into(), &bytes),
+            Err(error) => self.findings.error(PLACE, &error),
+        }
     }
 
     /// A copy is not kept up to date: only what never changes is compared.
@@ -110,11 +116,31 @@ impl Checker<'_> {
         self.check_stripes(site, raw);
         self.check_left_out(site, raw);
         self.check_tree_fields(site, raw);
-        let end = if is_v5 { size_of::<RawSuperblock>() } else { CRC_OFFSET };
-        // Newer fields are not known here; nothing but zeros is after all of them.
-        let end = end.max(KNOWN_END);
-        if bytes.get(end..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
-            self.wrong(site, "the rest of its sector is not zeros");
+        self.check_rest(site, bytes);
+    }
+
+    /// Nothing is after the fields that the volume's features have.
+    fn check_rest(&mut self, site: FindingSite, bytes: &[u8]) {
+        let end = self.end_of_fields();
+        let rest = bytes.get(end..).unwrap_or_default();
+        if let Some(at) = rest.iter().position(|byte| *byte != 0) {
+            let at = end + at;
+            self.wrong(site, format!("the rest of its sector is not zeros, from byte {at} on"));
+        }
+    }
+
+    fn end_of_fields(&self) -> usize {
+        let superblock = &self.fs.superblock;
+        let ends = [
+            (Incompat::ZONED, size_of::<RawSuperblock>()),
+            (Incompat::METADIR, offset_of!(RawSuperblock, sb_rtstart)),
+            (Incompat::META_UUID, offset_of!(RawSuperblock, sb_metadirino)),
+            (Incompat::empty(), offset_of!(RawSuperblock, sb_meta_uuid)),
+        ];
+        let has = |(feature, _): &&(Incompat, usize)| superblock.incompat.contains(*feature);
+        match ends.iter().find(has) {
+            Some((_, end)) if superblock.is_v5() => *end,
+            _ => offset_of!(RawSuperblock, sb_features_compat),
         }
     }
 }
@@ -209,9 +235,6 @@ impl Checker<'_> {
         }
     }
 }
-
-/// The first byte after all fields, of volumes with features that are younger than those here too.
-const KNOWN_END: usize = 304;
 
 /// Fields that never change while the volume has its size.
 struct Static([(&'static str, u64); 35]);

@@ -14,8 +14,6 @@ pub(crate) const INODES_SECTOR: u64 = 2;
 /// Byte offset of their checksums.
 pub(crate) const FREE_CRC: usize = 216;
 pub(crate) const INODES_CRC: usize = 312;
-/// Byte offset of the position in the log up to which they have all changes.
-pub(crate) const INODES_LSN: usize = 320;
 
 /// The header of free space.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]

@@ -22,7 +22,8 @@ pub(super) enum State {
 }
 
 pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State> {
-    let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (0, 0) }) };
+    // A log that was never written begins with cycle 1.
+    let Some(head) = find_head(log)? else { return Ok(State::Clean { head: (1, 0) }) };
     let (mut end, mut last) = (head, last_record(log, head)?);
     // A clean log of another volume would hide that this one needs recovery.
     log.check_uuid(last, superblock)?;

@@ -55,6 +55,14 @@ pub struct LogState {
     pub tail: (u32, u32),
 }
 
+impl LogState {
+    /// The position of the head, as metadata have it of their last change.
+    pub(super) fn head_lsn(&self) -> u64 {
+        let (cycle, block) = self.head;
+        u64::from(cycle) << 32 | u64::from(block)
+    }
+}
+
 /// The result of a recovery.
 pub(super) struct Recovery {
     pub(super) state: LogState,
