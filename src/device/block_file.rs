@@ -14,7 +14,7 @@ use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
 use super::owner::{self, Written, busy};
 use super::space::Part;
-use super::{DeviceProtection, Limits, qemu_locks};
+use super::{Device, DeviceProtection, Limits, Psync, qemu_locks};
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
@@ -23,6 +23,8 @@ use crate::units::DevOffset;
 pub(super) const PAGE: u32 = 4096;
 /// `IOV_MAX`: Linux refuses a request of more buffers.
 const MAX_SEGMENTS: usize = 1024;
+/// No volume has shorter blocks.
+const SHORTEST: usize = 512;
 /// Where the pieces of a misaligned read are gathered.
 const BOUNCE: usize = 256 << 10;
 
@@ -136,12 +138,8 @@ impl BlockFile {
         } else if direct && base % block != 0 {
             // Every request would be misaligned for the device. Two exclusive opens would be in each other's way.
             drop(file);
-            let buffered = OpenMode { direct: false, ..mode.clone() };
-            let mut opened = Self::open(path, &buffered)?;
-            opened.notice = Some(format!(
-                "offset {base} is not a multiple of {block} bytes: reads go through the page cache"
-            ));
-            return Ok(opened);
+            let why = format!("offset {base} is not a multiple of {block} bytes");
+            return Self::open_buffered(path, mode, &why);
         }
         Ok(Self {
             file,
@@ -156,6 +154,36 @@ impl BlockFile {
             protection,
             namespace: None,
         })
+    }
+
+    /// Opens it again so that all requests go through the page cache, of any alignment; the notice says why.
+    fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
+        let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
+        opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
+        Ok(opened)
+    }
+
+    /// Opens it for a volume with blocks of so many bytes: where direct requests cannot be as short, all go through the page cache, which
+    /// writes the neighbours of a block in one sector with it. `None` is for a device without a known volume.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn for_blocks(
+        path: &Path,
+        mode: &OpenMode,
+        block: impl FnOnce(&dyn Device) -> Option<usize>,
+    ) -> Result<Arc<Self>> {
+        let file = Arc::new(Self::open(path, mode)?);
+        let unit = file.limits.logical_block as usize;
+        if !file.limits.direct || unit <= SHORTEST || file.namespace.is_some() {
+            return Ok(file);
+        }
+        let block = block(&Psync::new(Arc::clone(&file)));
+        let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
+        // Two exclusive opens would be in each other's way.
+        drop(file);
+        let why = format!("blocks of {block} bytes where direct requests have {unit}");
+        Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
     /// Opens an NVMe namespace by its character device: a block device with another way for its requests.

@@ -126,10 +126,13 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
 ///
 /// # Errors
 /// `Io` where the kernel has no io_uring or cannot map the file.
-pub fn open_engine(file: BlockFile, engine: Engine) -> Result<OpenedEngine> {
+pub fn open_engine(file: impl Into<Arc<BlockFile>>, engine: Engine) -> Result<OpenedEngine> {
+    open_over(file.into(), engine)
+}
+
+fn open_over(file: Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
     let mut notices: Vec<String> = file.notice().map(str::to_owned).into_iter().collect();
     let limits = *file.limits();
-    let file = Arc::new(file);
     let psync = || Arc::new(Psync::new(Arc::clone(&file))) as Arc<dyn Device>;
     let uring = |poll| {
         let options = UringOptions { poll, ..UringOptions::default() };

@@ -35,16 +35,19 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
     let text = |name: &str| std::fs::read_to_string(queue.join(name)).unwrap_or_default();
     let number = |name: &str| text(name).trim().parse::<u32>().ok();
     let logical_block = number("logical_block_size").unwrap_or(512);
-    let fua = number("fua") == Some(1);
-    let volatile_cache = text("write_cache").trim() == "write back";
+    let fua = direct && number("fua") == Some(1);
+    let volatile_cache = !direct || text("write_cache").trim() == "write back";
     Limits {
         read_only: is_read_only(file.as_fd()) == Ok(true),
-        logical_block,
+        logical_block: if direct { logical_block } else { 1 },
         physical_block: number("physical_block_size").unwrap_or(logical_block),
         // sysfs gives the mask of the address bits that must be zero.
-        dma_align: number("dma_alignment")
-            .map_or(logical_block, |mask| mask + 1)
-            .max(whole_pages::least_align(&queue.join(".."))),
+        dma_align: match number("dma_alignment") {
+            _ if !direct => 1,
+            mask => mask
+                .map_or(logical_block, |mask| mask + 1)
+                .max(whole_pages::least_align(&queue.join(".."))),
+        },
         max_transfer: number("max_sectors_kb")
             .map_or(FILE_MAX_TRANSFER, |kib| kib.saturating_mul(1024))
             .max(PAGE),

@@ -82,6 +82,12 @@ pub struct DeviceRange {
     pub len: u64,
 }
 
+/// The size of a block of the file system that a device holds, where that is a known one and can be read.
+pub(crate) fn block_size_on(device: &dyn Device) -> Option<usize> {
+    let format = find(device).ok().flatten()?;
+    (format.footprint)(device).ok().map(|footprint| footprint.block_size)
+}
+
 /// A UUID as one writes it.
 #[must_use]
 pub fn uuid_text(bytes: &[u8; 16]) -> String {

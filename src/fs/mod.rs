@@ -24,12 +24,12 @@ pub use arguments::{
 #[doc(hidden)] // The contract that a format fulfils.
 pub use file_ops::{FileOps, Held};
 pub use file_system::{Capabilities, FileSystem};
-pub(crate) use formats::find as find_format;
 #[doc(hidden)] // The table of formats.
 pub use formats::{
     DeviceRange, FORMATS, FindBackup, Footprint, Format, How, Open, Rescue, WantedJournal,
     uuid_text,
 };
+pub(crate) use formats::{block_size_on, find as find_format};
 pub use inode::{Inode, InodeRef, ReadDir};
 #[doc(hidden)] // The contract that a format fulfils.
 pub use inode::{InodeOps, ListDir, Listing};

@@ -9,6 +9,7 @@ use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, Device, Engine, Null, OpenMode, OpenedEngine, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
 use crate::setters::setters;
 
@@ -156,7 +157,11 @@ impl Site {
             Medium::File(path) => {
                 let window = self.window()?;
                 let mode = OpenMode { window, write, exclusive, ..OpenMode::default() };
-                let file = BlockFile::open(path, &mode)?;
+                let file = match engine {
+                    // Memory has no alignment.
+                    Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
+                    _ => BlockFile::for_blocks(path, &mode, block_size_on)?,
+                };
                 let identity = file.identity();
                 Ok((open_engine(file, engine)?, identity))
             }

@@ -94,7 +94,7 @@ fn letters(rights: u16) -> String {
 mod tests {
     use super::*;
 
-    /// What is cut short or of an unknown version is sorted as far as it has entries, and never a reason to fail.
+    /// A list that is cut short, or of an unknown version, is sorted as far as it has entries, and is no reason to fail.
     #[test]
     fn entries_are_sorted_among_their_like() {
         let entry = |tag, id: u8| [tag, 0, 7, 0, id, 1, 0, 0];

@@ -73,7 +73,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Adds a range behind those before it. Where there would be too many to be read again, the smallest holes are given up.
+    /// Adds a range after those before it. Where there would be too many to be read again, the smallest holes are given up.
     pub(crate) fn push(&mut self, start: u64, len: u64) {
         self.push_one(start, len);
         while self.ranges.len() >= MOST {

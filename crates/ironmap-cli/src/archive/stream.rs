@@ -106,7 +106,7 @@ pub(crate) struct Input {
     file: File,
     waits: bool,
     at: u64,
-    /// Where it ends, of what can be read from any place; it is not read further.
+    /// The end of a file that can be read from any place; it is not read further.
     end: Option<u64>,
 }
 
@@ -215,7 +215,7 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// The error of a stream that is whole, with bytes after it that are none of it.
+/// The error of a whole stream that bytes follow which do not belong to it.
 fn trailing(format: &str, part: &str) -> io::Error {
     io::Error::other(format!(
         "{format}: trailing bytes follow the last {part}, where the stream ends: remove them, or give the output of {format} -dc"
@@ -307,7 +307,7 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// What follows a whole stream is called that, however long it is, and a stream that is cut short is not.
+    /// Bytes that follow a whole stream are called trailing, however many they are, and a stream that is cut short has none.
     #[test]
     fn trailing_bytes_are_no_truncation() {
         let level = flate2::Compression::fast();

@@ -14,6 +14,7 @@ mod archiving;
 mod changing;
 mod checking;
 mod cloning;
+mod coarse;
 mod comparing;
 mod completing;
 mod copying;

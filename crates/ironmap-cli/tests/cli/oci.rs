@@ -200,7 +200,9 @@ fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, conten
     header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
     header.set_entry_type(kind);
     header.set_mode(0o755);
-    (header.set_uid(0), header.set_gid(0), header.set_mtime(1));
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(1);
     header.set_size(content.len() as u64);
     header.set_cksum();
     archive.extend_from_slice(header.as_bytes());
@@ -321,7 +323,7 @@ fn an_image_of_many_layers_takes_few_files() {
     }
 }
 
-/// No name that begins with `.wh.` is a file of the volume, at any place: what AUFS keeps for its own is there for the links of its layer alone.
+/// No name that begins with `.wh.` is a file of the volume, at any place: files that AUFS keeps for itself are there for the links of their layer alone.
 #[test]
 fn what_aufs_keeps_is_no_file() {
     let bench = Bench::empty();

@@ -1,5 +1,5 @@
 //! The same tree makes the same image, however the host came to have it: in whatever order its names, attributes and access lists were made,
-//! whatever holes its file system keeps, whoever builds the image, and where.
+//! whatever holes its file system keeps, and by any user in any locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};
@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// A host's order of what has none.
+/// A host's order of things that have none of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Forwards,
@@ -147,7 +147,7 @@ fn the_same_tree_makes_the_same_image() {
     assert_eq!(differs, None, "archives");
 }
 
-/// Who builds an image does not show where it says whose the files are.
+/// The user that builds an image does not show where an option names the owner of its files.
 #[test]
 fn who_builds_an_image_does_not_show() {
     require!([Need::Root, Need::Tool("setpriv")]);

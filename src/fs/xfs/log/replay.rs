@@ -153,11 +153,6 @@ impl<'a> Replay<'a> {
         }
         let at = sector << BASIC_SHIFT;
         let mut bytes = vec![0; (count << BASIC_SHIFT) as usize];
-        let unit = self.metadata.device().limits().logical_block as usize;
-        if !bytes.len().is_multiple_of(unit) || !at.is_multiple_of(unit as u64) {
-            let what = format!("a buffer of {} bytes on sectors of {unit}", bytes.len());
-            return Err(self.place.field("blf_len").corrupt(what));
-        }
         self.metadata.read_at(DevOffset(at), &mut bytes)?;
         self.overlay.patch(at, &mut bytes);
         Ok((at, bytes))

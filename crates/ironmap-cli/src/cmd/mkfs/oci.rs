@@ -17,7 +17,7 @@ use crate::failure::Failure;
 /// An index may name another one.
 const DEEPEST: u32 = 4;
 
-/// What an image layout has, and what the archives of before have.
+/// The file that an image layout has, and the file that the archives of before have.
 const MARK: &str = "oci-layout";
 const MANIFEST: &str = "manifest.json";
 
@@ -72,7 +72,7 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest first. `None` for what is neither form.
+/// The layers of the image at a path, the lowest first. `None` for a source of neither form.
 ///
 /// # Errors
 /// A file cannot be read or is not as the specification says; there are several images, and not one for this machine; a layer is of an
