@@ -153,7 +153,7 @@ impl Device for Dry {
         self.base.size()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         self.read(&self.changes.lock(), buf, at)
     }
 
@@ -161,7 +161,7 @@ impl Device for Dry {
         true
     }
 
-    fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
         let (mut changes, mut at) = (self.changes.lock(), at);
         for buf in bufs {
             self.write(&mut changes, buf, at)?;
