@@ -30,6 +30,7 @@ mod measuring;
 mod oci;
 mod outputs;
 mod pages;
+mod partitioning;
 mod power_cuts;
 mod reading;
 mod refusing;

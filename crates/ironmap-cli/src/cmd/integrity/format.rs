@@ -11,6 +11,7 @@ use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
 use crate::output::{print_json, stdout};
 use crate::size::size;
+use crate::source::tell_faults;
 use crate::target;
 
 /// Makes an integrity device: every sector gets a tag for its content
@@ -90,6 +91,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| failed(&args.device, error))?;
+    tell_faults(&args.device, &halves.faults);
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
     let options = args.options(&halves).map_err(refused)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;

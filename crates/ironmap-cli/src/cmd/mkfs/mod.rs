@@ -24,6 +24,7 @@ use crate::interrupt;
 use crate::output::stdout;
 use crate::room::{self, Room};
 use crate::size::size;
+use crate::source::open_device;
 use crate::target::{self, named};
 
 /// Makes an ext4 volume on a device, in a partition of an image, or in an image file
@@ -209,9 +210,7 @@ fn make_to_fit(
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = args
-        .volume
-        .open(&how)
+    let opened = open_device(&args.volume, &how)
         .map_err(|error| Failure::open(&room::missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
