@@ -11,7 +11,7 @@ use ironmap::device::Device;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
-use ironmap::{Buffer, Engine, Errno, Error, Location};
+use ironmap::{Buffer, Engine, Errno, Error, Location, probe};
 
 use crate::failure::{Failure, Report};
 use crate::interrupt;
@@ -58,6 +58,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     refuse_unlikely(&args.target)?;
     let how = LocationOptions::new().engine(Engine::Auto);
     let source = open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
+    room::refuse_name(&args.target, probe(&*source.device), args.force)?;
     let size = source.device.size();
     let room = match args.target.whole_file() {
         // Images have whole sectors.

@@ -151,3 +151,69 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
         refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device only 9437184");
     }
 }
+
+/// A name that says another format than the command writes is refused with what to write, and no file of it is left.
+#[test]
+fn a_raw_image_gets_no_name_of_another_format() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    bench.succeed(["mkfs", "-q", "one.img", "4M"]);
+    for (name, says) in [
+        ("a.qcow2", "write qcow2:a.qcow2"),
+        ("a.QCOW2", "write qcow2:a.QCOW2"),
+        ("a.vmdk", "vmdk:a.vmdk is only read"),
+        ("a.vhdx", "vhdx:a.vhdx is only read"),
+        ("a.vdi", "convert -O vdi RAW a.vdi"),
+        ("a.vhd", "convert -O vpc RAW a.vhd"),
+    ] {
+        let commands: [&[&str]; 6] = [
+            &["clone", "one.img", name],
+            &["clone", "-F", "one.img", name],
+            &["mkfs", "-q", name, "4M"],
+            &["mkfs", "-q", "-d", "tree", name],
+            &["mkfs", "-q", "--shrink", "-d", "tree", name],
+            &["tar", "-f", name, "one.img:/"],
+        ];
+        for args in commands {
+            let output = bench.run(args);
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            assert!(error.contains(says), "{args:?}: {error}");
+            assert!(!bench.path(name).exists(), "{args:?}");
+        }
+        File::create(bench.path(name)).unwrap().set_len(4 * MIB).unwrap();
+        assert_eq!(bench.run(["mkfs", "-q", name]).status.code(), Some(2), "{name}");
+        bench.succeed(["mkfs", "-qF", name]);
+    }
+}
+
+/// A container is copied as it is to a name of its format.
+#[test]
+fn a_container_is_copied_to_a_name_of_its_format() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    for (format, extension) in [("qcow2", "qcow2"), ("vmdk", "vmdk"), ("vpc", "vhd")] {
+        let args = ["create", "-q", "-f", format, "source", "8M"];
+        succeed(tool("qemu-img").args(args).current_dir(bench.path(".")));
+        bench.succeed(["clone", "source", &format!("copy.{extension}")]);
+        let other = if extension == "vmdk" { "other.qcow2" } else { "other.vmdk" };
+        assert_eq!(bench.run(["clone", "source", other]).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn a_partition_of_an_image_without_its_prefix_names_the_prefix() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    for format in ["qcow2", "vmdk", "vhdx"] {
+        succeed(
+            tool("qemu-img")
+                .args(["create", "-q", "-f", format, "image", "8M"])
+                .current_dir(bench.path(".")),
+        );
+        let output = bench.run(["ls", "image@p1:/"]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        assert!(error.contains(&format!("as in {format}:FILE")), "{error}");
+    }
+}

@@ -141,6 +141,7 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
+    room::refuse_name(&args.volume, None, args.force)?;
     // A signal during the work fails a read that waits for more of a source.
     let made = make_and_fill(args, report).map_err(interrupt::cause)?;
     let block = made.block_size.bytes();
