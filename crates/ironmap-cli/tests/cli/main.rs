@@ -37,6 +37,7 @@ mod refusing;
 mod rescuing;
 mod resizing;
 mod searching;
+mod signatures;
 mod sources;
 mod tuning;
 mod undeleting;
