@@ -18,6 +18,7 @@ use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, Device, OpenMode, Psync};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::partition::{Partition, PartitionTable};
+use crate::probe::probe;
 
 /// The prefix of an integrity device's halves.
 pub const INTEGRITY: &str = "integrity:";
@@ -229,25 +230,45 @@ impl Site {
         if self.part == Part::Whole {
             return Ok(None);
         }
-        match &self.medium {
-            Medium::File(path) => {
-                let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
-                let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
-                self.part.of(&device).context(|| &self.medium)
+        let window = match &self.medium {
+            Medium::File(path) => self.window_of_file(path, false)?,
+            Medium::Nbd(address) => {
+                self.part.of(&Nbd::open(address, false)?, false).context(|| address)?
             }
-            Medium::Nbd(address) => self.part.of(&Nbd::open(address, false)?).context(|| address),
-            Medium::Image(address) => self.part.of(&*image::look(address)?).context(|| address),
+            Medium::Image(address) => {
+                self.part.of(&*image::look(address)?, false).context(|| address)?
+            }
+        };
+        Ok(window.map(|window| window.range))
+    }
+
+    fn window_of_file(&self, path: &Path, truncated: bool) -> Result<Option<Window>> {
+        if self.part == Part::Whole {
+            return Ok(None);
         }
+        let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
+        let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
+        self.part.of(&device, truncated).context(|| &self.medium)
     }
 }
 
+/// A part of a device that was found.
+struct Window {
+    /// First byte and length.
+    range: (u64, u64),
+    /// A fault of the partition table, for the user.
+    fault: Option<String>,
+}
+
 impl Part {
-    /// First byte and length of this part of a device; `None` for the whole.
-    fn of(self, device: &dyn Device) -> Result<Option<(u64, u64)>> {
+    /// This part of a device; `None` for the whole. Of a partition that was cut short, the rest where it may be `truncated`.
+    fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match self {
             Self::Whole => Ok(None),
-            Self::Offset(offset) => rest(device.size(), offset).map(Some),
-            Self::Partition(number) => partition(device, number).map(Some),
+            Self::Offset(offset) => {
+                rest(device.size(), offset).map(|range| Some(Window { range, fault: None }))
+            }
+            Self::Partition(number) => partition(device, number, truncated).map(Some),
         }
     }
 }
@@ -259,15 +280,28 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-fn partition(device: &dyn Device, number: u32) -> Result<(u64, u64)> {
+fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {
     let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
     let Some(table) = PartitionTable::read(device)? else {
-        return not_found("there is no partition table".to_owned());
+        return not_found(match probe(device) {
+            Some(what) => format!("there is no partition table: holds {what}"),
+            None => "there is no partition table".to_owned(),
+        });
     };
-    match table.partitions.iter().find(|partition| partition.number == number) {
-        Some(Partition { start, len, .. }) => Ok((*start, *len)),
-        None => not_found(format!("there is no partition {number}; {table}")),
+    let found = table.partitions.iter().find(|partition| partition.number == number);
+    let Some(&Partition { start, len, .. }) = found else {
+        return not_found(format!("there is no partition {number}; {table}"));
+    };
+    let rest = device.size().saturating_sub(start);
+    if len > rest && (rest == 0 || !truncated) {
+        let (end, size) = (start + len, device.size());
+        let hint = if rest > 0 { ": --truncated reads the rest of it" } else { "" };
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("partition {number} has bytes {start} to {end}, the device only {size}{hint}"),
+        ));
     }
+    Ok(Window { range: (start, len.min(rest)), fault: table.fault })
 }
 
 /// The part after the `@`; `None` if it belongs to the name of the file.

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Location, Medium, Site};
+use super::{Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{BlockFile, Device, Engine, Null, OpenMode, OpenedEngine, open_engine};
@@ -23,6 +23,8 @@ pub struct LocationOptions {
     pub write: bool,
     /// As [`IntegrityOptions::force`].
     pub force: bool,
+    /// Open the rest of a partition whose device was cut short; for reading.
+    pub truncated: bool,
 }
 
 impl LocationOptions {
@@ -33,7 +35,7 @@ impl LocationOptions {
     }
 }
 
-setters!(LocationOptions { engine: Engine, write: bool, force: bool });
+setters!(LocationOptions { engine: Engine, write: bool, force: bool, truncated: bool });
 
 /// The device at a location, open for this process alone.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct OpenLocation {
     pub engine: Engine,
     /// Requests that were not met, a line each.
     pub notices: Vec<String>,
+    /// Faults that were passed over, a line each: the first copy of a partition table is lost.
+    pub faults: Vec<String>,
     /// The integrity device that it is, and its recovery from a crash.
     pub integrity: Option<integrity::Opened>,
 }
@@ -57,6 +61,15 @@ pub struct Halves {
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
     pub identity: [u8; 16],
+    /// As [`OpenLocation::faults`].
+    pub faults: Vec<String>,
+}
+
+/// A site that is open.
+struct OpenSite {
+    opened: OpenedEngine,
+    identity: [u8; 16],
+    fault: Option<String>,
 }
 
 /// The reason not to write a [`Location::NoLoad`].
@@ -75,10 +88,11 @@ impl Location {
             refuse_to_write(options.write)?;
             return inner.open(options);
         }
-        let halves = self.open_halves(options.engine, options.write)?;
+        let halves = self.halves(options)?;
+        let faults = halves.faults;
         let OpenedEngine { device: data, engine, mut notices } = halves.data;
         if matches!(self, Self::Plain(_)) {
-            return Ok(OpenLocation { device: data, engine, notices, integrity: None });
+            return Ok(OpenLocation { device: data, engine, notices, faults, integrity: None });
         }
         if engine == Engine::Null {
             return Err(Error::invalid("reads of the engine null cannot be verified"));
@@ -93,7 +107,7 @@ impl Location {
             .map_err(|error| self.explain(error, &*below, tags.as_deref()))?;
         notices.extend(opened.recovered.notices(options.write));
         let device = Arc::new(opened.device.clone());
-        Ok(OpenLocation { device, engine, notices, integrity: Some(opened) })
+        Ok(OpenLocation { device, engine, notices, faults, integrity: Some(opened) })
     }
 
     /// Opens the halves of an integrity device exclusively: to make one of them, or to look at one.
@@ -105,18 +119,25 @@ impl Location {
             refuse_to_write(write)?;
             return inner.open_halves(engine, write);
         }
+        self.halves(&LocationOptions::new().engine(engine).write(write))
+    }
+
+    fn halves(&self, options: &LocationOptions) -> Result<Halves> {
         let Self::Integrity { data, tags: Some(tags) } = self else {
-            let (data, identity) = self.data().open(engine, write, true)?;
-            return Ok(Halves { data, tags: None, identity });
+            let OpenSite { opened: data, identity, fault } = self.data().open(options, true)?;
+            return Ok(Halves { data, tags: None, identity, faults: Vec::from_iter(fault) });
         };
         let shared = data.shares_device(tags);
         if shared && data.overlaps(tags).context(|| self)? {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
-        let (data, identity) = data.open(engine, write, true).context(|| "the data half")?;
+        let data = data.open(options, true).context(|| "the data half")?;
         // Of one device the data half has the lock already.
-        let (tags, _) = tags.open(Engine::Auto, write, !shared).context(|| "the tag half")?;
-        Ok(Halves { data, tags: Some(tags.device), identity })
+        let how = options.engine(Engine::Auto);
+        let tags = tags.open(&how, !shared).context(|| "the tag half")?;
+        let OpenSite { opened: data, identity, fault } = data;
+        let faults = fault.into_iter().chain(tags.fault).collect();
+        Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
     /// Names the half that an error is about.
@@ -147,61 +168,60 @@ impl Location {
 }
 
 impl Site {
-    fn open(
-        &self,
-        engine: Engine,
-        write: bool,
-        exclusive: bool,
-    ) -> Result<(OpenedEngine, [u8; 16])> {
+    fn open(&self, options: &LocationOptions, exclusive: bool) -> Result<OpenSite> {
         match &self.medium {
             Medium::File(path) => {
-                let window = self.window()?;
-                let mode = OpenMode { window, write, exclusive, ..OpenMode::default() };
-                let file = match engine {
+                let (window, fault) = split(self.window_of_file(path, options.truncated)?);
+                let mode =
+                    OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
+                let file = match options.engine {
                     // Memory has no alignment.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, block_size_on)?,
                 };
                 let identity = file.identity();
-                Ok((open_engine(file, engine)?, identity))
+                Ok(OpenSite { opened: open_engine(file, options.engine)?, identity, fault })
             }
             // An address may lead to another export tomorrow: it is no identity.
-            Medium::Nbd(address) => Ok((self.open_export(address, engine, write)?, [0; 16])),
-            Medium::Image(address) => Ok((self.open_image(address, engine, write)?, [0; 16])),
+            Medium::Nbd(address) => self.open_export(address, options),
+            Medium::Image(address) => self.open_image(address, options),
         }
     }
 
-    fn open_export(
-        &self,
-        address: &nbd::Address,
-        engine: Engine,
-        write: bool,
-    ) -> Result<OpenedEngine> {
-        let mut export = Nbd::open(address, write)?;
-        if let Some((start, len)) = self.part.of(&export).context(|| address)? {
+    fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
+        let mut export = Nbd::open(address, options.write)?;
+        let window = self.part.of(&export, options.truncated).context(|| address)?;
+        let (window, fault) = split(window);
+        if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
-        match engine {
-            Engine::Dax => Err(Error::invalid("an export cannot be mapped").context(address)),
-            Engine::Null => Ok(nulled(device, notices)),
-            _ => Ok(OpenedEngine { device, engine: Engine::Nbd, notices }),
-        }
+        let opened = match options.engine {
+            Engine::Dax => {
+                return Err(Error::invalid("an export cannot be mapped").context(address));
+            }
+            Engine::Null => nulled(device, notices),
+            _ => OpenedEngine { device, engine: Engine::Nbd, notices },
+        };
+        Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    fn open_image(
-        &self,
-        address: &image::Address,
-        engine: Engine,
-        write: bool,
-    ) -> Result<OpenedEngine> {
-        let (device, notices) = image::open(address, write, |device| self.part.of(device))?;
-        match engine {
-            Engine::Dax => Err(Error::invalid("this format cannot be mapped").context(address)),
-            Engine::Null => Ok(nulled(device, notices)),
-            _ => Ok(OpenedEngine { device, engine: Engine::Image, notices }),
-        }
+    fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
+        let mut fault = None;
+        let (device, notices) = image::open(address, options.write, |device| {
+            let (window, passed_over) = split(self.part.of(device, options.truncated)?);
+            fault = passed_over;
+            Ok(window)
+        })?;
+        let opened = match options.engine {
+            Engine::Dax => {
+                return Err(Error::invalid("this format cannot be mapped").context(address));
+            }
+            Engine::Null => nulled(device, notices),
+            _ => OpenedEngine { device, engine: Engine::Image, notices },
+        };
+        Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
     /// Whether two sites are on one device or image, by whatever name.
@@ -231,6 +251,11 @@ impl Site {
         };
         Ok(start < begin.saturating_add(count) && begin < start.saturating_add(len))
     }
+}
+
+/// The range of a window, and the fault of its table.
+fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
+    window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
 }
 
 /// The same device, whose file data are not read.

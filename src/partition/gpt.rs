@@ -3,7 +3,7 @@
 
 use super::{Partition, read_at, u32_at, u64_at};
 use crate::device::Device;
-use crate::error::{Error, Place, Result};
+use crate::error::{Place, Result};
 
 const SIGNATURE: &[u8] = b"EFI PART";
 const HEADER_SIZE: usize = 92;
@@ -13,38 +13,109 @@ const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// The partitions by the primary table, by the backup where the primary is damaged; `None` where there is neither.
-pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Vec<Partition>>> {
-    let Some(primary) = read_copy(device, sector, 1)? else {
-        // Without a primary signature a backup is believed only if it is whole: it may be left from an older table.
+/// A GPT that was read, and its fault, for the user: one copy is lost.
+pub(super) struct Found {
+    pub(super) partitions: Vec<Partition>,
+    pub(super) fault: Option<String>,
+}
+
+/// One copy of the table, whole.
+struct Copy {
+    disk: [u8; 16],
+    entries: Vec<Vec<u8>>,
+    /// The sector of the other copy.
+    other: u64,
+}
+
+/// The partitions by the header in sector 1; by the backup in the last sector, where that header is damaged or, on a disk with a protective MBR,
+/// lost. `None` where there is neither.
+pub(super) fn read(
+    device: &dyn Device,
+    sectors: [u64; 3],
+    protective: bool,
+) -> Result<Option<Found>> {
+    for sector in sectors {
+        match read_copy(device, sector, 1)? {
+            Some(Ok(copy)) => {
+                agree(device, sector, &copy)?;
+                return Ok(Some(Found { partitions: decode(sector, &copy)?, fault: None }));
+            }
+            Some(Err(damage)) => {
+                let backup = read_copy(device, sector, last(device, sector))?.and_then(Result::ok);
+                let copy = backup.ok_or(damage)?;
+                return by_backup(sector, &copy, "damaged").map(Some);
+            }
+            None => {}
+        }
+    }
+    if !protective {
         return Ok(None);
-    };
-    let damage = match primary {
-        Ok(partitions) => return Ok(Some(partitions)),
-        Err(damage) => damage,
-    };
-    let last = (device.size() / sector).saturating_sub(1);
-    match read_copy(device, sector, last)? {
-        Some(Ok(partitions)) => Ok(Some(partitions)),
-        _ => Err(damage),
+    }
+    for sector in sectors {
+        if let Some(Ok(copy)) = read_copy(device, sector, last(device, sector))? {
+            return by_backup(sector, &copy, "lost").map(Some);
+        }
+    }
+    Err(PLACE.corrupt(
+        "the protective MBR has an entry of type 0xEE, but neither a header in sector 1 nor a backup in the last one",
+    ))
+}
+
+/// Refuses a disk that has nothing of a table but its backup: it may be left from an older table.
+pub(super) fn refuse_backup_alone(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
+    for sector in sectors {
+        let at = last(device, sector);
+        if let Some(Ok(copy)) = read_copy(device, sector, at)? {
+            let starts: Vec<_> = decode(sector, &copy)?
+                .iter()
+                .map(|Partition { number, start, .. }| format!("p{number} at byte {start}"))
+                .collect();
+            return Err(PLACE.corrupt(format!(
+                "only the backup in sector {at} is left, neither the header in sector 1 nor a protective MBR; it has {}: @BYTE reads \
+                 from there, and gdisk writes the table again",
+                starts.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn last(device: &dyn Device, sector: u64) -> u64 {
+    (device.size() / sector).saturating_sub(1)
+}
+
+fn by_backup(sector: u64, copy: &Copy, what: &str) -> Result<Found> {
+    let fault =
+        format!("the first header of its GPT is {what}: the partitions are those of the backup");
+    Ok(Found { partitions: decode(sector, copy)?, fault: Some(fault) })
+}
+
+/// Refuses a whole table whose other copy is whole too, and another one. A copy where the table does not look for it is left from an older table.
+fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
+    match read_copy(device, sector, copy.other)? {
+        Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
+            let what = format!(
+                "the table of sector 1 and its backup in sector {} disagree: gdisk or sgdisk makes them one, and @BYTE reads from a byte on",
+                copy.other
+            );
+            Err(PLACE.corrupt(what))
+        }
+        _ => Ok(()),
     }
 }
 
 /// One copy of the table: `None` without a signature, the damage where it fails a check.
-fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Vec<Partition>>>> {
-    let at = lba * sector;
+fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Copy>>> {
+    let Some(at) = lba.checked_mul(sector) else { return Ok(None) };
     let Some(header) = read_at(device, at, sector as usize)? else { return Ok(None) };
     if !header.starts_with(SIGNATURE) {
         return Ok(None);
     }
-    match check(device, sector, lba, &header) {
-        Ok(entries) => Ok(Some(decode(device, sector, &entries))),
-        Err(damage) => Ok(Some(Err(damage))),
-    }
+    Ok(Some(check(device, sector, lba, &header)))
 }
 
-/// Checks the header and gives the array of entries, each [`ENTRY_SIZE`] bytes of it.
-fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Vec<Vec<u8>>> {
+/// Checks the header and the array of entries, of each of which [`ENTRY_SIZE`] bytes count.
+fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Copy> {
     let size = u32_at(header, 12) as usize;
     if !(HEADER_SIZE..=header.len()).contains(&size) {
         return Err(PLACE.field("HeaderSize").corrupt(format!("{size} bytes")));
@@ -70,7 +141,10 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Ve
         return Err(PLACE.field("PartitionEntryLBA").corrupt(format!("{first} is off the device")));
     };
     verify("PartitionEntryArrayCRC32", u32_at(header, 88), &array)?;
-    Ok(array.chunks_exact(size).map(|entry| entry[..ENTRY_SIZE].to_vec()).collect())
+    let entries = array.chunks_exact(size).map(|entry| entry[..ENTRY_SIZE].to_vec()).collect();
+    let mut disk = [0; 16];
+    disk.copy_from_slice(&header[56..72]);
+    Ok(Copy { disk, entries, other: u64_at(header, 32) })
 }
 
 fn verify(field: &'static str, stored: u32, bytes: &[u8]) -> Result<()> {
@@ -78,9 +152,10 @@ fn verify(field: &'static str, stored: u32, bytes: &[u8]) -> Result<()> {
     if stored == computed { Ok(()) } else { Err(PLACE.field(field).bad_checksum(stored, computed)) }
 }
 
-fn decode(device: &dyn Device, sector: u64, entries: &[Vec<u8>]) -> Result<Vec<Partition>> {
+/// A partition may end past the device, where that was cut short.
+fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
     let mut partitions = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
+    for (index, entry) in copy.entries.iter().enumerate() {
         if entry[..16] == [0; 16] {
             continue;
         }
@@ -89,21 +164,17 @@ fn decode(device: &dyn Device, sector: u64, entries: &[Vec<u8>]) -> Result<Vec<P
         let start = first.checked_mul(sector);
         let end = last.checked_add(1).and_then(|end| end.checked_mul(sector));
         match (start, end) {
-            (Some(start), Some(end)) if start < end && end <= device.size() => {
+            (Some(start), Some(end)) if start < end => {
                 let (len, name) = (end - start, name(&entry[56..ENTRY_SIZE]));
                 partitions.push(Partition { number, start, len, name });
             }
-            _ => return Err(outside(device, number, first, last)),
+            _ => {
+                return Err(Place::new("GPT entry")
+                    .corrupt(format!("partition {number} has sectors {first} to {last}")));
+            }
         }
     }
     Ok(partitions)
-}
-
-fn outside(device: &dyn Device, number: u32, first: u64, last: u64) -> Error {
-    let size = device.size();
-    Place::new("GPT entry").corrupt(format!(
-        "partition {number} has sectors {first} to {last}, the device only {size} bytes"
-    ))
 }
 
 /// UTF-16, up to the first zero.

@@ -23,23 +23,40 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
+    /// Of a disk with a GPT, which it covers: no partition, and beside others on a hybrid one.
+    fn is_protective(self) -> bool {
+        self.kind == 0xEE
+    }
+
     fn is_extended(self) -> bool {
         matches!(self.kind, 0x05 | 0x0F | 0x85) && self.is_used()
     }
 }
 
+/// Whether sector 0 says that the disk has a GPT.
+pub(super) fn is_protective(device: &dyn Device) -> Result<bool> {
+    let entries = read_table(device, 0)?;
+    Ok(entries.is_some_and(|entries| {
+        is_plausible(&entries) && entries.iter().any(|entry| entry.is_protective())
+    }))
+}
+
+/// Boot sectors of file systems carry the same two bytes at their end: the bytes before must be a table.
+fn is_plausible(entries: &[Entry; 4]) -> bool {
+    entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
+        && entries.iter().any(|entry| entry.is_used())
+}
+
 /// The partitions, or `None` where sector 0 holds no table.
 pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Vec<Partition>>> {
     let Some(entries) = read_table(device, 0)? else { return Ok(None) };
-    // Boot sectors of file systems carry the same two bytes at their end: the bytes before must be a table.
-    let plausible = entries.iter().all(|entry| matches!(entry.status, 0 | 0x80));
-    if !plausible || !entries.iter().any(|entry| entry.is_used()) {
+    if !is_plausible(&entries) {
         return Ok(None);
     }
     let mut partitions = Vec::new();
     for (number, entry) in (1..).zip(entries) {
         if entry.is_used() && !entry.is_extended() {
-            partitions.push(partition(device, sector, number, 0, entry)?);
+            partitions.push(partition(sector, number, 0, entry));
         }
     }
     for extended in entries.into_iter().filter(|entry| entry.is_extended()) {
@@ -62,12 +79,16 @@ fn logical(
         if before.is_some_and(|before| at <= before) || at - extended.first >= extended.sectors {
             break;
         }
+        if at * sector + 512 > device.size() {
+            // It was cut short: the rest of the chain is lost.
+            return Ok(());
+        }
         let Some(entries) = read_table(device, at * sector)? else {
             return Err(PLACE.corrupt(format!("no table of logical partitions in sector {at}")));
         };
         let [data, next, ..] = entries;
         if data.is_used() {
-            partitions.push(partition(device, sector, number, at, data)?);
+            partitions.push(partition(sector, number, at, data));
             number += 1;
         }
         if !next.is_extended() {
@@ -95,21 +116,8 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// All factors have 33 bits at most, and a sector 16: nothing overflows.
-fn partition(
-    device: &dyn Device,
-    sector: u64,
-    number: u32,
-    base: u64,
-    entry: Entry,
-) -> Result<Partition> {
+/// All factors have 33 bits at most, and a sector 16: nothing overflows. It may end past the device, where that was cut short.
+fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
-    if start + len > device.size() {
-        let size = device.size();
-        return Err(PLACE.corrupt(format!(
-            "partition {number} ends at byte {}, the device at {size}",
-            start + len
-        )));
-    }
-    Ok(Partition { number, start, len, name: String::new() })
+    Partition { number, start, len, name: String::new() }
 }

@@ -18,13 +18,15 @@ pub enum TableKind {
     Mbr,
 }
 
-/// A partition table, checked: every partition lies within the device.
+/// A partition table, checked. Of a device that was cut short a partition may end past its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTable {
     /// Which kind.
     pub kind: TableKind,
     /// The partitions in the order of their numbers; unused numbers are left out.
     pub partitions: Vec<Partition>,
+    /// A fault that was passed over, for the user: the first copy of a GPT is lost.
+    pub fault: Option<String>,
 }
 
 /// A partition.
@@ -44,25 +46,37 @@ impl PartitionTable {
     /// Reads the device's partition table; `None` if it has no table.
     ///
     /// # Errors
-    /// `Corrupt` where both copies of a GPT are damaged, or the table contradicts itself or the device; `Io`.
+    /// `Corrupt` where both copies of a GPT are damaged or lost, where they disagree, where only the backup is left, or where the table contradicts
+    /// itself; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
         // Images are in sectors of 512 bytes, seldom of 4096; a block device says its own. The unit of an NBD server says nothing of them. The
         // GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
-        for sector in [sector, 512, 4096] {
-            if let Some(partitions) = gpt::read(device, sector)? {
-                return Ok(Some(Self { kind: TableKind::Gpt, partitions }));
-            }
+        let sectors = [sector, 512, 4096];
+        if let Some(found) = gpt::read(device, sectors, mbr::is_protective(device)?)? {
+            let gpt::Found { partitions, fault } = found;
+            return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault }));
         }
         let partitions = match mbr::read(device, sector) {
-            // Larger than the device.
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
+            // Larger than the device.
+            Ok(Some(partitions)) if sector > 512 && !fit(&partitions, device) => {
+                mbr::read(device, 512)?.or(Some(partitions))
+            }
             partitions => partitions?,
         };
-        Ok(partitions.map(|partitions| Self { kind: TableKind::Mbr, partitions }))
+        if partitions.is_none() {
+            gpt::refuse_backup_alone(device, sectors)?;
+        }
+        Ok(partitions.map(|partitions| Self { kind: TableKind::Mbr, partitions, fault: None }))
     }
+}
+
+/// Whether all partitions end within the device.
+fn fit(partitions: &[Partition], device: &dyn Device) -> bool {
+    partitions.iter().all(|Partition { start, len, .. }| start + len <= device.size())
 }
 
 impl fmt::Display for TableKind {
@@ -77,7 +91,7 @@ impl fmt::Display for TableKind {
 /// One line: `its GPT has p1 (100 MiB, "boot"), p2 (2 GiB)`.
 impl fmt::Display for PartitionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, partitions } = self;
+        let Self { kind, partitions, .. } = self;
         write!(f, "its {kind} has ")?;
         if partitions.is_empty() {
             f.write_str("no partitions")?;
@@ -189,14 +203,93 @@ mod tests {
         }
     }
 
+    /// A table whose first copy is lost has a fault, a lost backup has none, and a table without both copies is refused.
     #[test]
-    fn a_gpt_cut_short_is_corrupt_where_a_partition_exceeds_the_image() {
+    fn a_gpt_is_read_by_the_copy_that_is_left() {
+        const LAST: u64 = 64 * MIB - 512;
+        let zero = |image: &tempfile::NamedTempFile, sectors: &[u64]| {
+            for at in sectors {
+                image.as_file().write_all_at(&[0; 512], *at).unwrap();
+            }
+        };
+        // The sectors that are lost, and whether the table is read, with a fault or without.
+        for (lost, expected) in [
+            (&[][..], Ok(false)),
+            (&[LAST], Ok(false)),
+            (&[512], Ok(true)),
+            (&[512, LAST], Err("neither a header in sector 1 nor a backup")),
+            (&[0, 512], Err("only the backup in sector 131071 is left")),
+            (&[0], Ok(false)),
+        ] {
+            let Some(image) = gpt_disk() else { return };
+            zero(&image, lost);
+            match (table(image.path()), expected) {
+                (Ok(Some(table)), Ok(fault)) => {
+                    assert_eq!((table.kind, table.partitions), (TableKind::Gpt, gpt_parts()));
+                    assert_eq!(table.fault.is_some(), fault, "{lost:?}: {:?}", table.fault);
+                }
+                (Err(error), Err(what)) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{lost:?}");
+                    assert!(error.to_string().contains(what), "{lost:?}: {error}");
+                }
+                (found, _) => panic!("{lost:?}: {found:?}"),
+            }
+        }
         let Some(image) = gpt_disk() else { return };
-        image.as_file().set_len(20 * MIB).unwrap();
-        let error = table(image.path()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        image.as_file().set_len(40 * MIB).unwrap();
+        zero(&image, &[0, 512, LAST]);
+        assert_eq!(table(image.path()).unwrap(), None);
+    }
+
+    /// A backup is that of a table only where the table looks for it.
+    #[test]
+    fn copies_that_disagree_are_refused_and_older_ones_are_not_copies() {
+        let (Some(image), Some(other)) = (gpt_disk(), gpt_disk()) else { return };
+        let mut copy = [0; 33 * 512];
+        other.as_file().read_exact_at(&mut copy, 64 * MIB - 33 * 512).unwrap();
+        image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
+        let error = table(image.path()).unwrap_err().to_string();
+        assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
+        // The same disk on a larger one, which had a table before.
+        let Some(image) = gpt_disk() else { return };
+        image.as_file().set_len(128 * MIB).unwrap();
+        let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
+            return;
+        };
+        larger.as_file().read_exact_at(&mut copy, 128 * MIB - 33 * 512).unwrap();
+        image.as_file().write_all_at(&copy, 128 * MIB - 33 * 512).unwrap();
+        let found = table(image.path()).unwrap().unwrap();
+        assert_eq!((found.partitions, found.fault), (gpt_parts(), None));
+    }
+
+    /// The entry of a GPT in a hybrid table is no partition, nor are those beside it without the GPT.
+    #[test]
+    fn a_hybrid_table_is_read_by_its_gpt_alone() {
+        let Some(image) = gpt_disk() else { return };
+        entry(&image, 0, 1, 0x83, 2048, 16384);
         assert_eq!(table(image.path()).unwrap().unwrap().partitions, gpt_parts());
+        image.as_file().write_all_at(&[0; 512], 512).unwrap();
+        let found = table(image.path()).unwrap().unwrap();
+        assert_eq!((found.partitions, found.fault.is_some()), (gpt_parts(), true));
+        image.as_file().write_all_at(&[0; 512], 64 * MIB - 512).unwrap();
+        assert_eq!(table(image.path()).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_partition_may_end_past_a_disk_that_was_cut_short() {
+        for len in [20 * MIB, 40 * MIB] {
+            let Some(image) = gpt_disk() else { return };
+            image.as_file().set_len(len).unwrap();
+            assert_eq!(table(image.path()).unwrap().unwrap().partitions, gpt_parts());
+        }
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(4 * MIB).unwrap();
+        entry(&image, 0, 0, 0x83, 2048, 2048);
+        entry(&image, 0, 1, 5, 4096, 32768);
+        // The first logical partition is cut, and the table of the second one lost.
+        entry(&image, 4096, 0, 0x83, 2048, 8192);
+        entry(&image, 4096, 1, 5, 16384, 8192);
+        let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
+        assert_eq!(table(image.path()).unwrap().unwrap().partitions, expected);
     }
 
     #[test]

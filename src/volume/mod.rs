@@ -39,6 +39,7 @@ pub struct Volume {
     events: Arc<Events>,
     engine: Engine,
     notices: Vec<String>,
+    faults: Vec<String>,
     integrity: Option<integrity::Opened>,
     owner: Owner,
     /// Of files that are open for writing.
@@ -66,9 +67,9 @@ impl Volume {
             location::refuse_to_write(options.write)?;
         }
         let opened = location.open(&options.location_options())?;
-        let OpenLocation { device, engine, notices, integrity } = opened;
+        let OpenLocation { device, engine, notices, faults, integrity } = opened;
         let volume = options.open_on(device).context(|| location)?;
-        Ok(Self { engine, notices, integrity, ..volume })
+        Ok(Self { engine, notices, faults, integrity, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
@@ -115,6 +116,7 @@ impl Volume {
             events,
             engine: Engine::Auto,
             notices: Vec::new(),
+            faults: Vec::new(),
             integrity: None,
             owner: Owner::unique(),
             indexes: Arc::default(),
@@ -313,6 +315,12 @@ impl Volume {
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
+    }
+
+    /// Faults of its device that were passed over, a line each: the first copy of a partition table is lost.
+    #[must_use]
+    pub fn faults(&self) -> &[String] {
+        &self.faults
     }
 
     /// The I/O errors that this volume has met.

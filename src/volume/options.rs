@@ -175,7 +175,8 @@ impl VolumeOptions {
     #[doc(hidden)] // For programs that open the device by themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
-        LocationOptions { engine: self.engine, write: self.write, force: false }
+        let (engine, write, truncated) = (self.engine, self.write, self.truncated);
+        LocationOptions { engine, write, force: false, truncated }
     }
 }
 

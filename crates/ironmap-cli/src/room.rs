@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind as IoErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -154,6 +154,49 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
     Ok(Room::New(image))
 }
 
+/// Refuses to write a raw image by a name that other programs take for another format, unless that is what it `holds`. One that is there is overwritten by
+/// `force`.
+pub(crate) fn refuse_name(
+    target: &Location,
+    holds: Option<&str>,
+    force: bool,
+) -> Result<(), Failure> {
+    let Some(path) = target.whole_file() else { return Ok(()) };
+    let is_one = |format: &str| {
+        holds.is_some_and(|what| what.to_ascii_lowercase().contains(&format!(" {format} image")))
+    };
+    if force && path.exists() || format_of(path).is_some_and(|format| is_one(&format)) {
+        return Ok(());
+    }
+    refuse_name_of(path, "a raw image")
+}
+
+/// The same for any content that is written to a file of this name.
+pub(crate) fn refuse_name_of(path: &Path, content: &str) -> Result<(), Failure> {
+    let name = path.display();
+    let instead = match format_of(path).as_deref() {
+        Some("qcow2") => {
+            format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
+        }
+        // They are only read, by their prefix.
+        Some(format @ ("vmdk" | "vhdx")) => {
+            format!(
+                "{format}:{name} is only read; qemu-img convert -O {format} makes it of a raw image"
+            )
+        }
+        Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes it of a raw image"),
+        Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes it of a raw image"),
+        _ => return Ok(()),
+    };
+    let what = format!("{name}: {content} is not what the name says: {instead}");
+    Err(Failure::usage(what))
+}
+
+/// The format that the end of a name says.
+fn format_of(path: &Path) -> Option<String> {
+    Some(path.extension()?.to_string_lossy().to_ascii_lowercase())
+}
+
 /// The error of a volume that cannot be opened to be made. An image of a virtual machine is not made by its first volume, as a raw image is.
 pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
@@ -172,6 +215,21 @@ pub(crate) fn check_empty(device: &dyn Device, place: impl Display) -> Result<()
         }
         _ => Failure::open(&error.context(place)),
     })
+}
+
+/// Refuses a block device or image that holds something and is to be replaced by other content. A pipe or a terminal holds nothing.
+pub(crate) fn check_replaced(path: &Path) -> Result<(), Failure> {
+    let kind = path.metadata().map(|metadata| metadata.file_type());
+    if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+        return Ok(());
+    }
+    let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
+    match BlockFile::open(path, &mode) {
+        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
+        // A file that may be written and not read: the host says whether it may be replaced.
+        Err(error) if error.errno() == Errno::EACCES => Ok(()),
+        Err(error) => Err(Failure::open(&error)),
+    }
 }
 
 /// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.

@@ -1,14 +1,15 @@
 //! The volume, or the mounted file system, that a command works on: the library's names for what the commands need.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ironmap::fs::ext4::Ext4;
 use ironmap::fs::{Clock, FileSystem, Follow, Inode};
 use ironmap::fs::{DirEntry, FileType};
-use ironmap::location::Medium;
+use ironmap::location::{LocationOptions, Medium, OpenLocation};
 use ironmap::units::InodeNo;
 use ironmap::{
     Errno, Error, ErrorKind, File, FileOptions, Host, HostOptions, HostReport, Location, Queue,
@@ -107,6 +108,26 @@ fn open_volume(location: &Location, options: &VolumeOptions) -> ironmap::Result<
     options.open(location)
 }
 
+/// Opens the device at a location, and notes faults of it that are passed over.
+pub(crate) fn open_device(
+    location: &Location,
+    options: &LocationOptions,
+) -> ironmap::Result<OpenLocation> {
+    let opened = location.open(options)?;
+    tell_faults(location, &opened.faults);
+    Ok(opened)
+}
+
+/// Notes faults of a device that were passed over: each once, however often the command opens it.
+pub(crate) fn tell_faults(location: &Location, faults: &[String]) {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    for line in faults.iter().map(|fault| format!("{location}: {fault}")) {
+        if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+            note(line);
+        }
+    }
+}
+
 /// Opens a volume on a server, and says why if that takes long.
 fn told_if_slow<T>(location: &Location, open: impl FnOnce() -> T) -> T {
     const LONG: Duration = Duration::from_secs(2);
@@ -168,6 +189,7 @@ impl Source {
             // An image that was not closed, for instance.
             volume.notices().iter().for_each(note);
         }
+        tell_faults(location, volume.faults());
         let source = Self { volume, location: location.clone(), name: location.to_string() };
         source.tell_left();
         Ok(source)

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
+use crate::room;
 use crate::spared::Spared;
 
 /// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
@@ -15,11 +16,15 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Begins a file that will replace the existing one of this name, which must not be `spared`.
+    /// Begins a file that will replace the existing one of this name, which must not be `spared`, nor hold something that is known, unless by `force`.
     ///
     /// # Errors
-    /// It is spared, or the host refuses.
-    pub(crate) fn create(path: &Path, spared: &Spared) -> Result<(Self, File), Failure> {
+    /// It is one of these, or the host refuses.
+    pub(crate) fn create(
+        path: &Path,
+        spared: &Spared,
+        force: bool,
+    ) -> Result<(Self, File), Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         // Through links, as every program writes.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -31,6 +36,9 @@ impl Whole {
         if spared.has(&path) {
             let what = format!("{}: is the source volume", path.display());
             return Err(Failure::new(what));
+        }
+        if !force {
+            room::check_replaced(&path)?;
         }
         if there.as_ref().is_some_and(|there| !there.is_file()) {
             let file = File::options().write(true).open(&path).map_err(failed)?;

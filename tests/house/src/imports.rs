@@ -33,7 +33,7 @@ fs: open_file iomap device{Device,Fence,Limits} bio{Buffer} sync events setters 
 integrity: bio device protection sync setters error units
 partition: device{Device} error units
 probe: device{Device} partition error units
-location: partition integrity fs{block_size_on} device setters error units
+location: probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units
 queue: open_file host dio iomap bio device events error units
 # The counter of sys, which a write reads without a call.

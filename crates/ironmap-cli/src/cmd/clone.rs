@@ -11,12 +11,13 @@ use ironmap::device::Device;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
-use ironmap::{Buffer, Engine, Errno, Error, Location};
+use ironmap::{Buffer, Engine, Errno, Error, Location, probe};
 
 use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::progress::{Progress, Total};
 use crate::room::{self, Room};
+use crate::source::open_device;
 use crate::spared::Spared;
 use crate::target;
 
@@ -56,7 +57,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     refuse_own(args)?;
     refuse_unlikely(&args.target)?;
     let how = LocationOptions::new().engine(Engine::Auto);
-    let source = args.source.open(&how).map_err(|error| Failure::open(&error))?;
+    let source = open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
+    room::refuse_name(&args.target, probe(&*source.device), args.force)?;
     let size = source.device.size();
     let room = match args.target.whole_file() {
         // Images have whole sectors.
@@ -136,7 +138,7 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
 
 fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
     let how = LocationOptions::new().engine(Engine::Auto).write(true);
-    let opened = args.target.open(&how);
+    let opened = open_device(&args.target, &how);
     let opened = opened.map_err(|error| Failure::open(&room::missing(&args.target, error)))?;
     let device = &*opened.device;
     let unit = u64::from(device.limits().logical_block);

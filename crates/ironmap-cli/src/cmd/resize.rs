@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::output::print_json;
 use crate::room::{Room, extend, set_len};
 use crate::size::some;
-use crate::source::check_changes;
+use crate::source::{check_changes, open_device};
 use crate::target::{self, named};
 use crate::terminal::{one_line, stdout};
 
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Refuses a volume that cannot be read, above all one that was cut short: an extension would hide that.
 fn check_whole(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let volume = Volume::on(opened.device);
     volume.map(drop).map_err(|error| Failure::open(&named(&args.volume, error)))
 }
@@ -106,7 +106,7 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
         options = options.zeros_from(*from);
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let resized = Volume::resize(&opened.device, &options, clock).map_err(|error| {
         let named = |error| named(&args.volume, error);
         match error.kind() {
@@ -124,7 +124,7 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
 
 fn print_minimum(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let failed = |error| Failure::open(&named(&args.volume, error));
     let Resized { block_size, before, blocks, .. } =
         Volume::smallest_size(&opened.device).map_err(failed)?;

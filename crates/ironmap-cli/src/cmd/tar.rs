@@ -17,6 +17,7 @@ use crate::ahead::{Ahead, CHUNK};
 use crate::archive::{Written, push_record};
 use crate::failure::{Failure, Report};
 use crate::interrupt;
+use crate::room;
 use crate::source::Source;
 use crate::spared::Spared;
 use crate::target::{self, Target};
@@ -38,6 +39,9 @@ pub(crate) struct Args {
     /// Write to this file, not to standard output, which is also "-"
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Overwrite a FILE that holds a file system, a partition table or an image
+    #[arg(short = 'F', long, requires = "file")]
+    force: bool,
     /// A directory, or a file
     #[arg(value_name = "VOLUME:/DIR", value_parser = target::target())]
     target: Target,
@@ -53,7 +57,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let file = args.file.as_ref().filter(|path| path.as_os_str() != "-");
     let (whole, out, place) = match file {
         Some(path) => {
-            let (whole, file) = Whole::create(path, &Spared::of(&args.target.volume))?;
+            if !args.force {
+                room::refuse_name_of(path, "a tar archive")?;
+            }
+            let spared = Spared::of(&args.target.volume);
+            let (whole, file) = Whole::create(path, &spared, args.force)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),

@@ -21,7 +21,7 @@ use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options, remount};
 use crate::failure::{Failure, Report};
-use crate::source::{no_load, with_rescue};
+use crate::source::{no_load, tell_faults, with_rescue};
 use crate::{interrupt, target};
 
 /// `MS_BIND`, which rustix names for another call.
@@ -171,6 +171,7 @@ fn serve_volume(
     if !args.quiet {
         volume.notices().iter().for_each(|notice| report.note(notice));
     }
+    tell_faults(location, volume.faults());
     check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
     check_policy(&options, &volume)?;
     if options.discard && !options.is_read_only() {

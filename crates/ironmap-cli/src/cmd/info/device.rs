@@ -131,7 +131,7 @@ impl Device {
             protection: Protection::of(&**volume.device()),
             integrity: volume.integrity().map(Integrity::of),
             image: Image::of(location),
-            notices: volume.notices().to_vec(),
+            notices: [volume.notices(), volume.faults()].concat(),
         }
     }
 

@@ -9,6 +9,7 @@ use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
 use crate::output::print_json;
 use crate::size::size;
+use crate::source::tell_faults;
 use crate::target;
 use crate::terminal::{one_line, print_line};
 
@@ -89,6 +90,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| failed(&args.device, error))?;
+    tell_faults(&args.device, &halves.faults);
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
     let options = args.options(&halves).map_err(refused)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{Geometry, failed};
 use crate::failure::Failure;
 use crate::output::print_json;
+use crate::source::open_device;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
@@ -72,7 +73,7 @@ impl RecoveredRecord {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true).force(args.force);
-    let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
+    let opened = open_device(&args.device, &how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is not an integrity device"));
     };

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{Bar, failed};
 use crate::failure::{Failure, Report, note};
 use crate::output::print_json;
+use crate::source::open_device;
 use crate::target;
 use crate::terminal::stdout;
 
@@ -58,7 +59,7 @@ const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = args.device.open(&how).map_err(|error| failed(&args.device, error))?;
+    let opened = open_device(&args.device, &how).map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is not an integrity device"));
     };

@@ -24,6 +24,7 @@ use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::room::{self, Room};
 use crate::size::size;
+use crate::source::open_device;
 use crate::target::{self, named};
 use crate::terminal::{one_line, stdout};
 
@@ -141,6 +142,7 @@ type Uuid = [u8; 16];
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
+    room::refuse_name(&args.volume, None, args.force)?;
     // A signal during the work fails a read that waits for more of a source.
     let made = make_and_fill(args, report).map_err(interrupt::cause)?;
     let block = made.block_size.bytes();
@@ -210,9 +212,7 @@ fn make_to_fit(
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = args
-        .volume
-        .open(&how)
+    let opened = open_device(&args.volume, &how)
         .map_err(|error| Failure::open(&room::missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));

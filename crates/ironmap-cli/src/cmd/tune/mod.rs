@@ -20,7 +20,7 @@ use crate::cmd::mkfs::parse_uuid;
 use crate::epoch::{self, source_date};
 use crate::failure::{Failure, Report};
 use crate::owner::Ownership;
-use crate::source::{Source, check_changes};
+use crate::source::{Source, check_changes, open_device};
 use crate::target::{self, named};
 use crate::terminal::{shown, stdout};
 
@@ -160,7 +160,7 @@ fn change(args: &Args) -> Result<(), Failure> {
             .warning(format_args!("the label is too long: it is cut to {LABEL} bytes"));
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = args.volume.open(&how).map_err(|error| Failure::open(&error))?;
+    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let tuned = Volume::tune(&opened.device, &options, clock).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = named(&args.volume, error);

@@ -1,0 +1,219 @@
+//! Disks whose partition table has lost a copy, disagrees with itself, or ends past an image that was cut short.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, succeed, text, tool};
+
+const MIB: u64 = 1 << 20;
+const DISK: u64 = 40 * MIB;
+
+/// `disk.img`, with a volume of a file `f` in each of two partitions.
+fn disk(bench: &Bench, label: &str) {
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/f"), "yes").unwrap();
+    bench.succeed(["mkfs", "-q", "-b", "4K", "-O", "^has_journal", "-d", "tree", "one.img", "4M"]);
+    File::create(bench.path("disk.img")).unwrap().set_len(DISK).unwrap();
+    let script = format!("label: {label}\n2048,16384\n18432,57344\n");
+    fs::write(bench.path("script"), script).unwrap();
+    succeed(tool("sh").args(["-c", "sfdisk -q disk.img < script"]).current_dir(bench.path(".")));
+    let volume = fs::read(bench.path("one.img")).unwrap();
+    for sector in [2048, 18432] {
+        write(&bench.path("disk.img"), &volume, sector * 512);
+    }
+}
+
+fn write(path: &Path, bytes: &[u8], at: u64) {
+    File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+}
+
+/// Runs a command that is to be refused with these words, by one line, and changes nothing.
+fn refused(bench: &Bench, args: &[&str], says: &str) {
+    let before = fs::read(bench.path("disk.img")).unwrap();
+    let output = bench.run(args);
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains(says), "{args:?}: {error}");
+    let faults = error.lines().filter(|line| !line.contains("of its GPT is lost"));
+    assert_eq!(faults.count(), 1, "{args:?}: {error}");
+    assert!(fs::read(bench.path("disk.img")).unwrap() == before, "{args:?} has changed the disk");
+}
+
+/// Commands that write over a disk, or over its tail.
+const WRITERS: [&[&str]; 4] = [
+    &["mkfs", "-q", "disk.img"],
+    &["clone", "one.img", "disk.img"],
+    &["integrity", "format", "disk.img"],
+    &["integrity", "format", "one.img,disk.img"],
+];
+
+#[test]
+fn the_backup_of_a_lost_header_is_read_and_said_once() {
+    require!([Need::Tool("sfdisk")]);
+    for lost in [&[0; 512][..], b"No boot sector"] {
+        let bench = Bench::empty();
+        disk(&bench, "gpt");
+        write(&bench.path("disk.img"), lost, 512);
+        let output = bench.run(["cat", "disk.img@p2:/f"]);
+        assert_eq!(text(&output.stdout), "yes", "{}", text(&output.stderr));
+        let said = text(&output.stderr);
+        assert!(said.contains("header of its GPT is lost") && said.lines().count() == 1, "{said}");
+        refused(&bench, &["mkfs", "-q", "disk.img@p1"], "holds an ext2, ext3 or ext4 file system");
+        for args in WRITERS {
+            refused(&bench, args, "partition table");
+        }
+        // The partition itself may be made again, and nothing else changes.
+        let before = fs::read(bench.path("disk.img")).unwrap();
+        assert!(bench.run(["mkfs", "-qF", "disk.img@p1"]).status.success());
+        let after = fs::read(bench.path("disk.img")).unwrap();
+        let (start, end) = (MIB as usize, 9 * MIB as usize);
+        assert!(before[..start] == after[..start] && before[end..] == after[end..]);
+    }
+}
+
+#[test]
+fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
+    require!([Need::Tool("sfdisk")]);
+    const LAST: u64 = DISK - 512;
+    // The sectors that are lost, and the words about a partition then.
+    for (lost, says) in [
+        (&[512, LAST][..], "GPT header: the protective MBR has an entry of type 0xEE"),
+        (&[0, 512], "only the backup in sector 81919 is left"),
+        (&[0, LAST], ""),
+        (&[LAST], ""),
+    ] {
+        let bench = Bench::empty();
+        disk(&bench, "gpt");
+        for at in lost {
+            write(&bench.path("disk.img"), &[0; 512], *at);
+        }
+        for args in WRITERS {
+            refused(&bench, args, "partition table");
+        }
+        match says {
+            "" => assert_eq!(text(&bench.run(["cat", "disk.img@p2:/f"]).stdout), "yes", "{lost:?}"),
+            says => {
+                refused(&bench, &["cat", "disk.img@p1:/f"], says);
+                refused(&bench, &["mkfs", "-qF", "disk.img@p1"], says);
+            }
+        }
+        bench.succeed(["mkfs", "-qF", "disk.img"]);
+        bench.succeed(["check", "disk.img"]);
+    }
+}
+
+/// A tag area of an integrity device has its superblock at one place, in the first or the last block: each is seen.
+#[test]
+fn tags_are_not_overwritten() {
+    let bench = Bench::empty();
+    for name in ["data.img", "disk.img", "one.img"] {
+        File::create(bench.path(name)).unwrap().set_len(16 * MIB).unwrap();
+    }
+    bench.succeed(["integrity", "format", "--quiet", "data.img,disk.img"]);
+    for args in WRITERS {
+        refused(&bench, args, "integrity");
+    }
+    bench.succeed(["mkfs", "-qF", "disk.img"]);
+    fs::remove_file(bench.path("disk.img")).unwrap();
+    File::create(bench.path("disk.img")).unwrap().set_len(16 * MIB).unwrap();
+    bench.succeed(["integrity", "format", "--quiet", "disk.img"]);
+    for args in WRITERS {
+        refused(&bench, args, "integrity");
+    }
+}
+
+#[test]
+fn a_whole_partition_of_a_disk_cut_short_is_read() {
+    require!([Need::Tool("sfdisk")]);
+    for label in ["dos", "gpt"] {
+        let bench = Bench::empty();
+        disk(&bench, label);
+        let disk = File::options().write(true).open(bench.path("disk.img")).unwrap();
+        disk.set_len(20 * MIB).unwrap();
+        let read = |args: &[&str]| {
+            let output = bench.run(args);
+            (text(&output.stdout), text(&output.stderr))
+        };
+        let yes = ("yes".to_owned(), String::new());
+        assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
+        refused(&bench, &["cat", "disk.img@p2:/f"], "--truncated reads the rest of it");
+        refused(
+            &bench,
+            &["mkfs", "-qF", "disk.img@p2"],
+            "partition 2 has bytes 9437184 to 38797312",
+        );
+        assert_eq!(read(&["--truncated", "cat", "disk.img@p2:/f"]), yes, "{label}");
+        // Nothing of it is left.
+        disk.set_len(9 * MIB).unwrap();
+        assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
+        refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device only 9437184");
+    }
+}
+
+/// A name that says another format than the command writes is refused with what to write, and no file of it is left.
+#[test]
+fn a_raw_image_gets_no_name_of_another_format() {
+    let bench = Bench::empty();
+    fs::create_dir(bench.path("tree")).unwrap();
+    bench.succeed(["mkfs", "-q", "one.img", "4M"]);
+    for (name, says) in [
+        ("a.qcow2", "write qcow2:a.qcow2"),
+        ("a.QCOW2", "write qcow2:a.QCOW2"),
+        ("a.vmdk", "vmdk:a.vmdk is only read"),
+        ("a.vhdx", "vhdx:a.vhdx is only read"),
+        ("a.vdi", "convert -O vdi RAW a.vdi"),
+        ("a.vhd", "convert -O vpc RAW a.vhd"),
+    ] {
+        let commands: [&[&str]; 6] = [
+            &["clone", "one.img", name],
+            &["clone", "-F", "one.img", name],
+            &["mkfs", "-q", name, "4M"],
+            &["mkfs", "-q", "-d", "tree", name],
+            &["mkfs", "-q", "--shrink", "-d", "tree", name],
+            &["tar", "-f", name, "one.img:/"],
+        ];
+        for args in commands {
+            let output = bench.run(args);
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            assert!(error.contains(says), "{args:?}: {error}");
+            assert!(!bench.path(name).exists(), "{args:?}");
+        }
+        File::create(bench.path(name)).unwrap().set_len(4 * MIB).unwrap();
+        assert_eq!(bench.run(["mkfs", "-q", name]).status.code(), Some(2), "{name}");
+        bench.succeed(["mkfs", "-qF", name]);
+    }
+}
+
+/// A container is copied as it is to a name of its format.
+#[test]
+fn a_container_is_copied_to_a_name_of_its_format() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    for (format, extension) in [("qcow2", "qcow2"), ("vmdk", "vmdk"), ("vpc", "vhd")] {
+        let args = ["create", "-q", "-f", format, "source", "8M"];
+        succeed(tool("qemu-img").args(args).current_dir(bench.path(".")));
+        bench.succeed(["clone", "source", &format!("copy.{extension}")]);
+        let other = if extension == "vmdk" { "other.qcow2" } else { "other.vmdk" };
+        assert_eq!(bench.run(["clone", "source", other]).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn a_partition_of_an_image_without_its_prefix_names_the_prefix() {
+    require!([Need::Tool("qemu-img")]);
+    let bench = Bench::empty();
+    for format in ["qcow2", "vmdk", "vhdx"] {
+        succeed(
+            tool("qemu-img")
+                .args(["create", "-q", "-f", format, "image", "8M"])
+                .current_dir(bench.path(".")),
+        );
+        let output = bench.run(["ls", "image@p1:/"]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        assert!(error.contains(&format!("as in {format}:FILE")), "{error}");
+    }
+}

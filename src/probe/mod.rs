@@ -1,0 +1,194 @@
+//! Recognises the content of a device that is not a file system of ironmap's, so that a refusal can name it.
+
+mod checks;
+mod magics;
+
+use std::collections::BTreeMap;
+
+use smallvec::{SmallVec, smallvec};
+
+use self::checks::{CHECKED, Checked};
+use self::magics::{At, MAGICS, Magic};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind};
+use crate::partition::PartitionTable;
+use crate::units::DevOffset;
+
+/// Where the superblock of ext2, ext3 and ext4 ends: a smaller device has no room for it.
+pub(crate) const SMALLEST: u64 = 2048;
+
+/// The device is read in parts of this length, each once: a server answers few requests, not one for each magic number.
+const PART: u64 = 64 << 10;
+
+/// The content of the device, by its magic numbers: `a btrfs file system: not supported`. `None` where nothing is known.
+#[must_use]
+pub fn probe(device: &dyn Device) -> Option<&'static str> {
+    let mut content = Content { device, parts: BTreeMap::new() };
+    let magic = MAGICS.iter().find(|magic| content.has(magic)).map(|magic| magic.name);
+    magic.or_else(|| CHECKED.iter().find(|format| content.passes(format)).map(|format| format.name))
+}
+
+impl At {
+    /// The places on a device of a size.
+    fn places(self, size: u64) -> SmallVec<[u64; 5]> {
+        match self {
+            Self::Start(at) => smallvec![at],
+            Self::End { unit, back } => {
+                (size / unit * unit).checked_sub(back).into_iter().collect()
+            }
+            Self::EndOfPage(back) => (12..=16).map(|shift| (1 << shift) - back).collect(),
+        }
+    }
+}
+
+/// The parts of a device that were read.
+struct Content<'a> {
+    device: &'a dyn Device,
+    /// By their number; `None` where one cannot be read.
+    parts: BTreeMap<u64, Option<Vec<u8>>>,
+}
+
+impl Content<'_> {
+    fn has(&mut self, magic: &Magic) -> bool {
+        let size = self.device.size();
+        let mut places = magic.places.iter().flat_map(|at| at.places(size));
+        places.any(|at| magic.bytes.iter().any(|bytes| self.at(at, bytes.len()) == *bytes))
+    }
+
+    fn passes(&mut self, format: &Checked) -> bool {
+        let size = self.device.size();
+        let mut places = format.places.iter().flat_map(|at| at.places(size));
+        places.any(|at| (format.check)(&self.at(at, format.len)))
+    }
+
+    /// So many bytes, or fewer where the device ends or cannot be read.
+    fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let end = at.saturating_add(len as u64).min(self.device.size());
+        let mut bytes = Vec::with_capacity(len);
+        let mut from = at;
+        while from < end {
+            let until = ((from / PART + 1) * PART).min(end);
+            match self.part(from / PART) {
+                Some(part) => {
+                    let skip = (from % PART) as usize;
+                    bytes.extend(&part[skip..skip + (until - from) as usize]);
+                }
+                // A sector of it may be bad, and this one not.
+                None => {
+                    let mut piece = vec![0; (until - from) as usize];
+                    if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
+                        break;
+                    }
+                    bytes.extend(piece);
+                }
+            }
+            from = until;
+        }
+        bytes
+    }
+
+    fn part(&mut self, number: u64) -> Option<&[u8]> {
+        let device = self.device;
+        let read = || {
+            let at = number * PART;
+            let mut part = vec![0; device.size().saturating_sub(at).min(PART) as usize];
+            device.read_exact_at(&mut part, DevOffset(at)).is_ok().then_some(part)
+        };
+        self.parts.entry(number).or_insert_with(read).as_deref()
+    }
+}
+
+/// The error for a device without a file system that ironmap knows.
+#[must_use]
+pub(crate) fn unknown_format(device: &dyn Device) -> Error {
+    let what = match device.size() {
+        0 => "is empty".to_owned(),
+        size => match (probe(device), PartitionTable::read(device)) {
+            (Some(what), _) => format!("holds {what}"),
+            _ if size < SMALLEST => {
+                format!("has only {size} bytes: too small for a file system")
+            }
+            (None, Ok(Some(table))) => {
+                let first = table.partitions.first().map_or(1, |partition| partition.number);
+                format!("has a partition table: name one, as in @p{first}; {table}")
+            }
+            (None, Err(error)) => format!("has a damaged partition table: {error}"),
+            (None, Ok(None)) => "holds no ext2, ext3, ext4 or XFS file system".to_owned(),
+        },
+    };
+    Error::new(ErrorKind::UnknownFormat, what)
+}
+
+/// The content of a device that a user may still need, as a clause: a format or a partition table. `None` where nothing is known.
+pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
+    if let Some(what) = probe(device) {
+        // How it could be read is of no interest here.
+        let what = what.split([':', ',']).next().unwrap_or(what);
+        return Some(format!("holds {what}"));
+    }
+    match PartitionTable::read(device) {
+        Ok(None) => None,
+        Ok(Some(_)) => Some("has a partition table".to_owned()),
+        Err(error) => Some(format!("has a damaged partition table: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use crate::device::Ram;
+
+    const SIZE: u64 = 8 << 20;
+
+    /// The name that one magic number at one place tells.
+    fn told(at: u64, bytes: &[u8]) -> Option<&'static str> {
+        let ram = Ram::new(SIZE);
+        let mut sectors = crate::sys::Buffer::aligned(1024).unwrap();
+        let skip = (at % 512) as usize;
+        sectors[skip..skip + bytes.len()].copy_from_slice(bytes);
+        let len = if at < SIZE - 512 { 1024 } else { 512 };
+        let sectors = [IoSlice::new(&sectors[..len])];
+        ram.write_all_at(&sectors, DevOffset(at - skip as u64), false).unwrap();
+        probe(&ram)
+    }
+
+    #[test]
+    fn each_magic_number_is_seen_at_each_of_its_places() {
+        let mut wrong = Vec::new();
+        for Magic { name, places, bytes } in MAGICS {
+            for at in places.iter().flat_map(|at| at.places(SIZE)) {
+                for bytes in *bytes {
+                    if told(at, bytes) != Some(name) {
+                        wrong.push(format!("{name}, {bytes:x?} at {at}: {:?}", told(at, bytes)));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_for_a_place_is_probed_all_the_same() {
+        for len in [0, 512, 1024, 2048, 4096, 65536, 66048] {
+            assert_eq!(probe(&Ram::new(len)), None, "{len} bytes");
+        }
+        let mut image = vec![0; 512];
+        image[..4].copy_from_slice(b"QFI\xFB");
+        assert!(probe(&Ram::from_image(&image)).is_some_and(|name| name.contains("qcow2")));
+    }
+
+    /// Boot code, a partition table and patterns are no format.
+    #[test]
+    fn boot_sectors_and_noise_are_no_format() {
+        let mut boot = vec![0; 1 << 20];
+        boot[..3].copy_from_slice(&[0xEB, 0x63, 0x90]);
+        boot[446 + 4] = 0x83;
+        boot[510..512].copy_from_slice(&[0x55, 0xAA]);
+        assert_eq!(probe(&Ram::from_image(&boot)), None);
+        for fill in [0x55_u8, 0xA5, 0xFF] {
+            assert_eq!(probe(&Ram::from_image(&vec![fill; 1 << 20])), None, "{fill:x}");
+        }
+    }
+}
