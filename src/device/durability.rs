@@ -1,10 +1,13 @@
-//! Flushes of one device. The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is
-//! remembered here, and no flush of this device succeeds after it.
+//! Flushes of one device, or of two that may share a cache as parts of one disk, files of one file system or exports of one server.
+//!
+//! The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is remembered here, and no flush of
+//! either device succeeds after it or beside it.
 //!
 //! A write-through request may flush the device too, and then the request alone gets the error. Such a device is given none: a durable write is a
 //! write and a flush, so all flushes of a device are made here.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Device, Limits, ThroughFlushes};
@@ -16,25 +19,45 @@ const CHEAP: Duration = Duration::from_micros(100);
 /// Conditions for the ends of flushes. With one for all, each end would wake every thread.
 const CONDITIONS: usize = 16;
 
-/// The state of a device's flushes. All users of the device share it.
+/// A device's flushes. All users of the device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
+    cache: Arc<Cache>,
+    /// Which of the cache's devices it is.
+    device: usize,
+    through_flushes: ThroughFlushes,
+}
+
+/// The flushes of all devices that may share a cache: one that fails may have taken the writes to each of them.
+#[derive(Debug, Default)]
+struct Cache {
     state: Mutex<State>,
     ended: [Condvar; CONDITIONS],
-    through_flushes: ThroughFlushes,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Flushes that were begun, and the newest one that has succeeded.
+    /// Flushes that were begun.
     begun: u64,
-    done: u64,
-    /// The numbers of those under way, in order.
-    running: Vec<u64>,
-    /// The last one took so little time that threads had better not wait for one another.
-    cheap: bool,
+    /// Those under way, in the order of their numbers.
+    running: Vec<Running>,
+    devices: [Flushed; 2],
     /// The first failure.
     lost: Option<Lost>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    number: u64,
+    device: usize,
+}
+
+#[derive(Debug, Default)]
+struct Flushed {
+    /// The newest flush that has succeeded.
+    done: u64,
+    /// The last one took so little time that threads had better not wait for one another.
+    cheap: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -49,27 +72,31 @@ impl Durability {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
+    /// Of two devices with these limits that may share a cache.
+    pub(crate) fn pair(limits: [&Limits; 2]) -> [Self; 2] {
+        let [first, second] = limits.map(Self::of);
+        let cache = Arc::clone(&first.cache);
+        [first, Self { cache, device: 1, ..second }]
+    }
+
     /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush; cheap ones overlap.
     ///
     /// # Errors
     /// `Io` with the device's errno, now and from then on: writes since the last flush that succeeded may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.cache.state.lock();
         // A flush that has begun already may not cover what the caller has written.
         let needed = state.begun + 1;
-        while state.done < needed {
+        while state.devices[self.device].done < needed {
             state.check()?;
-            match state.running.last() {
-                Some(running) if !state.cheap => self.ended_of(*running).wait(&mut state),
+            let is_cheap = state.devices[self.device].cheap;
+            let mine = state.running.iter().rfind(|running| running.device == self.device);
+            match mine {
+                Some(running) if !is_cheap => self.cache.ended_of(running.number).wait(&mut state),
                 _ => self.flush_now(&mut state, device)?,
             }
         }
         Ok(())
-    }
-
-    /// The condition of the end of a flush.
-    fn ended_of(&self, number: u64) -> &Condvar {
-        &self.ended[number as usize % CONDITIONS]
     }
 
     /// One that began before this one ended may have failed first, and have taken the writes that this one should make durable. So this one has
@@ -77,9 +104,9 @@ impl Durability {
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
-        state.running.push(number);
+        state.running.push(Running { number, device: self.device });
         let flushed = MutexGuard::unlocked(state, || {
-            let panics = Panics(self, number);
+            let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
             // A model has no time, and tries both.
@@ -89,19 +116,20 @@ impl Durability {
         });
         state.end(number);
         match &flushed {
-            Ok(cheap) => state.cheap = *cheap,
+            Ok(cheap) => state.devices[self.device].cheap = *cheap,
             Err(error) => state.lose(error.errno(), &error),
         }
-        self.ended_of(number).notify_all();
+        self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
         // The newest one first: it ends last, mostly.
-        while let Some(other) = state.running.iter().rfind(|other| **other <= before_its_end) {
+        while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
-            self.ended_of(*other).wait(state);
+            self.cache.ended_of(other.number).wait(state);
         }
         state.check()?;
-        state.done = state.done.max(number);
+        let flushed = &mut state.devices[self.device];
+        flushed.done = flushed.done.max(number);
         Ok(())
     }
 
@@ -127,21 +155,22 @@ impl Durability {
         Ok(written)
     }
 
-    /// Notes a request that was made elsewhere and may have been a flush that failed.
-    #[cold]
-    pub(crate) fn failed(&self, errno: Errno) {
-        self.state.lock().lose(errno, &"a flush or a write-through request failed");
-    }
-
     /// # Errors
     /// `Io` after a flush that failed.
     pub(crate) fn check(&self) -> Result<()> {
-        self.state.lock().check()
+        self.cache.state.lock().check()
+    }
+}
+
+impl Cache {
+    /// The condition of the end of a flush.
+    fn ended_of(&self, number: u64) -> &Condvar {
+        &self.ended[number as usize % CONDITIONS]
     }
 }
 
 /// A flush that panics has failed, and those who wait for it do not wait for ever.
-struct Panics<'a>(&'a Durability, u64);
+struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {
     fn drop(&mut self) {
@@ -154,7 +183,7 @@ impl Drop for Panics<'_> {
 
 impl State {
     fn end(&mut self, number: u64) {
-        self.running.retain(|running| *running != number);
+        self.running.retain(|running| running.number != number);
     }
 
     fn lose(&mut self, errno: Errno, what: &dyn Display) {

@@ -274,7 +274,7 @@ impl Checked {
     }
 
     /// Clears the dirty map now and then, once the data were flushed.
-    pub(super) fn flushed(&self) -> Result<()> {
+    fn flushed(&self) -> Result<()> {
         self.durability.check()?;
         let dirty = self.regions.dirty_count();
         if dirty == 0 || self.journal.is_some() {

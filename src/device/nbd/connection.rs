@@ -7,7 +7,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::stream::Stream;
-use super::wire::{Command, ESHUTDOWN, Headers, REQUEST_MAX, Reply, ReplyKind, STATUS, errno};
+use super::wire::{Command, ESHUTDOWN, FUA, Headers, REQUEST_MAX, Reply, ReplyKind, STATUS, errno};
 use crate::bio::Memory;
 use crate::error::Errno;
 
@@ -43,6 +43,11 @@ impl Request {
     pub(super) fn without_data(command: Command) -> Self {
         let memory = Memory::Vectored(Vec::new());
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
+    }
+
+    /// Whether the server may flush for it.
+    pub(super) fn flushes(&self) -> bool {
+        self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
     /// Bytes that its answer brings.

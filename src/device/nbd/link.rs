@@ -6,6 +6,8 @@
 //!
 //! **Several connections.** The server could also have been started again unnoticed before a connection is made. A flush over that one would cover
 //! no data that were written over the others. So it is used only after a reply over the common link to a later request, in the same generation.
+//!
+//! **All flushes** go over the common link, [`flushes`](super::flushes) says why.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -13,22 +15,20 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use smallvec::SmallVec;
 
 use super::connection::{Answered, Connection, Request};
+use super::flushes::{FLUSH_AT, Held};
 use super::handshake::Export;
 use super::mailbox::Mailbox;
 use super::session::{ATTEMPT, Session, Shared};
 use super::stream::Socket;
-use super::wire::{Command, FUA};
+use super::wire::Command;
 use crate::bio::{Buffer, Done, Memory};
 use crate::device::uring::Attached;
 use crate::error::{Context, Errno, Error, Result};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
-/// With so many bytes to be kept, a flush is sent.
-const FLUSH_AT: usize = 16 << 20;
-/// With so many, writes wait for it.
-const WAIT_AT: usize = 64 << 20;
 /// How long a thread waits before it looks at the time.
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
@@ -40,8 +40,10 @@ pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 pub(super) struct Tag {
     /// `None` for the link's own.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
-    /// The number of a flush.
+    /// The number of a flush; 0 of other requests.
     pub(super) flush: u64,
+    /// Its mailbox is of a link of one queue, and the common link carries it out.
+    pub(super) away: bool,
     /// When it was accepted.
     pub(super) since: Instant,
     /// How many requests of its link had been answered then.
@@ -50,7 +52,7 @@ pub(super) struct Tag {
 
 impl Tag {
     pub(super) fn of(owner: Option<(Attached, Arc<Mailbox>)>) -> Self {
-        Self { owner, flush: 0, since: Instant::now(), after: 0 }
+        Self { owner, flush: 0, away: false, since: Instant::now(), after: 0 }
     }
 }
 
@@ -66,6 +68,8 @@ pub(super) struct State {
     /// `None` once the session has ended.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
+    /// Flushes that were answered, and do not count yet.
+    pub(super) held: Vec<Held>,
     /// When a reply came last, or the first request began to wait for one.
     pub(super) heard: Instant,
     /// How many requests were answered.
@@ -82,9 +86,9 @@ pub(super) struct State {
 
 impl State {
     /// Begins to wait for replies, if no owner has waited for one until now.
-    fn wake(&mut self) {
+    pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        if connection.tags().all(|tag| tag.owner.is_none()) {
+        if self.held.is_empty() && connection.tags().all(|tag| tag.owner.is_none()) {
             self.heard = Instant::now();
             connection.tags_mut().for_each(|tag| tag.since = self.heard);
         }
@@ -110,7 +114,7 @@ impl State {
     }
 
     /// Event loops wait for the socket to take more if it must.
-    fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         let is_full = self.connection.as_ref().is_some_and(Connection::has_unsent);
         if self.is_full != is_full {
             self.is_full = is_full;
@@ -166,6 +170,7 @@ impl Link {
         let state = State {
             connection: Some(connection),
             generation,
+            held: Vec::new(),
             heard: Instant::now(),
             answered: 0,
             looked: Instant::now(),
@@ -211,10 +216,10 @@ impl Link {
 
     /// Accepts a request. Its completion comes to the mailbox.
     pub(super) fn submit(&self, request: Request, attached: Attached, mailbox: &Arc<Mailbox>) {
-        let mut state = self.state.lock();
         if request.command == Command::Write && self.session.keeps() {
-            self.wait_for_room(&mut state, mailbox);
+            self.of_flushes().make_room(mailbox);
         }
+        let mut state = self.state.lock();
         if request.command.changes() {
             self.session.changes.fetch_add(1, Ordering::AcqRel);
         }
@@ -222,66 +227,67 @@ impl Link {
     }
 
     pub(super) fn push(&self, state: &mut State, request: Request, mut tag: Tag) {
+        if request.flushes()
+            && let Some(common) = &self.common
+        {
+            return common.take_over(request, tag);
+        }
         state.wake();
         let Some(connection) = &mut state.connection else {
             let ended = self.session.shared.lock().ended;
             return complete(request, tag, Err(ended.unwrap_or(Errno::EIO)), None);
         };
-        if request.command == Command::Flush {
+        if request.flushes() && self.session.keeps() {
             tag.flush = self.session.shared.lock().retained.begin_flush();
         }
         tag.after = state.answered;
         connection.push(request, tag);
     }
 
-    /// Waits while too many bytes are kept.
-    fn wait_for_room(&self, state: &mut MutexGuard<'_, State>, mailbox: &Arc<Mailbox>) {
-        let is_full = || {
-            let shared = self.session.shared.lock();
-            shared.ended.is_none() && shared.retained.bytes() > WAIT_AT
-        };
-        while is_full() {
-            let is_idle = state.connection.as_ref().is_none_or(|all| all.in_flight() == 0);
-            if is_idle {
-                self.push(state, Request::without_data(Command::Flush), Tag::of(None));
-            }
-            self.step(state, mailbox, true);
+    /// Sends and receives without waiting.
+    pub(super) fn drive(&self, mailbox: &Arc<Mailbox>) {
+        if let Some(common) = self.common.as_ref().filter(|_| mailbox.is_away()) {
+            common.advance(mailbox);
+        }
+        let in_flight = self.advance(mailbox);
+        mailbox.clear();
+        if let Some(watch) = mailbox.watch.get() {
+            watch.tick(in_flight > 0 || mailbox.is_away());
         }
     }
 
-    /// Sends and receives without waiting.
-    pub(super) fn drive(&self, mailbox: &Arc<Mailbox>) {
+    /// Says how many requests have no answer then.
+    fn advance(&self, mailbox: &Arc<Mailbox>) -> usize {
         let mut state = self.state.lock();
         state.wake();
         // An event loop that waits for edges is not woken again for the rest.
         while self.step(&mut state, mailbox, false) && state.has_watchers() {}
-        let in_flight = state.connection.as_ref().map_or(0, Connection::in_flight);
-        drop(state);
-        mailbox.clear();
-        if let Some(watch) = mailbox.watch.get() {
-            watch.tick(in_flight > 0);
-        }
+        state.connection.as_ref().map_or(0, Connection::in_flight)
     }
 
     /// Sends and receives, and waits a moment if nothing comes.
     pub(super) fn wait(&self, mailbox: &Arc<Mailbox>) {
-        let mut state = self.state.lock();
-        if self.common.is_some() {
-            self.step(&mut state, mailbox, true);
+        if self.common.is_some() && !mailbox.is_away() {
+            self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        let Some(connection) = &mut state.connection else { return };
-        // An error shows itself in the step.
-        let _ = connection.send();
-        // Other queues use the link meanwhile. They signal if they receive something for this one.
-        let (socket, unsent) = (Arc::clone(connection.stream()), connection.has_unsent());
-        drop(state);
-        wait_for(&socket, unsent, Some(&mailbox.event));
+        // Other queues use the common link meanwhile. They signal if they receive something for this one.
+        let common = self.common.as_ref().and_then(|common| common.awaited());
+        wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
     }
 
+    /// Sends what it has, and gives its socket if an answer is to come, and whether there is more to send.
+    pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
+        let mut state = self.state.lock();
+        let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
+        // An error shows itself in the step.
+        let _ = connection.send();
+        Some((Arc::clone(connection.stream()), connection.has_unsent()))
+    }
+
     /// Sends and receives once. Says whether it should be done once more.
-    fn step(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
+    pub(super) fn step(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
         let again = self.exchange(state, own, wait);
         state.follow();
         again
@@ -302,7 +308,7 @@ impl Link {
         let received = connection.send().and_then(|()| {
             let unsent = connection.has_unsent();
             if wait && unsent {
-                wait_for(connection.stream(), true, None);
+                wait_for(&[Some((Arc::clone(connection.stream()), true))], None);
             }
             connection.receive(wait && !unsent)
         });
@@ -323,8 +329,8 @@ impl Link {
     }
 
     /// Gives the answers to their owners.
-    fn deliver(&self, state: &mut State, own: &Arc<Mailbox>) {
-        let mut flush_again = false;
+    pub(super) fn deliver(&self, state: &mut State, own: &Arc<Mailbox>) {
+        let mut is_due = false;
         loop {
             let Some(connection) = &mut state.connection else { return };
             let Some(Answered { request, tag, mut result }) = connection.pop() else { break };
@@ -338,7 +344,7 @@ impl Link {
                     if request.command.changes() {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
-                    flush_again |= self.account(&mut shared, &request, &tag, result);
+                    is_due |= self.account(&mut shared, &request, result);
                     // After the end nothing succeeds any more, flushes above all.
                     result = shared.ended.map_or(result, Err);
                 }
@@ -350,45 +356,39 @@ impl Link {
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
                 self.push(state, Request { memory: request.memory, ..flush }, tag);
+            } else if tag.flush > 0 && result.is_ok() {
+                self.hold(state, request, tag);
             } else {
                 complete(request, tag, result, Some(own));
             }
         }
-        if flush_again {
-            self.push(state, Request::without_data(Command::Flush), Tag::of(None));
+        self.release(state, own);
+        if is_due {
+            match &self.common {
+                None => self.flush_kept(state),
+                Some(common) => common.look_after_flush(own),
+            }
         }
     }
 
-    /// Keeps or forgets the data of an answered request. Says whether a flush is due.
-    fn account(
-        &self,
-        shared: &mut Shared,
-        request: &Request,
-        tag: &Tag,
-        result: Result<(), Errno>,
-    ) -> bool {
+    /// Keeps or forgets the data of an answered request; [`release`](Self::release) does so for flushes. Says whether a flush is due.
+    fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            (Command::Flush, Ok(())) => {
-                shared.retained.end_flush(tag.flush);
-                shared.flushing &= tag.owner.is_some();
-            }
             // Data that it has not made durable are lost to all queues, and the next flush could succeed.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
             // The server may have flushed for it, and that flush may have failed; not for zeros that it refused.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
-                if request.flags & FUA != 0 && shared.retained.bytes() > 0 =>
+                if request.flushes() && self.session.keeps() =>
             {
                 shared.end(errno, "a durable write failed");
             }
-            (Command::Write | Command::WriteZeroes, Ok(())) if request.flags & FUA != 0 => {
+            (Command::Write | Command::WriteZeroes, Ok(())) if request.flushes() => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
             (Command::Write, Ok(())) if self.session.keeps() => {
                 shared.retained.keep(request.at, &request.memory);
-                let due = shared.retained.bytes() > FLUSH_AT && !shared.flushing;
-                shared.flushing |= due;
-                return due;
+                return shared.retained.bytes() > FLUSH_AT;
             }
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
@@ -423,11 +423,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        if connection.in_flight() > 0 {
-            // All that is left is a flush of our own.
-            self.session.shared.lock().flushing = false;
-        }
-        // Tells the server that nothing follows.
+        // All that can be left is a flush of the session's own, on the common link: no flush of an owner waits for it. The disconnection tells the server that nothing follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
@@ -443,19 +439,25 @@ pub(super) fn complete(
     let Some((attached, mailbox)) = tag.owner else { return };
     let result = result.map(|()| request.memory.len());
     mailbox.put(Done { bio: attached.join(request.memory), result });
+    if tag.away {
+        mailbox.away.fetch_sub(1, Ordering::AcqRel);
+    }
     if own.is_none_or(|own| !Arc::ptr_eq(own, &mailbox)) {
         mailbox.signal();
     }
 }
 
-/// Waits until a socket or an event has something to do.
-fn wait_for(socket: &Socket, unsent: bool, event: Option<&OwnedFd>) {
-    let mut flags = PollFlags::IN;
-    flags.set(PollFlags::OUT, unsent);
-    let socket = PollFd::new(socket, flags);
-    // Whatever comes of it, the caller looks.
-    let _ = match event {
-        Some(event) => poll(&mut [socket, PollFd::new(event, PollFlags::IN)], Some(&TICK)),
-        None => poll(&mut [socket], Some(&TICK)),
-    };
+/// Waits until one of the sockets or an event has something to do, if there is a socket to wait for.
+pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&OwnedFd>) {
+    let mut all = SmallVec::<[PollFd<'_>; 3]>::new();
+    for (socket, unsent) in sockets.iter().flatten() {
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, *unsent);
+        all.push(PollFd::new(socket, flags));
+    }
+    if !all.is_empty() {
+        all.extend(event.map(|event| PollFd::new(event, PollFlags::IN)));
+        // Whatever comes of it, the caller looks.
+        let _ = poll(&mut all, Some(&TICK));
+    }
 }

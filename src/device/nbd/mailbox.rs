@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -22,6 +22,8 @@ pub(super) struct Mailbox {
     /// Signalled by other threads.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
+    /// Requests of a link of one queue that the common link carries out.
+    pub(super) away: AtomicUsize,
     /// Of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,
 }
@@ -40,7 +42,12 @@ impl Mailbox {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (done, is_signalled) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Arc::new(Self { done, event, is_signalled, watch: OnceLock::new() }))
+        let away = AtomicUsize::new(0);
+        Ok(Arc::new(Self { done, event, is_signalled, away, watch: OnceLock::new() }))
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn pop(&self) -> Option<Done> {

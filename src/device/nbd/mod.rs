@@ -10,6 +10,7 @@
 
 mod address;
 mod connection;
+mod flushes;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -86,7 +86,8 @@ impl Link {
         let Some(connection) = state.connection.take() else { return };
         // The pump of one with TLS sends nothing of it any more.
         connection.stream().shutdown();
-        let unanswered = connection.into_unanswered();
+        let mut unanswered = connection.into_unanswered();
+        unanswered.extend(self.take_held(state));
         let oldest = unanswered.iter().map(|(_, tag)| tag.since).min();
         let since = oldest.unwrap_or_else(Instant::now);
         let deadline = since + self.session.address.timeout;
@@ -213,12 +214,14 @@ fn answer(
     request: Request,
     deadline: Instant,
 ) -> Result<Memory, (Errno, bool)> {
+    let flushes = request.flushes();
     connection.push(request, Tag::of(None));
     loop {
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            return result.map(|()| request.memory).map_err(|errno| (errno, false));
+            // A failed flush ends the session, whatever it was for.
+            return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
             return Err((ETIMEDOUT, false));

@@ -63,6 +63,11 @@ impl Retained {
         self.pieces.insert(at, Piece { data, after });
     }
 
+    /// The number of the newest flush.
+    pub(super) fn begun(&self) -> u64 {
+        self.flushes
+    }
+
     /// A flush is sent: its number.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.flushes += 1;

@@ -1,0 +1,133 @@
+//! When a flush counts: a server that carries requests out side by side may answer a flush with success before an earlier one that has failed, and that
+//! has taken the data of both.
+//!
+//! So a flush counts, its owner hears of it, and the data that it covers are kept no more, only when each flush that began before its end was answered with
+//! success too. A request with FUA is one of them, since the server may flush for it. A failed one ends the session for all.
+//!
+//! All go over the common link, also the session's own flushes: whichever thread waits there for its flush receives the answers to all of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::connection::{Connection, Request};
+use super::link::{Link, State, Tag, complete, wait_for};
+use super::mailbox::Mailbox;
+use super::wire::Command;
+
+/// With so many bytes to be kept, a flush is sent.
+pub(super) const FLUSH_AT: usize = 16 << 20;
+/// With so many, writes wait for it.
+const WAIT_AT: usize = 64 << 20;
+
+/// A flush that was answered with success.
+pub(super) struct Held {
+    pub(super) request: Request,
+    pub(super) tag: Tag,
+    /// The newest one that had begun then.
+    until: u64,
+}
+
+impl Link {
+    /// The link of the session's flushes.
+    pub(super) fn of_flushes(&self) -> &Self {
+        self.common.as_deref().unwrap_or(self)
+    }
+
+    /// Takes a request of another link over.
+    pub(super) fn take_over(&self, request: Request, mut tag: Tag) {
+        if let Some((_, mailbox)) = &tag.owner {
+            mailbox.away.fetch_add(1, Ordering::AcqRel);
+            tag.away = true;
+        }
+        let mut state = self.state.lock();
+        self.push(&mut state, request, tag);
+        self.send_now(&mut state);
+    }
+
+    /// A request whose owner may not come back soon leaves at once. An error shows itself in the next step.
+    fn send_now(&self, state: &mut State) {
+        if let Some(connection) = &mut state.connection {
+            let _ = connection.send();
+        }
+        state.follow();
+    }
+
+    /// A flush was answered with success.
+    pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
+        let until = self.session.shared.lock().retained.begun();
+        state.held.push(Held { request, tag, until });
+    }
+
+    /// Gives those to their owners before which none is left without an answer, and all if one has failed.
+    pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
+        if state.held.is_empty() {
+            return;
+        }
+        let unanswered = state.connection.iter().flat_map(Connection::tags);
+        let oldest = unanswered.filter(|tag| tag.flush > 0).map(|tag| tag.flush).min();
+        let mut shared = self.session.shared.lock();
+        let ended = shared.ended;
+        let ends =
+            |held: &mut Held| ended.is_some() || oldest.is_none_or(|oldest| oldest > held.until);
+        for Held { request, tag, .. } in state.held.extract_if(.., ends) {
+            if ended.is_none() && request.command == Command::Flush {
+                shared.retained.end_flush(tag.flush);
+                shared.flushing &= tag.owner.is_some();
+            }
+            complete(request, tag, ended.map_or(Ok(()), Err), Some(own));
+        }
+    }
+
+    /// Those that are held, when their connection is lost: they are sent again with the others.
+    pub(super) fn take_held(&self, state: &mut State) -> Vec<(Request, Tag)> {
+        let held = state.held.drain(..).map(|held| (held.request, held.tag)).collect::<Vec<_>>();
+        let changes = held.iter().filter(|(request, _)| request.command.changes()).count();
+        self.session.changes.fetch_add(changes, Ordering::AcqRel);
+        held
+    }
+
+    /// Sends a flush of the session's own, unless one has no answer yet. Of the link of flushes.
+    pub(super) fn flush_kept(&self, state: &mut State) {
+        {
+            let mut shared = self.session.shared.lock();
+            if shared.flushing || shared.ended.is_some() {
+                return;
+            }
+            shared.flushing = true;
+        }
+        self.push(state, Request::without_data(Command::Flush), Tag::of(None));
+        self.send_now(state);
+    }
+
+    /// The same for another link, whose thread also receives the answer: else it may wait there until too many bytes are kept. Of the silence of the server
+    /// the threads take care that wait for it.
+    pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
+        let mut state = self.state.lock();
+        self.flush_kept(&mut state);
+        let Some(connection) = &mut state.connection else { return };
+        if connection.receive(false).is_ok_and(|came| came) {
+            state.heard = Instant::now();
+            self.deliver(&mut state, own);
+        }
+        state.follow();
+    }
+
+    /// Waits while too many bytes are kept. Of the link of flushes.
+    pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
+        let is_full = || {
+            let shared = self.session.shared.lock();
+            shared.ended.is_none() && shared.retained.bytes() > WAIT_AT
+        };
+        if !is_full() {
+            return;
+        }
+        self.state.lock().wake();
+        while is_full() {
+            self.flush_kept(&mut self.state.lock());
+            wait_for(&[self.awaited()], None);
+            // It is awaited from the first look on: a server that does not answer is noticed.
+            self.step(&mut self.state.lock(), mailbox, false);
+        }
+    }
+}

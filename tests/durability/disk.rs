@@ -1,0 +1,140 @@
+//! A disk with a volatile cache, of which a chosen flush fails: with all that the cache holds or without, and told at once or late.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironmap::Errno;
+use ironmap::device::{Device, Layer, Layered, Limits, Ram, Request, ThroughFlushes, Verdict};
+use ironmap::units::DevOffset;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+/// A flush that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Which one, from 0.
+    pub(crate) number: u64,
+    /// All that was written since the flush before is lost; else it is durable although the flush says that it failed.
+    pub(crate) lost: bool,
+    /// It takes a write that comes after its begin, and another flush ends before it does: if they come within this time each.
+    pub(crate) late: Duration,
+}
+
+/// A disk of one or more parts, which share its cache.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    parts: Vec<Arc<Ram>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was there before each write since the last flush.
+    undo: Vec<(usize, u64, Vec<u8>)>,
+    written: u64,
+    faults: Vec<Fault>,
+    begun: u64,
+    ended: u64,
+    failed: usize,
+}
+
+impl Disk {
+    pub(crate) fn new(parts: Vec<Ram>) -> Arc<Self> {
+        let parts = parts.into_iter().map(Arc::new).collect();
+        Arc::new(Self { parts, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// From now on the flushes are counted, and these fail.
+    pub(crate) fn arm(&self, faults: &[Fault]) {
+        *self.state.lock() = State { faults: faults.to_vec(), ..State::default() };
+    }
+
+    /// How many flushes have failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.state.lock().failed
+    }
+
+    pub(crate) fn size(&self, part: usize) -> u64 {
+        self.parts[part].size()
+    }
+
+    pub(crate) fn read(&self, part: usize, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.parts[part].read_exact_at(&mut bytes, DevOffset(at)).unwrap();
+        bytes
+    }
+
+    pub(crate) fn write(&self, part: usize, at: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        state.undo.push((part, at, self.read(part, at, bytes.len())));
+        put(&self.parts[part], at, bytes);
+        state.written += 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let number = state.begun;
+        state.begun += 1;
+        let Some(fault) = state.faults.iter().find(|fault| fault.number == number).copied() else {
+            state.undo.clear();
+            state.ended += 1;
+            self.changed.notify_all();
+            return Ok(());
+        };
+        state.failed += 1;
+        let wait = |state: &mut MutexGuard<'_, State>, count: fn(&State) -> u64| {
+            let before = count(state);
+            let same = |state: &mut State| count(state) == before;
+            self.changed.wait_while_for(state, same, fault.late);
+        };
+        wait(&mut state, |state| state.written);
+        let undo = std::mem::take(&mut state.undo);
+        if fault.lost {
+            undo.iter().rev().for_each(|(part, at, old)| put(&self.parts[*part], *at, old));
+        }
+        wait(&mut state, |state| state.ended);
+        Err(Errno::EIO)
+    }
+
+    /// The same disk after a power cut.
+    pub(crate) fn cut(&self) -> Arc<Self> {
+        let state = self.state.lock();
+        let parts: Vec<_> = self.parts.iter().map(|part| part.snapshot()).collect();
+        state.undo.iter().rev().for_each(|(part, at, old)| put(&parts[*part], *at, old));
+        Self::new(parts)
+    }
+
+    /// A part of it as a device whose write-through requests would flush.
+    pub(crate) fn device(self: &Arc<Self>, part: usize) -> Arc<dyn Device> {
+        let below = Arc::clone(&self.parts[part]) as Arc<dyn Device>;
+        Arc::new(Layered::with_layer(below, Part(Arc::clone(self), part)))
+    }
+}
+
+fn put(ram: &Ram, at: u64, bytes: &[u8]) {
+    ram.write_all_at(&[IoSlice::new(bytes)], DevOffset(at), false).unwrap();
+}
+
+/// Writes pass the disk, and are made once more below it: the same bytes.
+struct Part(Arc<Disk>, usize);
+
+impl Layer for Part {
+    fn limits(&self, below: &Limits) -> Limits {
+        Limits { volatile_cache: true, through_flushes: ThroughFlushes::Always, ..*below }
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Verdict {
+        let mut verdict = Verdict::pass(request);
+        match request {
+            Request::Write { at, bufs, .. } => {
+                let bytes = bufs.iter().map(|buf| &**buf).collect::<Vec<_>>().concat();
+                self.0.write(self.1, at.0, &bytes);
+            }
+            Request::Flush => verdict.error = self.0.flush().err(),
+            Request::Read { .. } | Request::Discard { .. } => {}
+        }
+        verdict
+    }
+}

@@ -1,0 +1,209 @@
+//! What a volume stands on.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironmap::device::image::{Address, Image, ImageFormat};
+use ironmap::device::{Device, Ram};
+use ironmap::fs::ext4::MkfsOptions;
+use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, format};
+use ironmap::prelude::*;
+use parking_lot::Mutex;
+
+use crate::common::command::run;
+use crate::common::image::scratch_in;
+use crate::common::watched::Watched;
+use crate::disk::Disk;
+use crate::server::Server;
+
+/// The file of the cells, and that of many bytes.
+pub(crate) const CELLS: u64 = 2 << 20;
+pub(crate) const BULK: u64 = 18 << 20;
+
+/// A way from the disk to the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Block,
+    /// In a file of a file system whose disk it is.
+    Qcow2,
+    Nbd {
+        several: bool,
+    },
+    Integrity {
+        mode: Mode,
+        layout: Layout,
+        /// The dirty map is cleared by each flush, and not only at the close.
+        cleans: bool,
+    },
+}
+
+/// Where an integrity device has its tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Tail,
+    /// In another part of the disk.
+    Parts,
+    /// On another disk.
+    Disks,
+    /// In another part of the disk, each an export.
+    Exports,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// Disks, and what has to last as long as the volume on them.
+pub(crate) struct Stand {
+    pub(crate) disks: Vec<Arc<Disk>>,
+    kind: Kind,
+}
+
+/// Dropped in the order of the fields.
+pub(crate) struct Open {
+    pub(crate) volume: Volume,
+    _below: Vec<Box<dyn Any>>,
+}
+
+fn file(volume: &Volume, name: &str, len: u64) {
+    let file = volume.open(name, FileOptions::new().write(true).create(true)).unwrap();
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let zeros = vec![0; 1 << 20];
+    (0..len >> 20).for_each(|mib| file.write_all_at(&mut queue, &zeros, mib << 20).unwrap());
+}
+
+/// Makes a volume with its files on a device.
+fn fill(device: &Arc<dyn Device>, bulk: bool) {
+    Volume::make(&**device, &MkfsOptions::new().force(true)).unwrap();
+    let volume = VolumeOptions::new().write(true).open_on(Arc::clone(device)).unwrap();
+    file(&volume, "/cells", CELLS);
+    if bulk {
+        file(&volume, "/bulk", BULK);
+    }
+    volume.close().unwrap();
+}
+
+fn options(mode: Mode) -> FormatOptions {
+    FormatOptions::new().mode(mode).region(64 << 10).journal(1 << 20)
+}
+
+impl Stand {
+    /// New disks with a volume, whose cache is empty.
+    pub(crate) fn new(kind: Kind) -> Self {
+        static MADE: Mutex<Vec<(Kind, Vec<Vec<Ram>>)>> = Mutex::new(Vec::new());
+        let mut made = MADE.lock();
+        let known = made.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
+            made.push((kind, make(kind)));
+            made.len() - 1
+        });
+        let copies = |parts: &Vec<Ram>| Disk::new(parts.iter().map(Ram::snapshot).collect());
+        Self { disks: made[known].1.iter().map(copies).collect(), kind }
+    }
+
+    /// The same disks after a power cut; what was an export is a disk here.
+    pub(crate) fn cut(&self) -> Self {
+        let kind = match self.kind {
+            Kind::Nbd { .. } => Kind::Block,
+            Kind::Integrity { mode, layout: Layout::Exports, cleans } => {
+                Kind::Integrity { mode, layout: Layout::Parts, cleans }
+            }
+            kind => kind,
+        };
+        Self { disks: self.disks.iter().map(|disk| disk.cut()).collect(), kind }
+    }
+
+    /// Opens the volume for writing. It commits by itself too.
+    pub(crate) fn open(&self) -> ironmap::Result<Open> {
+        let first = &self.disks[0];
+        let mut below: Vec<Box<dyn Any>> = Vec::new();
+        let mut export = |part, several| {
+            let server = Server::start(first, part, several);
+            let device = server.open();
+            below.push(Box::new(server));
+            Arc::new(device) as Arc<dyn Device>
+        };
+        let device = match self.kind {
+            Kind::Block => first.device(0),
+            Kind::Nbd { several } => export(0, several),
+            Kind::Qcow2 => {
+                let dir = scratch_in(std::path::Path::new("/dev/shm"));
+                let path = dir.path().join("disk");
+                below.push(Box::new(Watched::new(first.device(0), &path)));
+                below.push(Box::new(dir));
+                Arc::new(Image::open(&Address { format: ImageFormat::Qcow2, path }, true)?)
+            }
+            Kind::Integrity { layout, cleans, .. } => {
+                let (data, tags) = match layout {
+                    Layout::Tail => (first.device(0), None),
+                    Layout::Parts => (first.device(0), Some(first.device(1))),
+                    Layout::Disks => (first.device(0), Some(self.disks[1].device(0))),
+                    Layout::Exports => (export(0, true), Some(export(1, true))),
+                };
+                let clean_after = Duration::from_secs(if cleans { 0 } else { 60 });
+                let lazy = IntegrityOptions::new().clean_after(clean_after);
+                Arc::new(Integrity::open_with(data, tags, &lazy)?.device)
+            }
+        };
+        // A commit in between would leave the client of a server nothing to flush.
+        let often =
+            Duration::from_millis(if matches!(self.kind, Kind::Nbd { .. }) { 0 } else { 20 });
+        let options = VolumeOptions::new().write(true).commit(often);
+        Ok(Open { volume: options.open_on(device)?, _below: below })
+    }
+}
+
+/// The parts of each disk.
+fn make(kind: Kind) -> Vec<Vec<Ram>> {
+    let plain = |mib: u64, bulk| {
+        let ram = Arc::new(Ram::new(mib << 20));
+        fill(&(Arc::clone(&ram) as Arc<dyn Device>), bulk);
+        vec![vec![ram.snapshot()]]
+    };
+    match kind {
+        Kind::Block => plain(24, false),
+        Kind::Nbd { .. } => plain(40, true),
+        Kind::Qcow2 => vec![vec![qcow2()]],
+        Kind::Integrity { mode, layout, .. } => integrity(mode, layout),
+    }
+}
+
+/// An integrity device with a volume: the parts of each of its disks.
+fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
+    let data = Arc::new(Ram::new(24 << 20));
+    let tags = (layout != Layout::Tail).then(|| Arc::new(Ram::new(4 << 20)));
+    let as_device = |ram: &Arc<Ram>| Arc::clone(ram) as Arc<dyn Device>;
+    let beside = tags.as_ref().map(as_device);
+    format(&as_device(&data), beside.as_ref(), &options(mode), &mut |_, _| ()).unwrap();
+    let device = Integrity::open(as_device(&data), beside).unwrap().device;
+    fill(&(Arc::new(device) as Arc<dyn Device>), false);
+    let [data, tags] = [Some(data), tags].map(|ram| ram.map(|ram| ram.snapshot()));
+    match layout {
+        Layout::Disks => [data, tags].into_iter().map(|ram| ram.into_iter().collect()).collect(),
+        _ => vec![[data, tags].into_iter().flatten().collect()],
+    }
+}
+
+/// The file of an image with a volume, and room behind it.
+fn qcow2() -> Ram {
+    let dir = scratch_in(std::path::Path::new("/dev/shm"));
+    let path = dir.path().join("disk");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", path.to_str().unwrap(), "24M"]);
+    let image = Image::open(&Address { format: ImageFormat::Qcow2, path: path.clone() }, true);
+    fill(&(Arc::new(image.unwrap()) as Arc<dyn Device>), false);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.resize(bytes.len().next_multiple_of(1 << 20) + (2 << 20), 0);
+    Ram::from_image(&bytes)
+}
+
+/// The byte that fills a range of a file; `None` where it is not one.
+pub(crate) fn filled(volume: &Volume, name: &str, at: u64, len: usize) -> Option<u8> {
+    let mut queue = volume.queue(&QueueOptions::new()).unwrap();
+    let mut bytes = vec![0; len];
+    let file = volume.open(name, FileOptions::new()).ok()?;
+    file.read_exact_at(&mut queue, &mut bytes, at).ok()?;
+    (bytes == vec![bytes[0]; len]).then_some(bytes[0])
+}
