@@ -274,6 +274,13 @@ impl World {
         run("fsfreeze", &["--unfreeze".as_ref(), self.ground.as_os_str()]);
     }
 
+    /// The number of errors in the superblock.
+    fn errors(&self) -> u32 {
+        let mut count = [0; 4];
+        StdFile::open(&self.place).unwrap().read_exact_at(&mut count, 1024 + 0x194).unwrap();
+        u32::from_le_bytes(count)
+    }
+
     /// Waits until the device has so many requests: reads or writes.
     fn until_in_flight(&self, device: &Path, kind: usize, count: u32) {
         let name = device.file_name().unwrap().to_str().unwrap();
@@ -319,8 +326,11 @@ impl World {
             assert!(error.to_string().contains("writes in flight"), "{error}");
         }
         let foreign = foreign();
+        // The device takes no note of that yet.
+        until("the queue is dropped", || owner.is_finished());
         self.thaw();
         owner.join().unwrap();
+        until("the device has a note of the error", || self.errors() > 0);
         let (mut queue, mut read) = (queue(volume), memory(OLD));
         until("the write is done", || {
             held.read_at(&mut queue, &mut read, START).unwrap();

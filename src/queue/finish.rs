@@ -1,12 +1,17 @@
 //! The work that complete writes leave, and the end of writes that never complete.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use super::Queue;
 use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
+/// How long a lost queue waits until the device has a note that its volume has ended. A device that does not answer may never do so.
+const NOTED: Duration = Duration::from_secs(1);
 /// A sync converts, too.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
@@ -64,18 +69,36 @@ impl Queue {
     }
 
     /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so that these must not become
-    /// another file's: nothing is changed any more, the content of the files stays held, and threads that wait for it get an error.
+    /// another file's: nothing is changed any more, the content of the files stays held, and threads that wait for it get an error. A thread
+    /// of its own writes the note of that to the device, which may be the one that does not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();
-        let Some(first) = kept.first() else { return };
+        if kept.is_empty() {
+            return;
+        }
         let numbers: Vec<_> = kept.iter().map(|keep| keep.number().to_string()).collect();
         let what = format!(
             "the kernel refuses a queue that has writes in flight, among requests to inode {}",
             numbers.join(", ")
         );
-        first.file().end_volume(&Error::io(Errno::EIO, what), &mut || {
-            kept.iter().for_each(|keep| keep.inode().content.lose());
+        let (told, hears) = channel();
+        let end = Arc::new(move || {
+            let why = Error::io(Errno::EIO, what.clone());
+            kept[0].file().end_volume(&why, &mut || {
+                kept.iter().for_each(|keep| keep.inode().content.lose());
+                let _ = told.send(());
+            });
         });
+        let ends = Arc::clone(&end);
+        match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
+            Ok(_) => {
+                // The channel ends with the thread.
+                drop(end);
+                let _ = hears.recv();
+                let _ = hears.recv_timeout(NOTED);
+            }
+            Err(_) => end(),
+        }
     }
 }

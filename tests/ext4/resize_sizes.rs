@@ -1,4 +1,4 @@
-//! The smallest size of a volume: the size that is printed can be had, and nothing is lost on the way.
+//! The smallest size of a volume: a resize reaches the size that is printed, and nothing is lost on the way.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// Files of every so many blocks, each of which is an extent, and small ones; they stand behind content that is gone.
+/// Files of every so many blocks, each of which is an extent, and small ones; they stand after content that is gone.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();
@@ -102,7 +102,7 @@ fn resized(device: &Ram, size: NewSize) -> ironmap::Result<(Ram, u64)> {
 }
 
 #[test]
-fn the_size_that_is_printed_can_be_had() {
+fn the_size_that_is_printed_is_reached() {
     let (mut rng, fsck) = (Rng::new(SEED), Fsck::new());
     for (options, mib) in LAYOUTS {
         let image = filled(options, mib + rng.below(8), &mut rng);

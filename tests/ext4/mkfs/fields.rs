@@ -117,6 +117,12 @@ fn sizes_of_blocks_and_inodes() {
     {
         compare(64 * MIB, text, &[]);
     }
+    // More inodes than the bitmaps of whole groups can have: groups are smaller. The share of reserved blocks is that of before.
+    for text in ["-b 1024 -N 20000", "-b 1024 -N 10000", "-b 2048 -N 30000", "-b 4096 -N 40000"] {
+        for size in [16 * MIB, 31 * MIB] {
+            compare(size, text, &["Reserved block count"]);
+        }
+    }
     for text in ["-G 4", "-G 64", "-m 0", "-m 1.5", "-L a-label", "-e remount-ro", "-e panic"] {
         compare(300 * MIB, text, &[]);
     }

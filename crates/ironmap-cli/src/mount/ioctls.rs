@@ -81,6 +81,8 @@ impl Mount {
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
+        // The kernel does not know what a request of this kind changes: here the time of the change.
+        self.forget_attributes(inode);
         Ok(Vec::new())
     }
 
@@ -94,7 +96,16 @@ impl Mount {
             bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(Fail(Errno::EINVAL))
         };
         let (from, len, least) = (number(0)?, number(1)?, number(2)?);
-        if from != 0 || len < self.volume.device().size() {
+        let (block, end) = (u64::from(self.fs().usage().block_size), self.volume.device().size());
+        let group = self
+            .volume
+            .ext4()
+            .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
+        // As the kernel's ext4: a range outside of the volume, one of less than a block, and pieces larger than a group.
+        if from >= end || len < block || least > group {
+            return Err(Fail(Errno::EINVAL));
+        }
+        if from != 0 || len < end {
             return Err(Fail(Errno::EOPNOTSUPP));
         }
         let trimmed = self.fs().trim(least)?;

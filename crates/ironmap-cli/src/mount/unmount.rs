@@ -1,6 +1,6 @@
 //! The end of a mount that is waited for: `ironmap umount`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
 
 use super::Mount;
 use crate::failure::{Failure, note};
@@ -19,6 +20,9 @@ use crate::failure::{Failure, note};
 /// An attribute of the root's that is on no volume: the number of the process that serves it, that of the descriptor at which it tells how
 /// the mount has ended, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
+
+/// How long the end of a mount may take before the processes are looked for that keep it.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// The text there when the volume is closed and all is on the device. Else it is the error, or nothing.
 const CLOSED: &str = "closed";
@@ -55,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
         return Ok(());
     }
+    wait_for_copies(dir, &ending, device).map_err(failed)?;
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
     // Its files are open until then.
@@ -64,6 +69,39 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         "" => Err(Failure::not_closed(dir.display())),
         why => Err(Failure::lost_as_told(why)),
     }
+}
+
+/// Waits until a mount ends. Where other mount namespaces keep it, their processes are named.
+fn wait_for_copies(dir: &Path, ending: &File, device: u64) -> Result<(), Errno> {
+    let mut named = false;
+    while poll(&mut [PollFd::new(ending, PollFlags::IN)], (!named).then_some(&SOON))? == 0 {
+        let holders = holders(device);
+        if !holders.is_empty() {
+            named = true;
+            note(format_args!(
+                "{}: mounted in another mount namespace still, by processes {}; waiting for these",
+                dir.display(),
+                holders.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Processes in whose mount namespace a file system is mounted, as `PID (NAME)`.
+fn holders(device: u64) -> Vec<String> {
+    let number = number_of(device);
+    let numbered = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        let table = fs::read(entry.path().join("mountinfo")).ok()?;
+        place_in(&table, &number)?;
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        Some((pid, name))
+    };
+    let found = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(numbered);
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    found.iter().map(|(pid, name)| format!("{pid} ({})", name.trim().escape_debug())).collect()
 }
 
 fn not_ours(dir: &Path) -> Failure {
@@ -111,7 +149,7 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
         (Some(above), Some(name)) => above.canonicalize()?.join(name),
         _ => dir.canonicalize()?,
     };
-    let mounts = std::fs::read("/proc/self/mounts")?;
+    let mounts = fs::read("/proc/self/mounts")?;
     // The last one lies above the others.
     let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
@@ -126,8 +164,16 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
 
 /// Where a file system is mounted, if it is.
 fn place_of(device: u64) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    place_in(&fs::read("/proc/self/mountinfo").ok()?, &number_of(device))
+}
+
+/// A device's number as `mountinfo` has it.
+fn number_of(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Where a process's `mountinfo` says that a file system is mounted.
+fn place_in(table: &[u8], number: &str) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let is_it = fields.next()? == number.as_bytes();
@@ -143,7 +189,7 @@ fn behind_links(dir: &Path) -> io::Result<PathBuf> {
     // With a final slash the link would be followed, and its directory asked.
     let mut dir = dir.components().as_path().to_owned();
     for _ in 0..MOST {
-        let Ok(target) = std::fs::read_link(&dir) else { return Ok(dir) };
+        let Ok(target) = fs::read_link(&dir) else { return Ok(dir) };
         dir = dir.parent().unwrap_or(Path::new("")).join(target.components().as_path());
     }
     Err(Errno::LOOP.into())

@@ -213,3 +213,39 @@ fn a_tree_that_does_not_fit_is_one_line() {
         fs::remove_file(bench.image()).unwrap();
     }
 }
+
+/// Groups become smaller, so that there are more of them, where their bitmaps have too few bits for all inodes.
+#[test]
+fn more_names_than_a_group_has_inodes() {
+    let bench = Bench::empty();
+    let tree = bench.path("tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..9000 {
+        std::os::unix::fs::symlink("target", tree.join(format!("{number:06}"))).unwrap();
+    }
+    for options in ["--shrink -b 1K", "--shrink -b 1K -O bigalloc -C 4K", "-b 1K -N 20000"] {
+        let mut args = vec!["mkfs", "-q", "-d", "tree"];
+        args.extend(options.split(' '));
+        args.push("image");
+        if !options.contains("shrink") {
+            args.push("32M");
+        }
+        bench.succeed(&args);
+        check(&bench.image());
+        let names = text(&bench.succeed(["ls", "-1", "image:/"]));
+        assert_eq!(names.lines().count(), 9001, "{options}");
+        let len = bench.image().metadata().unwrap().len();
+        assert!(len < 33 << 20, "{options}: {len}");
+        fs::remove_file(bench.image()).unwrap();
+    }
+    // A size with too few inodes of its own: more of them may do.
+    let output = bench.run(["mkfs", "-q", "-b", "1K", "-d", "tree", "image", "24M"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let advice = said.split("; --inodes ").last().unwrap();
+    let mut words = advice.split([' ', ',']);
+    let (inodes, size) = (words.next().unwrap(), words.nth(1).unwrap());
+    fs::remove_file(bench.image()).unwrap();
+    bench.succeed(["mkfs", "-q", "-b", "1K", "-N", inodes, "-d", "tree", "image", size]);
+    check(&bench.image());
+}

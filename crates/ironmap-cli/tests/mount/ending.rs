@@ -1,13 +1,14 @@
 //! How a mount ends, and what it leaves.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::sides::{Ours, check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
@@ -214,6 +215,32 @@ fn a_signal_under_load_leaves_a_clean_volume() {
         kill_process(ours.id(), Signal::TERM).unwrap();
         assert!(ours.wait().success());
         load.join().unwrap();
+        check(&bench.image());
+    }
+}
+
+/// A mount that another mount namespace has, too, ends with that: the processes there are named, and the wait ends when it is asked to.
+#[test]
+fn copies_of_a_mount_in_other_namespaces_are_named() {
+    require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");
+    for signal in [Signal::INT, Signal::TERM] {
+        let bench = volume();
+        let dir = bench.path("mounted");
+        let mut ours = Ours::mount(&bench.image(), &dir, "rw");
+        let mut unshare = tool("unshare");
+        unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
+        let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let mut umount = Command::new(ironmap());
+        let mut umount = umount.arg("umount").arg(&dir).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(umount.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.contains(&format!("{} (cat)", holder.id())), "{said}");
+        kill_process(Pid::from_child(&umount), signal).unwrap();
+        assert_eq!(umount.wait().unwrap().signal(), Some(signal.as_raw()));
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
+        assert!(ours.wait().success());
         check(&bench.image());
     }
 }

@@ -323,6 +323,20 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
+            // Ranges that no volume has, and a part of it, which is not served.
+            for (range, expected) in [
+                ("-o 1T", "Invalid argument"),
+                ("-l 100", "Invalid argument"),
+                ("-l 0", "Invalid argument"),
+                ("-m 2G", "Invalid argument"),
+                ("-o 64M -l 1M", "Invalid argument"),
+                ("-o 1M", "not supported"),
+            ] {
+                let mut fstrim = tool("fstrim");
+                let output = fstrim.args(range.split(' ')).arg(&dir).output().unwrap();
+                let said = text(&output.stderr);
+                assert!(!output.status.success() && said.contains(expected), "{range}: {said}");
+            }
         }
         ours.unmount();
         assert!(taken() + (7 << 20) < full, "{options}: {} of {full} bytes", taken());

@@ -19,6 +19,7 @@ mod fsx;
 mod full;
 mod handles;
 mod killed;
+mod known;
 mod listings;
 mod options;
 mod programs;

@@ -16,6 +16,8 @@ const PAGE: u64 = 4096;
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
 /// Group 0 holds all inodes that a new volume has.
 const MIN_INODES_PER_GROUP: u32 = 16;
+/// Groups that are made smaller, for more inodes, get no smaller than this.
+const MIN_CLUSTERS_PER_GROUP: u32 = 256;
 /// A last group with fewer blocks than this to spare for files is left out.
 const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
@@ -94,12 +96,20 @@ impl Geometry {
             orphan_blocks: if orphan_file { (blocks / 4096).clamp(32, 512) as u32 } else { 0 },
         };
         let inodes = inodes(options, size, u64::from(cluster_blocks) << block_size.shift())?;
-        geometry.divide(inodes, options.inodes.is_some())?;
+        while !geometry.divide(inodes)? {
+            geometry.blocks = blocks;
+            geometry.blocks_per_group -= 8 * cluster_blocks;
+            if geometry.blocks_per_group / cluster_blocks < MIN_CLUSTERS_PER_GROUP {
+                let what = format!("too small for {inodes} inodes");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+        }
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out.
-    fn divide(&mut self, inodes: u64, exactly: bool) -> Result<()> {
+    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out. False where the bitmaps of so few
+    /// groups cannot have all inodes.
+    fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
         for _ in 0..2 {
@@ -111,11 +121,13 @@ impl Geometry {
             }
             self.groups = u32::try_from(blocks.div_ceil(per_group))
                 .map_err(|_| Error::unsupported("more than 2^32 groups: use larger blocks"))?;
-            self.set_inodes(inodes, exactly)?;
+            if !self.set_inodes(inodes)? {
+                return Ok(false);
+            }
             self.set_descriptors()?;
             let rest = blocks % per_group;
             if rest == 0 || rest >= self.least_last_group() {
-                return Ok(());
+                return Ok(true);
             }
             self.blocks -= rest;
         }
@@ -154,30 +166,23 @@ impl Geometry {
         }
     }
 
-    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. A bitmap's bits bound them: a caller that
-    /// has asked for a larger number gets an error.
-    fn set_inodes(&mut self, wanted: u64, exactly: bool) -> Result<()> {
+    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. False where a bitmap has too few bits.
+    fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
         let most = u64::from(MAX_PER_GROUP).min(bytes * 8) / (bytes / size) * (bytes / size);
-        let mut wanted =
-            wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
-        if !exactly {
-            wanted = wanted.min(most);
-        }
+        let wanted = wanted.div_ceil(u64::from(self.groups)).max(u64::from(MIN_INODES_PER_GROUP));
         let whole_blocks = (wanted * size).div_ceil(bytes) * bytes / size;
         let per_group = whole_blocks / 8 * 8;
         if per_group > most {
-            return Err(Error::invalid(format!(
-                "{per_group} inodes in each group: at most {most} are possible"
-            )));
+            return Ok(false);
         }
         if per_group * u64::from(self.groups) > u64::from(u32::MAX) {
             return Err(Error::invalid("more than 2^32 inodes: ask for fewer"));
         }
         self.inodes_per_group = per_group as u32;
         self.table_blocks = (per_group * size).div_ceil(bytes) as u32;
-        Ok(())
+        Ok(true)
     }
 
     fn set_descriptors(&mut self) -> Result<()> {
@@ -388,7 +393,7 @@ mod tests {
         assert!(
             refused(&|o| o.journal_size = Some(1 << 30), 64 * MIB).contains("a journal size of")
         );
-        assert!(refused(&|o| o.inodes = Some(1 << 30), 64 * MIB).contains("in each group"));
+        assert!(refused(&|o| o.inodes = Some(1 << 30), 64 * MIB).contains("1073741824 inodes"));
         let narrow = |o: &mut MkfsOptions| o.features.edit("^64bit").unwrap();
         assert!(refused(&narrow, 32 << 40).contains("64bit"));
         for size in [0, 1024, 2048, 16 << 10] {

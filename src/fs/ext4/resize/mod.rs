@@ -2,9 +2,9 @@
 //!
 //! All is decided in memory before the first write: the numbers of the new volume ([`shape`]), then every block that changes
 //! ([`edits`]), then they are written in an order that a power cut may interrupt anywhere ([`commit`]). A volume shrinks in steps, all of
-//! which are first made on a device whose changes stay in memory ([`dry`]), and checked there.
+//! which are first made on a device whose changes stay in memory ([`Dry`]), and checked there.
 //!
-//! What is written, by each step:
+//! The writes of a step:
 //!
 //! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
 //! 2. Blocks that both volumes use, as one transaction of the journal where there is one and it has room. Without it they are written in
@@ -13,7 +13,6 @@
 
 mod bitmaps;
 mod commit;
-mod dry;
 mod edits;
 mod grow;
 mod inodes;
@@ -31,14 +30,13 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use self::dry::Dry;
 use self::shape::Shape;
 use super::disk::superblock::{RawSuperblock, STATE_VALID};
 use super::mmp_hold::MmpHold;
 use super::passed_over::PassedOver;
 use super::superblock::Superblock;
 use super::{Compat, Ext4, Incompat, RoCompat, mmp};
-use crate::device::Device;
+use crate::device::{Device, Dry};
 use crate::error::{Error, Place, Result};
 use crate::events::Events;
 use crate::fs::Clock;

@@ -73,7 +73,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
     let mut next = FileBlock(0);
-    // Also past the size: `i_blocks` counts what is there.
+    // Also past the size: `i_blocks` counts these blocks, too.
     while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;

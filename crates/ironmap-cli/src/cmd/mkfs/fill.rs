@@ -292,6 +292,7 @@ fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
             (room.saturating_add(room / usual * inode_size * 2), wanted * usual)
         }
     };
+    let with_more = room.saturating_add(wanted * inode_size).max(size).div_ceil(MIB);
     let enough = room.max(for_inodes).div_ceil(MIB);
     let sources: Vec<_> = args.sources.iter().map(|path| shown(path)).collect();
     let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
@@ -304,6 +305,9 @@ fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
                 "the volume has too few inodes: {needs}; --inodes {wanted} and a size of {enough}M should be enough"
             ))
         }
+        None if few && with_more < enough => Some(format!(
+            "the volume is too small: {needs}; --inodes {wanted} and {with_more}M, or a size of {enough}M should be enough"
+        )),
         _ if enough <= size / MIB => None,
         _ => {
             Some(format!("the volume is too small: {needs}; a size of {enough}M should be enough"))

@@ -1,4 +1,4 @@
-//! A device whose changes stay in memory, on which a resize is tried before it is made.
+//! A device whose changes stay in memory, on which a change of a volume is tried before it is made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::device::{AnyQueue, Device, Limits, QueueOptions};
+use super::{AnyQueue, Device, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
 /// A device over another one, which is only read. Memory: the metadata that are written, and 64 bytes for each range that moves.
-pub(super) struct Dry {
+pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
     changes: Mutex<Changes>,
@@ -33,12 +33,12 @@ enum Content<'a> {
 }
 
 impl Dry {
-    pub(super) fn over(base: Arc<dyn Device>, size: BlockSize) -> Self {
+    pub(crate) fn over(base: Arc<dyn Device>, size: BlockSize) -> Self {
         Self { base, size, changes: Mutex::default() }
     }
 
     /// Copies blocks. Contents that only the device below has are not read.
-    pub(super) fn copy(&self, from: u64, to: u64, count: u64) {
+    pub(crate) fn copy(&self, from: u64, to: u64, count: u64) {
         let mut changes = self.changes.lock();
         let (mut blocks, mut ranges) = (Vec::new(), Vec::new());
         let mut done = 0;
