@@ -127,26 +127,26 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
 /// # Errors
 /// `Io` where the kernel has no io_uring or cannot map the file.
 pub fn open_engine(file: impl Into<Arc<BlockFile>>, engine: Engine) -> Result<OpenedEngine> {
-    open_over(file.into(), engine)
+    open_over(&file.into(), engine)
 }
 
-fn open_over(file: Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
+fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
     let mut notices: Vec<String> = file.notice().map(str::to_owned).into_iter().collect();
     let limits = *file.limits();
-    let psync = || Arc::new(Psync::new(Arc::clone(&file))) as Arc<dyn Device>;
+    let psync = || Arc::new(Psync::new(Arc::clone(file))) as Arc<dyn Device>;
     let uring = |poll| {
         let options = UringOptions { poll, ..UringOptions::default() };
-        if let Some(device) = Protected::new(&file, options)? {
+        if let Some(device) = Protected::new(file, options)? {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
-        let device = Arc::new(Uring::new(Arc::clone(&file), options)) as Arc<dyn Device>;
+        let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
         // A kernel may lack io_uring or forbid it: better known now than at the first queue.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {
         Engine::Null => (Arc::new(Null::over(psync())) as _, Engine::Null),
         Engine::Dax => {
-            let dax = Dax::new(&file)?;
+            let dax = Dax::new(file)?;
             notices.extend(dax.notice().map(str::to_owned));
             (Arc::new(dax) as _, Engine::Dax)
         }

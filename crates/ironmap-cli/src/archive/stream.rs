@@ -29,7 +29,7 @@ const UNREAD: [(&[u8], &str); 4] = [
 
 /// The decompressed bytes of an archive.
 pub(super) enum Stream {
-    /// Of a file that is not compressed: what is skipped is not read.
+    /// Of a file that is not compressed: skipped bytes are not read.
     Plain(BufReader<Input>),
     Packed(Box<dyn Read + Send>),
 }
