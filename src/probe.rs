@@ -21,8 +21,8 @@ pub(crate) const SMALLEST: u64 = 2048;
 
 const SWAP: &str = "a Linux swap area, not a file system";
 const LUKS: &str = "a LUKS container: unlock it first, and name the device below /dev/mapper";
-const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper";
-const RAID: &str = "a member of a Linux RAID array: name the array's device";
+const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)";
+const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
 const VIRTUAL_DISK: &str =
     "a VDI, VHD or Parallels image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it";
 const FAT: &str = "a FAT file system: not supported";

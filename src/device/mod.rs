@@ -8,6 +8,7 @@ mod dax;
 mod durability;
 mod engine;
 mod files;
+mod holders;
 mod identity;
 pub mod image;
 mod joined;
