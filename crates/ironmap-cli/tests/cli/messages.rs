@@ -147,7 +147,7 @@ fn resize_says_that_the_partition_ends_there() {
     assert!(same.ends_with("as before: the partition ends there\n"), "{same}");
 }
 
-/// The types of mke2fs have its features, but for those that its configuration may add, and e2fsck finds nothing.
+/// The types of mke2fs have its features, and e2fsck finds nothing.
 #[test]
 fn types_are_those_of_mke2fs() {
     let features = |bench: &Bench, name: &str| {

@@ -88,7 +88,7 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v a mount for writing says once that sync -f commits nothing there, and how to commit. Who has the volume is told by name and directory. The flags -r, -w and -v are those
+/// With -v a mount for writing says once that sync -f commits nothing there, and how to commit. The message of a lock names the server and the directory. The flags -r, -w and -v are those
 /// of mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {

@@ -254,7 +254,7 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
     Ok(superblock)
 }
 
-/// The error of a volume that cannot be opened; of a new image, which is made by its size, what is missing.
+/// The error of a volume that cannot be opened; for a new image it asks for the size.
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
