@@ -241,3 +241,8 @@ pub use probe::probe;
 pub use protection::{Field, Mismatch};
 pub use queue::{Queue, Readiness};
 pub use volume::{DirEntries, Volume, VolumeOptions};
+
+/// The example of README.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -9,6 +9,7 @@ mod dry;
 mod durability;
 mod engine;
 mod files;
+mod holders;
 mod identity;
 pub mod image;
 mod joined;

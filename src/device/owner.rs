@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno as OsErrno;
 
+use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
@@ -86,7 +87,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     }
     // A volume that is in use is locked as well, and that says more.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(OsErrno::AGAIN) => locked(path),
+        Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
     })
 }
@@ -116,13 +117,9 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     };
     match patiently(|| rustix::fs::flock(file, operation), |done| *done == Err(OsErrno::AGAIN)) {
         Ok(()) => Ok(()),
-        Err(OsErrno::AGAIN) => Err(locked(path)),
+        Err(OsErrno::AGAIN) => Err(holders::locked(path, file.as_fd())),
         Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),
     }
-}
-
-fn locked(path: &Path) -> Error {
-    busy(path, "locked by another program")
 }
 
 /// Refuses what a loop device serves: neither the lock of an image nor `O_EXCL` on a device keeps that one out. `file` is what `stat` was

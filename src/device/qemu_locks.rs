@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, Stat};
 
+use super::holders;
 use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
@@ -32,7 +33,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
             Ok(()) => {}
             Err(errno) if is_missing(errno) => return Ok(()),
             Err(Errno::EAGAIN | Errno::EACCES) => {
-                return Err(busy(path, "locked by another program"));
+                return Err(holders::locked(path, file));
             }
             Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
         }

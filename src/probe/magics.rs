@@ -41,10 +41,10 @@ const fn magic(
 
 const FIRST: &[At] = &[Start(0)];
 const SECOND_KIB: &[At] = &[Start(1024)];
-const RAID: &str = "a member of a Linux RAID array: name the array's device";
+const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
 const BIOS_RAID: &str =
     "a member of a RAID array of the machine's firmware: name the array's device";
-const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper";
+const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)";
 const LUKS: &str = "a LUKS container: unlock it first, and name the device below /dev/mapper";
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";

@@ -20,7 +20,7 @@ use crate::fs::ext4::{
 use crate::fs::xfs::Xfs;
 use crate::fs::{
     Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
-    find_format,
+    ext4, find_format,
 };
 use crate::integrity::{self, ScrubFinding, Scrubbed, TailLoss};
 use crate::location::{self, Location, OpenLocation};
@@ -149,9 +149,7 @@ impl Volume {
         options: &TuneOptions,
         clock: Clock,
     ) -> Result<Superblock> {
-        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
-            return Err(unknown_format(&**device));
-        }
+        check_ext4(&**device, "xfs_admin and xfs_io change its settings")?;
         tune(device, options, clock)
     }
 
@@ -169,9 +167,7 @@ impl Volume {
         options: &ResizeOptions,
         clock: Clock,
     ) -> Result<Resized> {
-        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
-            return Err(unknown_format(&**device));
-        }
+        check_ext4(&**device, XFS_SIZES)?;
         resize(device, options, clock)
     }
 
@@ -182,9 +178,7 @@ impl Volume {
     /// As [`resize`](Self::resize).
     #[doc(hidden)]
     pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
-        if device.size() < SMALLEST || find_format(&**device)?.is_none() {
-            return Err(unknown_format(&**device));
-        }
+        check_ext4(&**device, XFS_SIZES)?;
         minimum(device)
     }
 
@@ -425,6 +419,21 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
         ),
         None => error,
     })
+}
+
+const XFS_SIZES: &str =
+    "xfs_growfs makes it larger while it is mounted, and nothing makes it smaller";
+
+/// Refuses a device without ext2, ext3 or ext4; of XFS with what to use instead.
+fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
+    let format = if device.size() < SMALLEST { None } else { find_format(device)? };
+    match format.map(|format| format.name) {
+        None => Err(unknown_format(device)),
+        Some(name) if name == ext4::FORMAT.name => Ok(()),
+        Some(name) => Err(Error::unsupported(format!(
+            "this is {name}, and only ext2, ext3 and ext4 are changed so: {of_xfs}"
+        ))),
+    }
 }
 
 /// The part of a device that its file system takes; the error, where that is not known.

@@ -1,6 +1,10 @@
 //! The command line: the subcommands and what their help has in common.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::parser::{ArgMatches, ValueSource};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ironmap::Location;
 
 use crate::bench;
@@ -16,7 +20,7 @@ use crate::target;
 
 const AFTER_HELP: &str = "\
 VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
-MBR partition. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
+MBR partition; LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... are devices by these. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
 is its inode 12.
 
 qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines, whose format is never guessed; only qcow2 is written. They have parts too: \
@@ -44,6 +48,71 @@ Exit codes:
 
 If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
+/// The section of the options for volumes that are read otherwise than by themselves.
+const RESCUE: &str = "Options for damaged volumes and for devices of their own";
+
+/// Commands that read volumes, by these options too. Commands that change a volume refuse the options, and the others have no use for them.
+const READS: [&str; 18] = [
+    "info", "ls", "stat", "cat", "map", "find", "du", "df", "readlink", "getfattr", "diff",
+    "check", "dump", "undelete", "cp", "tar", "mount", "complete",
+];
+
+/// Commands that open no volume, or only as a device: they do not take the options silently.
+const NO_VOLUME: [&str; 8] =
+    ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
+
+/// The command line, in which the options for damaged volumes are shown where they apply.
+pub(crate) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
+    let rescue: Vec<_> = rescue.map(|arg| arg.clone().hide(true)).collect();
+    let names = command.get_subcommands().map(|sub| sub.get_name().to_owned());
+    for name in names.filter(|name| !READS.contains(&&**name)).collect::<Vec<_>>() {
+        command = command.mut_subcommand(name, |sub| sub.args(&rescue));
+    }
+    command
+}
+
+impl Cli {
+    /// Reads the command line.
+    pub(crate) fn parse_words(
+        words: impl IntoIterator<Item = OsString>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(words)?;
+        if let Some((name, below)) = matches.subcommand()
+            && NO_VOLUME.contains(&name)
+            && let Some(option) = given_to_rescue(&command, below)
+        {
+            let what = format!("--{option}: ironmap {name} reads no volume that it could apply to");
+            return Err(command.error(ErrorKind::ArgumentConflict, what));
+        }
+        Self::from_arg_matches(&matches)
+    }
+}
+
+/// An option for damaged volumes that was given to a command.
+fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String> {
+    let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
+    let named = |arg: &clap::Arg| {
+        given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+    };
+    rescue.filter(|arg| named(arg)).find_map(clap::Arg::get_long).map(str::to_owned)
+}
+
+/// The command of a command line that may be wrong: `ironmap integrity format`.
+pub(crate) fn path_of(words: &[OsString]) -> String {
+    let mut command = &Cli::command();
+    let mut path = command.get_name().to_owned();
+    for word in words.iter().skip(1) {
+        if let Some(below) = command.find_subcommand(word) {
+            path = format!("{path} {}", below.get_name());
+            command = below;
+        }
+    }
+    path
+}
+
 /// Reads and changes files of ext2, ext3 and ext4 volumes that are not mounted, and reads those of XFS volumes and of mounted ext4 and XFS, at the speed
 /// of the device.
 #[derive(Debug, Parser)]
@@ -51,20 +120,20 @@ If several operations fail, each prints a line on standard error, and the highes
 #[command(max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     /// Read volumes without their journals, as mount -o ro,noload: the changes in these are missing
-    #[arg(long = "noload", global = true)]
+    #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
     /// Read the volume by the backup of its superblock in this block, as e2fsck -b; where the superblock is damaged, one is found without
-    #[arg(long, global = true, value_name = "BLOCK")]
+    #[arg(long, global = true, value_name = "BLOCK", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
     /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = RESCUE)]
     pub(crate) truncated: bool,
     /// The device of the journal, where it is not on the volume's: a volume that needs recovery is recovered in memory; by default it is
     /// found by its UUID in /dev/disk/by-uuid
-    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) journal: Option<Location>,
     /// The device of the realtime files of an XFS volume, which is only read then; without it these files are listed only
-    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume())]
+    #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) realtime: Option<Location>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -168,16 +237,16 @@ impl Command {
             Self::Umount(args) => mount::unmount(args),
             Self::Bench(args) => bench::run(args),
             Self::Demo(args) => demo::run(args, report, run_line),
-            Self::Completions(args) => completions::run(args, Cli::command()),
+            Self::Completions(args) => completions::run(args, command()),
             Self::Complete(args) => complete::run(args),
-            Self::Man(args) => man::run(args, Cli::command()),
+            Self::Man(args) => man::run(args, command()),
         }
     }
 }
 
 /// Runs a command as its words say.
 fn run_line(words: &[&str], report: &mut Report) -> Result<(), Failure> {
-    let cli = Cli::try_parse_from([&["ironmap"], words].concat());
+    let cli = Cli::parse_words([&["ironmap"], words].concat().into_iter().map(OsString::from));
     let cli = cli.map_err(|error| Failure::new(error.to_string()))?;
     cli.command.run(report)
 }
@@ -188,12 +257,47 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_has_examples() {
-        let mut command = Cli::command();
+        let mut command = command();
         command.build();
         command.clone().debug_assert();
         for sub in command.get_subcommands() {
             let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:\n  ironmap "), "{} has no examples", sub.get_name());
+        }
+    }
+
+    /// A new command is in the list of those that read, or in that of those that have no volume, or refuses the options for reading itself.
+    #[test]
+    fn options_for_damaged_volumes_are_where_they_apply() {
+        let changes = [
+            "mkfs",
+            "tune",
+            "resize",
+            "write",
+            "mkdir",
+            "mknod",
+            "rmdir",
+            "rm",
+            "mv",
+            "ln",
+            "touch",
+            "truncate",
+            "fallocate",
+            "chmod",
+            "chown",
+            "chattr",
+            "setfattr",
+            "sync",
+        ];
+        let mut command = command();
+        command.build();
+        for sub in command.get_subcommands() {
+            let name = sub.get_name();
+            let lists = [&READS[..], &NO_VOLUME, &changes];
+            assert_eq!(lists.iter().filter(|list| list.contains(&name)).count(), 1, "{name}");
+            let rescue = sub.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
+            let shown = rescue.filter(|arg| !arg.is_hide_set()).count();
+            assert_eq!(shown, if READS.contains(&name) { 5 } else { 0 }, "{name}");
         }
     }
 }

@@ -285,8 +285,8 @@ impl fmt::Debug for Report {
     }
 }
 
-/// The output of the command line's parser: help and version as they are, an error as one line.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+/// The output of the command line's parser: help and version as they are, an error as one line that names the help of the command.
+pub(crate) fn usage(error: &clap::Error, command: &str) -> ExitCode {
     if matches!(error.kind(), ClapKind::DisplayHelp | ClapKind::DisplayVersion) {
         let mut report = Report::default();
         if let Err(error) = error.print().and_then(|()| io::stdout().flush()) {
@@ -295,16 +295,16 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return report.exit_code();
     }
     if error.kind() == ClapKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return misused("a command is missing");
+        return misused("a command is missing", command);
     }
     let text = error.to_string();
     let text = text.split("\n\n").next().unwrap_or_default();
     let text = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    misused(&one_line(&text))
+    misused(&one_line(&text), command)
 }
 
-fn misused(what: &str) -> ExitCode {
+fn misused(what: &str, command: &str) -> ExitCode {
     // Where nobody reads it, the exit code tells.
-    let _ = writeln!(io::stderr(), "ironmap: {what}; see ironmap --help");
+    let _ = writeln!(io::stderr(), "ironmap: {what}; see {command} --help");
     Code::Usage.into()
 }

@@ -38,8 +38,6 @@ mod whole;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::Cli;
 use crate::failure::{Report, usage};
 
@@ -54,9 +52,9 @@ fn main() -> ExitCode {
         }
         None => args,
     };
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::parse_words(args.iter().cloned()) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, &cli::path_of(&args)),
     };
     if cli.no_load {
         source::set_no_load();

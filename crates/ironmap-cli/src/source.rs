@@ -214,7 +214,11 @@ impl Source {
 
     /// The file system as the ext4 that it is.
     pub(crate) fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
-        let other = || Failure::new(format!("{}: only an ext4 volume has that", self.name));
+        let other = || {
+            let what =
+                format!("this is {}, and that is of ext2, ext3 and ext4 only", self.fs().format());
+            Failure::new(format!("{}: {what}", self.name))
+        };
         self.volume.ext4().ok_or_else(other)
     }
 

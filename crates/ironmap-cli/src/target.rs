@@ -169,10 +169,34 @@ impl fmt::Display for Target {
     }
 }
 
-/// `VOLUME`.
+/// `VOLUME`, also by a tag of its device.
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
-    Location::parse(text).map_err(|error| error.to_string())
+    let link = link_of_tag(text);
+    Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
+}
+
+/// The link that udev makes for a device of this tag, as mount(8) takes it: `LABEL=data`. A file of that name is a file.
+fn link_of_tag(text: &OsStr) -> Option<OsString> {
+    let (tag, value) = text.to_str()?.split_once('=')?;
+    let (dir, value) = match tag {
+        "LABEL" => ("label", value.to_owned()),
+        "PARTLABEL" => ("partlabel", value.to_owned()),
+        "UUID" => ("uuid", value.to_lowercase()),
+        "PARTUUID" => ("partuuid", value.to_lowercase()),
+        _ => return None,
+    };
+    if value.is_empty() || Path::new(text).exists() {
+        return None;
+    }
+    // As udev(7) writes names of links.
+    let plain =
+        |char: char| char.is_alphanumeric() || !char.is_ascii() || "#+-.:=@_".contains(char);
+    let name = value.chars().map(|char| match plain(char) {
+        true => char.to_string(),
+        false => format!("\\x{:02x}", u32::from(char)),
+    });
+    Some(format!("/dev/disk/by-{dir}/{}", name.collect::<String>()).into())
 }
 
 /// `VOLUME`, or the volume of `VOLUME:/PATH`.

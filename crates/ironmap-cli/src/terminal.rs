@@ -148,7 +148,7 @@ pub(crate) fn quoted(name: &[u8]) -> String {
     shown
 }
 
-/// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and what is not UTF-8 too.
+/// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and the bytes that are not UTF-8 too.
 pub(crate) fn octal(text: &[u8], special: &[u8]) -> Vec<u8> {
     let terminal = is_terminal();
     let mut shown = Vec::with_capacity(text.len());

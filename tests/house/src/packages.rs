@@ -34,6 +34,9 @@ const PACKAGES: [Package; 3] = [
     },
 ];
 
+/// The manifest that lists the files of the Debian package.
+const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
+
 /// Cargo adds these to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
@@ -51,6 +54,46 @@ pub(super) fn check() -> io::Result<Vec<(String, String)>> {
         let list = cargo(&["package", "--allow-dirty", "--list", "-p", package.name])?;
         let what = package.check(&list).into_iter().chain(package.check_licences()?);
         found.extend(what.map(|what| (format!("{}/Cargo.toml", package.folder), what)));
+    }
+    found.extend(check_debian()?.into_iter().map(|what| (DEBIAN.to_owned(), what)));
+    Ok(found)
+}
+
+/// The Debian package's list of files: the pages that it installs, each where it lies in this repository.
+fn debian_pages(manifest: &str) -> Vec<String> {
+    let sources = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../"));
+    sources.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+}
+
+/// Links of a page to files that the list does not have. Only the links within the repository count.
+fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
+    let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links = links.filter(|link| !link.is_empty() && !link.contains(':'));
+    let missing = links.filter(|link| {
+        let path = match (link.strip_prefix("../"), dir) {
+            (Some(up), _) => up.to_owned(),
+            (None, "") => (*link).to_owned(),
+            (None, dir) => format!("{dir}/{link}"),
+        };
+        let (folder, end) = path.rsplit_once('/').unwrap_or(("", &path));
+        let end = end.rsplit_once('.').map_or("", |(_, end)| end);
+        !listed.contains(&path) && !listed.contains(&format!("{folder}/*.{end}"))
+    });
+    missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
+}
+
+/// The faults of the Debian package: pages that its pages link to and that it lacks.
+fn check_debian() -> io::Result<Vec<String>> {
+    let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
+    let mut pages: Vec<_> = listed.iter().filter(|page| !page.contains('*')).cloned().collect();
+    if listed.iter().any(|page| page == "docs/*.md") {
+        let names = fs::read_dir("docs")?.map(|entry| Ok(entry?.path().display().to_string()));
+        pages.extend(names.collect::<io::Result<Vec<_>>>()?);
+    }
+    let mut found = Vec::new();
+    for page in pages.iter().filter(|page| page.ends_with(".md")) {
+        found.extend(missing_links(page, &fs::read_to_string(page)?, &listed));
     }
     Ok(found)
 }
@@ -107,6 +150,21 @@ mod tests {
         assert_eq!(
             PACKAGES[2].check(&more),
             ["the package of ironmap-cli contains tests/cli/main.rs"]
+        );
+    }
+
+    /// A page of the Debian package links to pages of it; links to the web and within a page count for nothing.
+    #[test]
+    fn links_of_debian_pages_lead_to_its_pages() {
+        let manifest = "    [\"../../docs/*.md\", \"usr/share/doc/\", \"644\"],\n    [\"../../README.md\", \"x\", \"644\"],\n";
+        let listed = debian_pages(manifest);
+        assert_eq!(listed, ["docs/*.md", "README.md"]);
+        let page = "[a](docs/CLI.md#x) [b](#here) [c](https://x.org/y) [d](CHANGELOG.md)";
+        let lacks = "the Debian package lacks CHANGELOG.md, to which README.md links";
+        assert_eq!(missing_links("README.md", page, &listed), [lacks]);
+        assert_eq!(
+            missing_links("docs/CLI.md", "[a](../README.md) [b](SAFETY.md)", &listed),
+            [""; 0]
         );
     }
 }

@@ -110,8 +110,8 @@ pub(super) fn table(rows: &[Row]) -> std::io::Result<()> {
         &[
             "IOPS",
             "MiB/s",
-            "ratio",
-            "spread",
+            "ratio (median of paired rounds)",
+            "its spread",
             "CPU ns/IO",
             "CPU ms/GiB",
             "p50 ns",

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ironmap::fs::Clock;
-use ironmap::location::LocationOptions;
+use ironmap::location::{LocationOptions, Part};
 use ironmap::{Engine, ErrorKind, Location, NewSize, ResizeOptions, Resized, Volume};
 use serde::Serialize;
 
@@ -110,6 +110,10 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     let resized = Volume::resize(&opened.device, &options, clock).map_err(|error| {
         let named = |error| named(&args.volume, error);
         match error.kind() {
+            ErrorKind::InvalidInput if is_partition(&args.volume) => Failure::usage(format_args!(
+                "{}: the partition ends there: sfdisk or growpart makes it larger",
+                named(error)
+            )),
             ErrorKind::InvalidInput => Failure::usage(named(error)),
             ErrorKind::NoSpace => Failure::new(named(error).to_string()),
             ErrorKind::Io(_) => Failure::at(&args.volume, &error),
@@ -120,6 +124,11 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     let resized = resized?;
     closed.map_err(|error| Failure::at(&args.volume, &error))?;
     Ok(resized)
+}
+
+/// Whether the volume ends where a partition table says, and not with its image or device.
+fn is_partition(volume: &Location) -> bool {
+    matches!(volume.data().part, Part::Partition(_))
 }
 
 fn print_minimum(args: &Args) -> Result<(), Failure> {
@@ -156,7 +165,8 @@ fn print(args: &Args, resized: &Resized) -> Result<(), Failure> {
         let mut out = stdout();
         let volume = one_line(&args.volume.to_string());
         if blocks == before {
-            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, as before")?;
+            let ends = if is_partition(&args.volume) { ": the partition ends there" } else { "" };
+            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, as before{ends}")?;
         } else {
             writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, {before} before")?;
         }

@@ -170,6 +170,7 @@ fn serve_volume(
     let volume = with_rescue(open).open(location).map_err(|error| Failure::open(&error))?;
     if !args.quiet {
         volume.notices().iter().for_each(|notice| report.note(notice));
+        tell_owner(&options, &volume, report);
     }
     tell_faults(location, volume.faults());
     check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
@@ -218,7 +219,7 @@ fn serve_volume(
     };
     interrupt::on_signal(move || by_signal.by_signal(wait_for_pages.clone()))
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
-    if writes && !args.quiet {
+    if writes && args.verbose && !args.quiet {
         report.note(format_args!(
             "sync -f and syncfs(2) commit nothing here, because FUSE does not tell the program; ironmap sync {} does",
             dir.display()
@@ -251,8 +252,25 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
         return Ok(());
     }
-    let what = format!("{} is mounted with -o ro only", fs.format());
+    let what = format!("a mount does not write {}: add -o ro", fs.format());
     Err(Error::new(ErrorKind::ReadOnly, what))
+}
+
+/// Tells a user whose volume has another owner why most of it will be denied: the kernel checks permissions as on every file system.
+fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
+    let fs = volume.fs();
+    let user = rustix::process::geteuid();
+    let owner = fs.inode(fs.root()).map(|root| root.stat().uid);
+    if let Ok(owner) = owner
+        && options.uid.is_none()
+        && !user.is_root()
+        && owner != user.as_raw()
+    {
+        let user = user.as_raw();
+        report.note(format_args!(
+            "its root belongs to user {owner}, and files stay closed to user {user} as their permissions say: -o uid={user} shows all as that user's"
+        ));
+    }
 }
 
 /// Refuses `errors=` where the volume says otherwise: the volume's own setting is obeyed.

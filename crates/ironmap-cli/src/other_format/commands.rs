@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use clap::Parser;
 use ironmap::device::Ram;
 
 use super::VOLUME;
@@ -34,7 +33,7 @@ fn commands_use_a_volume_of_another_format() {
 fn run(words: &[&str]) -> Result<Vec<u8>, String> {
     let mut out = tempfile::tempfile().unwrap();
     rustix::stdio::dup2_stdout(&out).unwrap();
-    let cli = Cli::try_parse_from([&["ironmap"], words].concat()).unwrap();
+    let cli = Cli::parse_words([&["ironmap"], words].concat().into_iter().map(Into::into)).unwrap();
     let mut report = Report::default();
     let result = cli.command.run(&mut report);
     assert_eq!(report.exit_code(), ExitCode::SUCCESS, "{words:?}");
@@ -157,7 +156,10 @@ fn commands() {
     // Commands that only ext4 has are refused by name.
     for words in [["info", "memory"], ["undelete", "memory"]] {
         let failure = run(&words).unwrap_err();
-        assert_eq!(failure, "memory: only an ext4 volume has that", "{words:?}");
+        assert_eq!(
+            failure, "memory: this is mem, and that is of ext2, ext3 and ext4 only",
+            "{words:?}"
+        );
     }
     // So is a check, of a format that has none.
     assert_eq!(run(&["check", "memory"]).unwrap_err(), "memory: a check of mem (EOPNOTSUPP)");

@@ -28,6 +28,7 @@ mod integrity;
 mod looking;
 mod making;
 mod measuring;
+mod messages;
 mod oci;
 mod outputs;
 mod pages;

@@ -11,7 +11,7 @@ use crate::support::{Bench, IRONMAP, text, tool};
 /// Title, clipboard, colour, delete, C1 in UTF-8, no UTF-8, and a second line.
 const EVIL: &[u8] = b"a\x1b]0;t\x07\x1b[35;41m\x7f\xc2\x9b\xff\x0d\nsecond";
 
-/// What each command prints with such names: `$E` is the name, `@` the program.
+/// The lines of each command with such names: `$E` is the name, `@` the program.
 const COMMANDS: [(&str, &str); 43] = [
     ("info", "@ info i; @ info --json i; @ info \"$E\""),
     ("ls", "@ ls -lR i:/; @ ls i:/; @ ls -1 i:/; @ ls --json i:/; @ ls \"i:/$E\" \"i:/$E/none\""),
@@ -137,7 +137,7 @@ fn shell(bench: &Bench, by: &str, lines: &str) -> Output {
     command.current_dir(bench.path("")).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What a terminal would obey of these bytes, but for the program's own moves and colours, of its progress and of `ls`.
+/// The parts of these bytes that a terminal would obey, except the program's own moves and colours, of its progress and of `ls`.
 fn obeyed(shown: &[u8]) -> Vec<&'static str> {
     let has = |bytes: &[u8]| shown.windows(bytes.len()).any(|window| window == bytes);
     let odd = |byte: &u8| byte.is_ascii_control() && !b"\n\r\t\x1b".contains(byte);
@@ -147,7 +147,7 @@ fn obeyed(shown: &[u8]) -> Vec<&'static str> {
         ("a colour", has(b"\x1b[35;41m")),
         ("a control", shown.iter().any(odd)),
         ("C1", text.chars().any(|char| ('\u{80}'..='\u{9f}').contains(&char))),
-        ("a byte that is no text", std::str::from_utf8(shown).is_err()),
+        ("a byte that is not text", std::str::from_utf8(shown).is_err()),
         ("a line break", has(b"\nsecond")),
     ];
     all.into_iter().filter_map(|(what, is)| is.then_some(what)).collect()

@@ -88,7 +88,7 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// A mount for writing says once that sync -f commits nothing there, and how to commit; with -q it does not. The flags -r, -w and -v are those
+/// With -v a mount for writing says once that sync -f commits nothing there, and how to commit. The message of a lock names the server and the directory. The flags -r, -w and -v are those
 /// of mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
@@ -108,14 +108,23 @@ fn flags_of_mount_8_and_the_note_on_sync() {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let shown = mounts.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
         assert!(shown.contains(&format!(" {mode},")), "{args:?}: {shown}");
+        if mode == "rw" {
+            let locked = text(&bench.run(["ls", "image:/"]).stderr);
+            let by = format!(", mounted by ironmap on {}\n", dir.canonicalize().unwrap().display());
+            assert!(
+                locked.contains("locked by another program: ") && locked.ends_with(&by),
+                "{locked}"
+            );
+        }
         assert!(when_not_busy(|| bench.run(["umount", "mounted"])), "{args:?}: stays mounted");
         (text(&said.stdout), text(&said.stderr))
     };
     let names = ["image", "mounted"];
-    let (out, note) = mount("ironmap", &names, "rw");
-    assert!(note.contains("note: sync -f ") && note.contains("ironmap sync "), "{note}");
-    assert_eq!((out.as_str(), note.lines().count()), ("", 1), "{note}");
     let quiet = (String::new(), String::new());
+    assert_eq!(mount("ironmap", &names, "rw"), quiet);
+    let (out, note) = mount("ironmap", &["-v", "image", "mounted"], "rw");
+    assert!(note.contains("note: sync -f ") && note.contains("ironmap sync "), "{note}");
+    assert_eq!((out.as_str(), note.lines().count()), ("image mounted on mounted\n", 1), "{note}");
     let said = ("image mounted on mounted\n".to_owned(), String::new());
     assert_eq!(mount("ironmap", &["-q", "image", "mounted"], "rw"), quiet);
     assert_eq!(mount("ironmap", &["-r", "image", "mounted"], "ro"), quiet);

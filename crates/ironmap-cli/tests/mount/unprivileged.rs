@@ -25,6 +25,9 @@ $user sh -c 'echo content > mounted/file; stat -c %u:%s mounted/file'
 $user sh -c 'exec 3<mounted/file; ./ironmap umount mounted || echo busy' 2>/dev/null
 $user ./ironmap umount mounted
 $user ./ironmap cat image:/file
+debugfs -w -R 'set_inode_field <2> uid 0' image 2>/dev/null
+$user ./ironmap mount image mounted 2>&1 | grep -o ': -o uid=1000 '
+$user ./ironmap umount mounted
 ";
 
 /// Ends a daemon whose file is open in a program, and repeats that until the program gets an error.
@@ -82,7 +85,7 @@ fn a_user_mounts_and_unmounts() {
     if !has_fusermount() {
         return skip("a_user_mounts_and_unmounts", "needs the program fusermount3");
     }
-    assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n");
+    assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n: -o uid=1000 \n");
 }
 
 /// A signal ends his daemon though a file is open, with a closed volume where he can end the kernel's connection. Where he cannot, the volume is

@@ -11,10 +11,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Medium};
-use ironmap::{Engine, Error, ErrorKind, Location, Volume};
+use ironmap::{Engine, Errno, Error, ErrorKind, Location, Volume};
 use rustix::param::page_size;
 
 use self::fill::Sources;
@@ -64,6 +65,9 @@ pub(crate) struct Args {
     /// Features to switch on, or off with a ^ before the name, with commas between them; 'none' switches off all; mmp is on for an NBD export
     #[arg(short = 'O', long, value_name = "FEATURE,...", allow_hyphen_values = true)]
     features: Vec<String>,
+    /// The type, as mke2fs makes it: ext4, ext3 (a journal, and nothing of ext4) or ext2 (no journal either); -O changes its features
+    #[arg(short = 't', long = "type", value_enum, value_name = "TYPE", default_value = "ext4")]
+    kind: Kind,
     /// The label, at most 16 bytes
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
@@ -139,6 +143,25 @@ pub(crate) struct Args {
 }
 
 type Uuid = [u8; 16];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Ext2,
+    Ext3,
+    Ext4,
+}
+
+impl Kind {
+    /// The features of ext4 that it is made without, as mke2fs.conf(5) of Debian has them.
+    fn lacks(self) -> &'static [&'static str] {
+        const OF_EXT4: &str = "^extent,^huge_file,^flex_bg,^metadata_csum,^metadata_csum_seed,^64bit,^dir_nlink,^extra_isize,^orphan_file";
+        match self {
+            Self::Ext2 => &[OF_EXT4, "^has_journal"],
+            Self::Ext3 => &[OF_EXT4],
+            Self::Ext4 => &[],
+        }
+    }
+}
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     crate::source::check_changes(&args.volume)?;
@@ -234,6 +257,19 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
     Ok(superblock)
 }
 
+/// The error of a volume that cannot be opened; for a new image it asks for the size.
+fn missing(volume: &Location, error: Error) -> Error {
+    match volume.whole_file() {
+        Some(path) if error.errno() == Errno::ENOENT && !path.starts_with("/dev") => {
+            let example = format!("ironmap mkfs {} 1G", path.display());
+            let what =
+                format!("No such file or directory: a size makes a new image, as in {example}");
+            Error::new(ErrorKind::NotFound, what).context(volume)
+        }
+        _ => room::missing(volume, error),
+    }
+}
+
 impl Args {
     fn options(&self) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
@@ -241,7 +277,8 @@ impl Args {
             // Other machines may reach the export, and nothing else tells them that it is in use.
             features.incompat |= Incompat::MMP;
         }
-        for names in &self.features {
+        let names = self.kind.lacks().iter().copied();
+        for names in names.chain(self.features.iter().map(String::as_str)) {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
         let source_date = source_date()?;
