@@ -236,7 +236,7 @@ fn make_to_fit(
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = open_device(&args.volume, &how)
-        .map_err(|error| Failure::open(&room::missing(&args.volume, error)))?;
+        .map_err(|error| Failure::open(&missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
     let options = options.clone().uuid(options.uuid.or(derived));
