@@ -95,10 +95,10 @@ fn what_xfs_volumes_do_not_have_is_refused() {
     for (args, says) in [
         (vec!["cp", "source/empty", &target], "of XFS volumes only data are overwritten"),
         (vec!["mkdir", &target], "of XFS volumes only data are overwritten"),
-        (vec!["resize", "-M", image], "no ext2, ext3 or ext4"),
-        (vec!["tune", "-L", "name", image], "no ext2, ext3 or ext4"),
+        (vec!["resize", "-M", image], "this is XFS, and only ext2, ext3 and ext4"),
+        (vec!["tune", "-L", "name", image], "this is XFS, and only ext2, ext3 and ext4"),
         (vec!["mkfs", image], "holds an XFS file system"),
-        (vec!["undelete", image], "only an ext4 volume"),
+        (vec!["undelete", image], "this is xfs, and that is of ext2"),
     ] {
         let output = bench.run(&args);
         let errors = text(&output.stderr);
