@@ -22,6 +22,7 @@ mod quota;
 mod resize;
 mod revision_zero;
 mod stamps;
+mod sweep;
 mod two_nodes;
 mod write_open;
 mod write_ops;
