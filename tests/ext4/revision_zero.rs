@@ -43,7 +43,7 @@ fn attribute(fs: &dyn FileSystem) {
     fs.setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
-/// What a file needs switches its feature on. The kernel changes the superblock alone, and e2fsck does not ask for these features in the copies.
+/// A file that needs a feature switches it on. The kernel changes the superblock alone, and e2fsck does not ask for these features in the copies.
 #[test]
 fn the_first_feature_of_a_file_raises_the_revision() {
     for (what, work) in [("large_file", large_file as fn(&dyn FileSystem)), ("ext_attr", attribute)]

@@ -1,5 +1,5 @@
 //! The rules that a superblock has to keep: those without which Linux mounts no volume, and those that e2fsck has besides. The opening obeys the first,
-//! a check tells the others. What the geometry is computed of is checked where that is done, in [`superblock`](super::superblock).
+//! a check tells the others. The fields that the geometry is computed from are checked in [`superblock`](super::superblock).
 //!
 //! Source: each field with hostile values, mounted by Linux 6.18 and shown to e2fsck 1.47; the test `sweep` repeats it.
 

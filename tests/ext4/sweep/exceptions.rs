@@ -2,7 +2,7 @@
 
 use Difference::{Check, Reading, Writing};
 
-/// What is refused or faulty.
+/// The refusal that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
     Reading,
@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// Who refuses it alone.
+/// The program that refuses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
@@ -61,7 +61,7 @@ const BITMAPS: &str =
 const FAST: &str = "the journal has no room for fast commits, which ironmap does not write";
 const READ_ONLY: &str = "the kernel mounts it for reading only, and does not fail";
 const NAMED: &str = "e2fsck asks only whether the inode has a name or data";
-const LEFT: &str = "of a journal that has_journal does not tell of, e2fsck makes a fault or none";
+const LEFT: &str = "without has_journal e2fsck calls a journal a fault, or does not";
 const QUOTA: &str = "this kernel writes no volume with quota";
 
 const EXCEPTIONS: &[Exception] = &[

@@ -74,7 +74,7 @@ impl Sweep {
         fs::write(self.image.path(), bytes).unwrap();
     }
 
-    /// What the kernel and e2fsck say of the image. It is as before afterwards.
+    /// The verdict of the kernel and of e2fsck. The image is as before afterwards.
     fn kernel(&self) -> Verdict {
         let bytes = fs::read(self.image.path()).unwrap();
         let refused = |options| {
@@ -90,7 +90,7 @@ impl Sweep {
         Verdict { reading, writing, check }
     }
 
-    /// What ironmap says of it. A volume that is read by a backup was refused.
+    /// The verdict of ironmap. A volume that is read by a backup was refused.
     fn ironmap(&self) -> Verdict {
         let check = !ironmap(&self.image.path()).clean;
         let opened = self.image.open();
