@@ -1,4 +1,4 @@
-//! Extent trees that are deeper than Linux makes them, and than it reads: it frees them, and so does ironmap. No limit of a reader leaves blocks behind.
+//! Extent trees that are deeper than Linux makes them, and than it reads: it frees them, and so does ironmap. No limit of a reader leaks blocks.
 
 use std::fs;
 

@@ -23,6 +23,7 @@ mod resize;
 mod resize_sizes;
 mod revision_zero;
 mod stamps;
+mod sweep;
 mod two_nodes;
 mod write_open;
 mod write_ops;

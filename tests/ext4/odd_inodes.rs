@@ -1,5 +1,5 @@
 //! Inodes that other programs and old kernels write: short links whose target stands in a block, devices with bytes after their number. ironmap reads
-//! what the kernel reads, its check agrees with e2fsck, and what it removes and moves leaves nothing behind.
+//! what the kernel reads, its check agrees with e2fsck, and an inode that it removes leaks no block.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

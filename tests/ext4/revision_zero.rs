@@ -1,8 +1,6 @@
 //! Volumes of revision 0, as mke2fs of 1995 made them and mkfs of small systems still do: the first feature makes the volume one of revision 1, as the
 //! kernel does.
 
-use std::path::Path;
-
 use ironmap::fs::ext4::{ROOT, TuneOptions};
 use ironmap::fs::{Clock, Credentials, FileSystem, NewFile, SetXattr};
 use ironmap::location::LocationOptions;
@@ -45,7 +43,7 @@ fn attribute(fs: &dyn FileSystem) {
     fs.setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
-/// What a file needs switches its feature on. The kernel changes the superblock alone, and e2fsck does not ask for these features in the copies.
+/// A file that needs a feature switches it on. The kernel changes the superblock alone, and e2fsck does not ask for these features in the copies.
 #[test]
 fn the_first_feature_of_a_file_raises_the_revision() {
     for (what, work) in [("large_file", large_file as fn(&dyn FileSystem)), ("ext_attr", attribute)]
@@ -53,8 +51,8 @@ fn the_first_feature_of_a_file_raises_the_revision() {
         let image = made();
         let options = VolumeOptions::new().write(true);
         let volume = crate::common::beneath::open(&image.location(), &options).unwrap();
-        let number = Credentials::default();
-        volume.fs().create(ROOT, b"plain", NewFile::Regular, 0o644, &number).unwrap();
+        let who = Credentials::default();
+        volume.fs().create(ROOT, b"plain", NewFile::Regular, 0o644, &who).unwrap();
         volume.sync().unwrap();
         work(&**volume.fs());
         volume.close().unwrap();
@@ -70,8 +68,7 @@ fn a_feature_by_name_raises_the_revision_in_all_copies() {
     for feature in ["large_file", "dir_index", "extent", "dir_nlink", "large_dir", "huge_file"] {
         let image = made();
         let opened = image.location().open(&LocationOptions::new().write(true)).unwrap();
-        let mut options = TuneOptions::default();
-        options.features = vec![feature.to_owned()];
+        let options = TuneOptions::new().features(vec![feature.to_owned()]);
         Volume::tune(&opened.device, &options, Clock::System).unwrap();
         drop(opened);
         for group in 0..2 {
@@ -102,5 +99,5 @@ fn features_on_revision_zero_are_obeyed() {
     require!([Need::Root]);
     assert!(unknown.try_mount("ro").is_err());
     let mount = image.mount("ro");
-    assert!(Path::new(&mount.dir().join("f")).exists());
+    assert!(mount.dir().join("f").exists());
 }

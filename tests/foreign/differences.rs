@@ -21,7 +21,7 @@ pub(crate) const CHECKS: &[Difference] = &[
         reason: "e2fsck takes an extent tree of seven levels for one that could be better; the kernel refuses more than five",
     },
     Difference {
-        names: &["f_first_meta_bg_too_big", "f_zero_inode_size"],
+        names: &["f_first_meta_bg_too_big", "f_sb_extra_isize", "f_zero_inode_size"],
         reason: "e2fsck -n goes on without the field or with a backup, and ends with code 0; the kernel refuses to mount",
     },
     Difference {
@@ -94,7 +94,12 @@ pub(crate) const CHANGES: &[Difference] = &[
         reason: "e2fsck -n ends with code 0, but a volume with wrong checksums of its groups is not written",
     },
     Difference {
-        names: &["f_zero_inode_size", "f_first_meta_bg_too_big", "j_corrupt_revoke_rcount"],
+        names: &[
+            "f_zero_inode_size",
+            "f_first_meta_bg_too_big",
+            "f_sb_extra_isize",
+            "j_corrupt_revoke_rcount",
+        ],
         reason: "e2fsck -n ends with code 0, but ironmap refuses the volume, as the kernel does",
     },
     Difference {

@@ -139,7 +139,24 @@ impl Incompat {
     pub const WRITABLE: Self = Self::READABLE;
 }
 
+impl Compat {
+    /// The features that e2fsck knows.
+    pub(super) const KNOWN: Self = Self::DIR_PREALLOC
+        .union(Self::IMAGIC_INODES)
+        .union(Self::HAS_JOURNAL)
+        .union(Self::EXT_ATTR)
+        .union(Self::RESIZE_INODE)
+        .union(Self::DIR_INDEX)
+        .union(Self::SPARSE_SUPER2)
+        .union(Self::FAST_COMMIT)
+        .union(Self::STABLE_INODES)
+        .union(Self::ORPHAN_FILE);
+}
+
 impl RoCompat {
+    /// The features that e2fsck knows.
+    pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
+
     /// The features that the write side maintains. Files with fs-verity are read-only, not their volume.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)

@@ -39,6 +39,7 @@ mod quota;
 mod raw;
 mod rescue;
 mod resize;
+mod rules;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod stamps;
@@ -248,13 +249,13 @@ impl Ext4 {
         let Some(copy) = overlay.get(block) else { return Ok(self.superblock.clone()) };
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
-        let mut recovered =
-            Superblock::parse(&content[start..start + len], self.blocks.device().size())?;
+        let bytes = &content[start..start + len];
         // The journal's own blocks were counted in the size that the device's superblock gives.
-        if recovered.block_size != size {
+        if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));
         }
+        let mut recovered = Superblock::parse(bytes, self.blocks.device().size())?;
         recovered.copy = self.superblock.copy;
         // An error that ends a volume is written to the superblock directly, not through the journal.
         if self.superblock.errors.count > recovered.errors.count {

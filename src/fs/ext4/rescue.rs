@@ -102,9 +102,8 @@ impl Superblock {
 /// The block size, the first data block and the blocks of a group in a damaged superblock.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
-    let shift = u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?;
     let blocks = u64::from(raw.s_blocks_per_group.get());
-    let size = BlockSize::from_shift(shift).filter(|_| blocks > 0)?;
+    let size = Superblock::block_size_of(bytes).filter(|_| blocks > 0)?;
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 

@@ -11,6 +11,7 @@ use super::disk::superblock::{
 };
 use super::features::{Compat, Incompat, RoCompat};
 use super::mkfs::Features;
+use super::rules::By;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{OnError, Timestamp};
@@ -171,8 +172,23 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// Checks the bytes at [`Self::RANGE`] against each other and against the device's size.
+    /// The size of a block that a superblock's bytes name, if there is such a size.
+    pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
+        let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
+        BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
+    }
+
+    /// Checks the bytes at [`Self::RANGE`] against each other, the device's size, and the rules of a mount.
     pub(crate) fn parse(bytes: &[u8], device_size: u64) -> Result<Self> {
+        let superblock = Self::decode(bytes, device_size)?;
+        let (raw, _) =
+            RawSuperblock::ref_from_prefix(bytes).map_err(|_| PLACE.corrupt("it is cut short"))?;
+        superblock.obey(By::Mount, raw)?;
+        Ok(superblock)
+    }
+
+    /// The same without the rules, which a superblock that is in the making does not keep yet.
+    pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(PLACE.corrupt("the device ends within it"));
         };
@@ -193,42 +209,9 @@ impl Superblock {
         } else {
             (GOOD_OLD_SIZE as u16, FIRST_INODE)
         };
-        // Linux mounts no volume with fewer reserved inodes.
-        if first_inode < FIRST_INODE || first_inode > raw.s_inodes_count.get() {
-            return Err(PLACE.field("s_first_ino").corrupt(format!("inode {first_inode}")));
-        }
-        let max_inode_size = geometry.block_size.bytes();
-        if inode_size < 128
-            || !inode_size.is_power_of_two()
-            || usize::from(inode_size) > max_inode_size
-        {
-            return Err(PLACE.field("s_inode_size").corrupt(format!("{inode_size} bytes")));
-        }
         let inodes_count = raw.s_inodes_count.get();
         let inodes_per_group = raw.s_inodes_per_group.get();
-        let per_block = geometry.block_size.bytes() as u32 / u32::from(inode_size);
-        if inodes_per_group < per_block || inodes_per_group > geometry.block_size.bytes() as u32 * 8
-        {
-            return Err(PLACE.field("s_inodes_per_group").corrupt(format!("{inodes_per_group}")));
-        }
-        if u64::from(geometry.groups) * u64::from(inodes_per_group) != u64::from(inodes_count) {
-            let groups = geometry.groups;
-            return Err(PLACE.field("s_inodes_count").corrupt(format!(
-                "{inodes_count} inodes in {groups} groups of {inodes_per_group}"
-            )));
-        }
-
-        let per_block = geometry.block_size.bytes() as u32 / u32::from(geometry.descriptor_size);
         let first_meta_bg = raw.s_first_meta_bg.get();
-        if incompat.contains(Incompat::META_BG)
-            && first_meta_bg > geometry.groups.div_ceil(per_block)
-        {
-            return Err(PLACE.field("s_first_meta_bg").corrupt(format!(
-                "{first_meta_bg}, of {} groups with {per_block} descriptors a block",
-                geometry.groups
-            )));
-        }
-
         let wide = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
         let stamp =
             |low: u32, high: u8| Timestamp { seconds: wide(low, high) as i64, nanoseconds: 0 };
@@ -296,7 +279,7 @@ impl Superblock {
             first_meta_bg,
             reserved_descriptor_blocks: raw.s_reserved_gdt_blocks.get(),
             flex_groups: if incompat.contains(Incompat::FLEX_BG) {
-                1 << raw.s_log_groups_per_flex.min(31)
+                1_u32.checked_shl(raw.s_log_groups_per_flex.into()).unwrap_or(1)
             } else {
                 1
             },
@@ -438,10 +421,7 @@ impl Geometry {
         device_size: u64,
     ) -> Result<Self> {
         let log = raw.s_log_block_size.get();
-        let block_size = u8::try_from(log)
-            .ok()
-            .and_then(|log| log.checked_add(10))
-            .and_then(BlockSize::from_shift)
+        let block_size = Superblock::block_size_of(raw.as_bytes())
             .ok_or_else(|| PLACE.field("s_log_block_size").corrupt(format!("{log}")))?;
         let sixty_four = incompat.contains(Incompat::SIXTY_FOUR_BIT);
         let high = if sixty_four { raw.s_blocks_count_hi.get() } else { 0 };

@@ -4,6 +4,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use zerocopy::FromBytes;
+
 use super::alloc::Allocator;
 use super::counters::Counters;
 use super::disk::superblock::{REV_DYNAMIC, RawSuperblock, STATE_ERROR, STATE_VALID};
@@ -14,7 +16,8 @@ use super::mmp_hold::MmpHold;
 use super::operation::locks::{Locks, Patience};
 use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
-use super::superblock::{change_features, change_superblock, set_time};
+use super::rules::By;
+use super::superblock::{PLACE, change_features, change_superblock, set_time};
 use super::{Ext4, Incompat, RoCompat};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -198,9 +201,16 @@ impl Ext4 {
         let ro_compat = sb.ro_compat - RoCompat::WRITABLE;
         let names: Vec<_> = incompat.names().chain(ro_compat.names()).collect();
         if names.is_empty() {
-            return Ok(());
+            return sb.obey(By::Writing, &self.raw_superblock()?);
         }
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
+    }
+
+    fn raw_superblock(&self) -> Result<RawSuperblock> {
+        let (block, at) = self.superblock.position();
+        let content = self.blocks.read(block, PLACE)?;
+        let raw = RawSuperblock::read_from_prefix(&content[at..]);
+        raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("it is cut short"))
     }
 
     /// Says on the device that the volume is in use, and that it has errors where only the journal says so.

@@ -10,7 +10,7 @@
 #[path = "../../hostile/mutate.rs"]
 mod mutate;
 #[path = "../../hostile/repair.rs"]
-mod repair;
+pub(crate) mod repair;
 #[allow(dead_code, reason = "these tests damage one place at a time")]
 #[path = "../../hostile/scratch.rs"]
 mod scratch;

@@ -105,6 +105,7 @@ impl Checker<'_> {
         };
         // Faults of the map are reported when all inodes are checked.
         let mut left = MAX_ORPHAN_BLOCKS;
+        let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {
             let count = data.count.min(left);
             left -= count;
@@ -115,6 +116,15 @@ impl Checker<'_> {
                     Err(error) => self.findings.error(place, &error),
                 }
             }
+        }
+        let sb = &self.fs.superblock;
+        if sb.clean
+            && sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+            && self.orphans.len() == listed
+        {
+            let place = Place::new("superblock").field("s_feature_ro_compat");
+            let (stored, rule) = (sb.ro_compat.bits().into(), "orphan_present, without an orphan");
+            self.findings.add(place, Kind::Invalid { stored, rule });
         }
     }
 

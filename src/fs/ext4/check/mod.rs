@@ -116,6 +116,7 @@ impl<'a> Checker<'a> {
         self.check_journal();
         self.find_orphans();
         self.check_inodes();
+        self.check_named_inodes();
         self.check_shared_xattrs();
         self.check_directories();
         self.check_names();

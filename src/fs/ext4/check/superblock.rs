@@ -9,11 +9,14 @@ use crate::fs::check::{FindingSite, Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::superblock::{MAGIC, OFFSET, REV_DYNAMIC, RawSuperblock};
 use crate::fs::ext4::superblock::features;
-use crate::fs::ext4::{Compat, Ext4, Features, Incompat, mmp};
-use crate::units::FsBlock;
+use crate::fs::ext4::{Compat, Ext4, Features, RoCompat, mmp};
+use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
 const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
+/// The inodes of the quota of users and of groups.
+const USER_QUOTA: u32 = 3;
+const GROUP_QUOTA: u32 = 4;
 /// Backups that are looked at: with sparse_super there are hardly more.
 const BACKUPS: usize = 32;
 
@@ -36,26 +39,7 @@ impl Checker<'_> {
             let count = sb.errors.count;
             findings.add(PLACE.field("s_error_count"), Kind::RecordedErrors { count });
         }
-        if sb.reserved_blocks > sb.blocks_count / 2 {
-            let (stored, rule) = (sb.reserved_blocks, "more than half of the volume is reserved");
-            findings.add(PLACE.field("s_r_blocks_count"), Kind::Invalid { stored, rule });
-        }
-        let reserved = raw.s_reserved_gdt_blocks.get();
-        if usize::from(reserved) > sb.block_size.bytes() / 4 {
-            let (stored, rule) = (u64::from(reserved), "more than a block of pointers can name");
-            findings.add(PLACE.field("s_reserved_gdt_blocks"), Kind::Invalid { stored, rule });
-        }
-        let log = u32::from(sb.block_size.shift()) - 10 + sb.cluster_blocks.trailing_zeros();
-        findings.expect(PLACE.field("s_log_cluster_size"), raw.s_log_cluster_size.get(), log);
-        let clusters = sb.blocks_per_group / sb.cluster_blocks;
-        let stored = raw.s_clusters_per_group.get();
-        findings.expect(PLACE.field("s_clusters_per_group"), stored, clusters);
-        if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT)
-            && !sb.incompat.contains(Incompat::EXTENTS)
-        {
-            let (stored, rule) = (u64::from(sb.incompat.bits()), "64bit without extents");
-            findings.add(PLACE.field("s_feature_incompat"), Kind::Invalid { stored, rule });
-        }
+        sb.find_broken_rules(raw, findings);
         if !sb.compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() != 0 {
             let stored = u64::from(raw.s_journal_inum.get());
             let what = Kind::Value { stored, expected: 0 };
@@ -73,10 +57,6 @@ impl Checker<'_> {
             let what = Kind::Invalid { stored, rule };
             findings.add_as(Severity::Note, PLACE.field("s_rev_level"), what);
         }
-        if sb.revision > REV_DYNAMIC {
-            let (stored, rule) = (u64::from(sb.revision), "at most 1");
-            findings.add(PLACE.field("s_rev_level"), Kind::Invalid { stored, rule });
-        }
         if let Some(block) = sb.mmp_block
             && let Err(error) = mmp::read(&**self.fs.blocks.device(), sb, block)
         {
@@ -85,6 +65,37 @@ impl Checker<'_> {
             findings.add_as(Severity::Repairable, place, Kind::Damaged { what });
         }
         self.check_backups();
+    }
+
+    /// Inodes that the superblock names are in use with their feature alone, and the quota of users and groups is nowhere else. Asked when all inodes
+    /// have been looked at.
+    pub(super) fn check_named_inodes(&mut self) {
+        let (sb, raw) = (&self.fs.superblock, &self.superblock);
+        let quota = sb.ro_compat.contains(RoCompat::QUOTA);
+        let orphans = sb.compat.contains(Compat::ORPHAN_FILE);
+        let named = [
+            ("s_usr_quota_inum", raw.s_usr_quota_inum.get(), quota, Some(USER_QUOTA)),
+            ("s_grp_quota_inum", raw.s_grp_quota_inum.get(), quota, Some(GROUP_QUOTA)),
+            ("s_prj_quota_inum", raw.s_prj_quota_inum.get(), quota, None),
+            ("s_orphan_file_inum", raw.s_orphan_file_inum.get(), orphans, None),
+        ];
+        let used = |number: u32| {
+            let is_journal = sb.journal_inode == Some(InodeNo(number.into()));
+            (1..=sb.inodes_count).contains(&number)
+                && self.inodes.get(number).is_some()
+                && !is_journal
+        };
+        for (field, number, has_feature, own) in named {
+            let rule = if !has_feature && used(number) {
+                "an inode in use, on a volume without the feature"
+            } else if own.is_some_and(|own| own != number && used(own)) {
+                "not the inode that has the quota"
+            } else {
+                continue;
+            };
+            let what = Kind::Invalid { stored: number.into(), rule };
+            self.findings.add(PLACE.field(field), what);
+        }
     }
 
     /// Backups are not kept up to date, so that only what never changes is compared.

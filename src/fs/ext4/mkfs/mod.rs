@@ -73,7 +73,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
     // The numbers are read back as they will be read from the device: numbers that reading refuses are not written.
-    let sb = Superblock::parse(raw.as_bytes(), device.size())?;
+    let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =
         Space::new(sb.first_data_block.into()..sb.blocks_count, sb.cluster_blocks.into());

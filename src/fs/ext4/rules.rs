@@ -1,0 +1,215 @@
+//! The rules that a superblock has to keep: those without which Linux mounts no volume, and those that e2fsck has besides. The opening obeys the first,
+//! a check tells the others. The fields that the geometry is computed from are checked in [`superblock`](super::superblock).
+//!
+//! Source: each field with hostile values, mounted by Linux 6.18 and shown to e2fsck 1.47; the test `sweep` repeats it.
+
+use super::disk::inode::GOOD_OLD_SIZE;
+use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
+use super::features::{Compat, Incompat, RoCompat};
+use super::superblock::{PLACE, Superblock, features};
+use crate::error::Result;
+use crate::fs::check::{Findings, Kind};
+
+/// `s_log_groups_per_flex` is a shift of 32 bits.
+const MOST_FLEX: u8 = 31;
+/// The largest cluster has 2 to this power of KiB.
+const MOST_CLUSTER: u32 = 20;
+/// `s_creator_os`: the GNU Hurd, whose inodes have other fields.
+const HURD: u32 = 1;
+/// `s_def_hash_version`: TEA of unsigned bytes. The next one, SipHash, is no volume's default.
+const LAST_HASH: u8 = 5;
+/// The inode of a journal.
+const JOURNAL: u32 = 8;
+/// `s_encoding`: UTF-8 after Unicode 12.1.
+const UTF8: u16 = 1;
+
+/// The program that refuses a superblock which breaks a rule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// Each mount.
+    Mount,
+    /// A mount for writing.
+    Writing,
+    Fsck,
+}
+
+struct Rule {
+    by: By,
+    field: &'static str,
+    /// The fault of the value.
+    fault: &'static str,
+    broken: Broken,
+}
+
+/// The value, where it breaks the rule. It reads the superblock alone: no rule takes time or memory for each group.
+type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
+
+const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
+    Rule { by: By::Mount, field, fault, broken }
+}
+
+const fn writing(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
+    Rule { by: By::Writing, field, fault, broken }
+}
+
+const fn fsck(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
+    Rule { by: By::Fsck, field, fault, broken }
+}
+
+fn unless(kept: bool, value: impl Into<u64>) -> Option<u64> {
+    (!kept).then(|| value.into())
+}
+
+/// In the order in which Linux asks, so that a value that a later rule relies on has been checked.
+const RULES: &[Rule] = &[
+    mount("s_log_cluster_size", "not the size of a block, without bigalloc", |raw, sb| {
+        let log = raw.s_log_cluster_size.get();
+        unless(sb.has_clusters() || log == raw.s_log_block_size.get(), log)
+    }),
+    mount("s_log_cluster_size", "larger than any cluster", |raw, _| {
+        let log = raw.s_log_cluster_size.get();
+        unless(log <= MOST_CLUSTER, log)
+    }),
+    mount("s_clusters_per_group", "not the clusters of s_blocks_per_group", |raw, sb| {
+        let clusters = raw.s_clusters_per_group.get();
+        unless(clusters == sb.blocks_per_group / sb.cluster_blocks, clusters)
+    }),
+    mount("s_first_ino", "not from 11 to the number of inodes", |_, sb| {
+        unless((FIRST_INODE..=sb.inodes_count).contains(&sb.first_inode), sb.first_inode)
+    }),
+    mount("s_inode_size", "not a power of two from 128 to the size of a block", |_, sb| {
+        let (size, block) = (usize::from(sb.inode_size), sb.block_size.bytes());
+        unless((GOOD_OLD_SIZE..=block).contains(&size) && size.is_power_of_two(), sb.inode_size)
+    }),
+    mount("s_want_extra_isize", "more than an inode has room for", |raw, sb| {
+        unless(sb.has_room_for(raw.s_want_extra_isize.get()), raw.s_want_extra_isize)
+    }),
+    mount("s_min_extra_isize", "more than an inode has room for", |raw, sb| {
+        unless(sb.has_room_for(raw.s_min_extra_isize.get()), raw.s_min_extra_isize)
+    }),
+    mount("s_inodes_per_group", "not from a block of inodes to a block of bits", |_, sb| {
+        let (size, block) = (u32::from(sb.inode_size), sb.block_size.bytes() as u32);
+        unless((block / size..=block * 8).contains(&sb.inodes_per_group), sb.inodes_per_group)
+    }),
+    mount("s_inodes_count", "not s_inodes_per_group for each group", |_, sb| {
+        let all = u64::from(sb.groups) * u64::from(sb.inodes_per_group);
+        unless(all == u64::from(sb.inodes_count), sb.inodes_count)
+    }),
+    mount("s_first_data_block", "not 1, with blocks of 1 KiB", |raw, sb| {
+        let small = raw.s_log_block_size.get() == 0 && sb.cluster_blocks == 1;
+        unless(!small || sb.first_data_block == 1, sb.first_data_block)
+    }),
+    mount("s_first_meta_bg", "past the descriptors of the last group", |_, sb| {
+        let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
+        let last = sb.groups.div_ceil(per_block);
+        unless(
+            !sb.incompat.contains(Incompat::META_BG) || sb.first_meta_bg <= last,
+            sb.first_meta_bg,
+        )
+    }),
+    mount("s_reserved_gdt_blocks", "more than a block of pointers can name", |_, sb| {
+        let reserved = sb.reserved_descriptor_blocks;
+        unless(usize::from(reserved) <= sb.block_size.bytes() / 4, reserved)
+    }),
+    mount("s_log_groups_per_flex", "more than 31, with flex_bg", |raw, sb| {
+        let log = raw.s_log_groups_per_flex;
+        unless(log <= MOST_FLEX || !sb.incompat.contains(Incompat::FLEX_BG), log)
+    }),
+    mount("s_encryption_level", "not 0, with encrypt", |raw, sb| {
+        let level = raw.s_encryption_level;
+        unless(level == 0 || !sb.incompat.contains(Incompat::ENCRYPT), level)
+    }),
+    mount("s_encoding", "not UTF-8 after Unicode 12.1, with casefold", |_, sb| {
+        unless(sb.encoding == UTF8 || !sb.incompat.contains(Incompat::CASEFOLD), sb.encoding)
+    }),
+    mount("s_creator_os", "the Hurd, which has neither 64bit nor ea_inode", |raw, sb| {
+        let wide = Incompat::SIXTY_FOUR_BIT | Incompat::EA_INODE;
+        unless(raw.s_creator_os.get() != HURD || !sb.incompat.intersects(wide), raw.s_creator_os)
+    }),
+    mount("s_def_hash_version", "not a hash function", |_, sb| {
+        unless(sb.hash_version <= LAST_HASH, sb.hash_version)
+    }),
+    mount("s_journal_dev", "a second journal, beside that of s_journal_inum", |raw, sb| {
+        unless(sb.journal_inode.is_none() || raw.s_journal_dev.get() == 0, raw.s_journal_dev)
+    }),
+    mount("s_journal_inum", "no journal, with has_journal", |raw, sb| {
+        let named = raw.s_journal_dev.get() != 0 || sb.journal_uuid != [0; 16];
+        unless(!sb.has_external_journal() || named, 0_u64)
+    }),
+    mount(
+        "s_orphan_file_inum",
+        "not an inode that a file can have, with orphan_file",
+        |raw, sb| {
+            let number = raw.s_orphan_file_inum.get();
+            let without = !sb.compat.contains(Compat::ORPHAN_FILE);
+            unless(without || (sb.first_inode..=sb.inodes_count).contains(&number), number)
+        },
+    ),
+    writing("s_first_data_block", "not 0, with bigalloc", |_, sb| {
+        unless(!sb.has_clusters() || sb.first_data_block == 0, sb.first_data_block)
+    }),
+    writing("s_feature_ro_compat", "bigalloc without extents", |_, sb| {
+        let extents = sb.incompat.contains(Incompat::EXTENTS);
+        unless(!sb.has_clusters() || extents, sb.ro_compat.bits())
+    }),
+    fsck("s_log_groups_per_flex", "more than 31", |raw, _| {
+        unless(raw.s_log_groups_per_flex <= MOST_FLEX, raw.s_log_groups_per_flex)
+    }),
+    fsck("s_r_blocks_count", "more than half of the volume is reserved", |_, sb| {
+        unless(sb.reserved_blocks <= sb.blocks_count / 2, sb.reserved_blocks)
+    }),
+    fsck("s_rev_level", "at most 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
+    fsck("s_journal_inum", "no inode of a journal, without has_journal", |raw, sb| {
+        let has_journal = sb.compat.contains(Compat::HAS_JOURNAL);
+        let number = raw.s_journal_inum.get();
+        unless(has_journal || matches!(number, 0 | JOURNAL), number)
+    }),
+    fsck("s_journal_inum", "no journal, and no UUID of one, with has_journal", |_, sb| {
+        unless(!sb.has_external_journal() || sb.journal_uuid != [0; 16], 0_u64)
+    }),
+    fsck("s_feature_compat", "features that e2fsck does not know", |raw, _| {
+        unless(Compat::KNOWN.contains(features(raw).compat), raw.s_feature_compat)
+    }),
+    fsck("s_feature_incompat", "64bit without extents", |_, sb| {
+        let wide = sb.incompat.contains(Incompat::SIXTY_FOUR_BIT);
+        unless(!wide || sb.incompat.contains(Incompat::EXTENTS), sb.incompat.bits())
+    }),
+    fsck("s_feature_ro_compat", "features that e2fsck does not know", |raw, _| {
+        unless(RoCompat::KNOWN.contains(features(raw).ro_compat), raw.s_feature_ro_compat)
+    }),
+];
+
+impl Superblock {
+    fn has_clusters(&self) -> bool {
+        self.ro_compat.contains(RoCompat::BIGALLOC)
+    }
+
+    /// Whether inodes have room for so many bytes of fields after the first 128.
+    fn has_room_for(&self, extra: u16) -> bool {
+        let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
+        room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
+    }
+
+    /// Refuses a superblock that a program refuses.
+    ///
+    /// # Errors
+    /// `Corrupt`, with the field.
+    pub(super) fn obey(&self, by: By, raw: &RawSuperblock) -> Result<()> {
+        for rule in RULES.iter().filter(|rule| rule.by == by) {
+            if let Some(value) = (rule.broken)(raw, self) {
+                return Err(PLACE.field(rule.field).corrupt(format!("{value}: {}", rule.fault)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The faults of a superblock that Linux mounts for reading.
+    pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
+        for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
+            if let Some(stored) = (rule.broken)(raw, self) {
+                let what = Kind::Invalid { stored, rule: rule.fault };
+                findings.add(PLACE.field(rule.field), what);
+            }
+        }
+    }
+}
