@@ -33,7 +33,8 @@ const PLACES: [(&str, &str); 10] = [
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
 /// What reads everything below a mount.
-const WALK: &str = "cd \"$0\" && ls dir && cat dir/name-7 map && readlink link && getfattr -d -m - attributes";
+const WALK: &str =
+    "cd \"$0\" && ls dir && cat dir/name-7 map && readlink link && getfattr -d -m - attributes";
 
 fn fill(root: &Path) {
     std::fs::create_dir(root.join("dir")).unwrap();
