@@ -106,7 +106,7 @@ fn each_wrong_field_of_the_superblock_is_named() {
     let cases: [(usize, &[u8], &str); 19] = [
         (4, &3000_u32.to_be_bytes(), "sb_blocksize"),
         (8, &(1_u64 << 60).to_be_bytes(), "sb_agcount"),
-        (32, b"of another volum", "di_uuid"),
+        (32, b"of another volum", "h_fs_uuid"),
         (56, &u64::MAX.to_be_bytes(), "outside the volume"),
         (84, &0_u32.to_be_bytes(), "sb_agblklog"),
         (84, &(1_u32 << 31).to_be_bytes(), "sb_agblklog"),

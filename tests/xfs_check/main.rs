@@ -17,6 +17,7 @@ mod rest;
 mod stripes;
 #[path = "../hostile_xfs/structures.rs"]
 mod structures;
+mod sweep;
 mod trash;
 mod verdict;
 

@@ -20,6 +20,7 @@ mod metadata;
 mod overlay;
 mod overwrite;
 mod realtime;
+mod rules;
 mod shared_blocks;
 mod superblock;
 mod symlink;

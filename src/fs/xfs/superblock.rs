@@ -9,6 +9,7 @@ use super::header::crc_of;
 use super::log::LogRange;
 use super::overlay::Replayed;
 use super::realtime::{Fault, Realtime};
+use super::rules;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
 use crate::fs::DeviceRange;
@@ -126,6 +127,7 @@ impl Superblock {
         }
         let (ro_compat, incompat, features2) = Self::check_features(raw, is_v5)?;
         let geometry = Self::geometry(raw, device_size)?;
+        rules::obey(raw)?;
         let has_meta_uuid = incompat.contains(Incompat::META_UUID);
         let label = raw.sb_fname.split(|byte| *byte == 0).next().unwrap_or_default();
         let project = if is_v5 { raw.sb_pquotino.get() } else { 0 };

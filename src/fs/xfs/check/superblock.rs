@@ -46,22 +46,10 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
+    /// Of the first one, the rules without which it is not opened hold.
     fn check_first(&mut self) {
-        let (raw, geometry) = (self.superblock.clone(), self.fs.superblock.geometry);
-        let findings = &mut self.findings;
-        let per_block = (geometry.block.bytes() / geometry.inode) as u16;
-        findings.expect(PLACE.field("sb_inopblock"), raw.sb_inopblock.get(), per_block);
-        if raw.sb_imax_pct > 100 {
-            let (stored, rule) = (raw.sb_imax_pct.into(), "more than 100 percent");
-            findings.add(PLACE.field("sb_imax_pct"), Kind::Invalid { stored, rule });
-        }
-        findings.expect(PLACE.field("sb_shared_vn"), raw.sb_shared_vn, 0_u32);
+        let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
-        if raw.sb_logsectlog != 0 || raw.sb_logsectsize.get() != 0 {
-            let stored = raw.sb_logsectsize.get();
-            let expected = 1_u64.checked_shl(raw.sb_logsectlog.into()).unwrap_or(0);
-            findings.expect(PLACE.field("sb_logsectsize"), stored, expected);
-        }
         // Some machines read the field at another offset: both have the same.
         let bits = raw.sb_features2.get();
         findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
@@ -72,10 +60,6 @@ impl Checker<'_> {
         if let Some(Err(fault)) = &self.fs.superblock.realtime {
             let what = Kind::Damaged { what: fault.what.clone() };
             findings.add(PLACE.field(fault.field), what);
-        }
-        if raw.sb_rextsize.get() == 0 {
-            let (stored, rule) = (0, "an extent has blocks");
-            findings.add(PLACE.field("sb_rextsize"), Kind::Invalid { stored, rule });
         }
         if self.fs.superblock.is_v5() {
             let lsn = raw.sb_lsn.get();

@@ -17,6 +17,7 @@ pub(crate) mod version {
     pub(crate) const ALIGNED_INODES: u16 = 0x80;
     pub(crate) const STRIPES: u16 = 0x100;
     pub(crate) const SHARED: u16 = 0x200;
+    pub(crate) const LOG_SECTORS: u16 = 0x800;
     pub(crate) const DIR_V2: u16 = 0x2000;
     pub(crate) const ASCII_CI: u16 = 0x4000;
     pub(crate) const MORE_BITS: u16 = 0x8000;
@@ -27,6 +28,7 @@ pub(crate) mod features2 {
     pub(crate) const LAZY_COUNTERS: u32 = 0x2;
     pub(crate) const ATTR2: u32 = 0x8;
     pub(crate) const PROJID32: u32 = 0x80;
+    pub(crate) const CHECKSUMS: u32 = 0x100;
     pub(crate) const FTYPE: u32 = 0x200;
 }
 

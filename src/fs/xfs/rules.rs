@@ -1,0 +1,203 @@
+//! The rules of Linux's mount for the superblock, beyond those that the geometry needs by itself. A volume that breaks one is refused.
+//!
+//! Source: the fields and their meaning, "Superblocks" in the book; which values Linux 6.18 mounts, of each field changed alone, with its
+//! checksum repaired (tests/xfs_check/sweep.rs).
+
+use super::disk::superblock::{RawSuperblock, features2, version};
+use super::features::Incompat;
+use crate::error::{Place, Result};
+
+/// Bits of `sb_versionnum` that each volume of version 5 has: link counts of 32 bits, aligned inodes, the log's version 2, unwritten
+/// extents, directories of version 2, more bits.
+const REQUIRED: u16 =
+    0x20 | version::ALIGNED_INODES | 0x400 | 0x1000 | version::DIR_V2 | version::MORE_BITS;
+/// The same of `sb_features2`; and those that such a volume can have.
+const REQUIRED_2: u32 =
+    features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
+const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
+/// Bits of `sb_qflags` of the quota that groups and projects share before version 5.
+const SHARED_QUOTA: u16 = 0x30;
+/// Bytes of a group.
+const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;
+/// The fewest blocks of the last group.
+const LAST_GROUP: u64 = 64;
+/// The largest log: in blocks, and in bytes.
+const LOG_BLOCKS: u32 = 1 << 20;
+const LOG_BYTES: u64 = 1 << 31;
+/// The largest unit of the log: bytes.
+const LOG_UNIT: u32 = 256 << 10;
+/// Bytes of a realtime extent.
+const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
+/// Inodes of a chunk.
+const CHUNK: u32 = 64;
+
+/// A rule for a field. What is stored there is told where it does not hold.
+struct Rule {
+    field: &'static str,
+    stored: fn(&RawSuperblock) -> u64,
+    rule: &'static str,
+    holds: fn(&RawSuperblock) -> bool,
+}
+
+/// The rules. Sizes of blocks, sectors and inodes are right before.
+const RULES: &[Rule] = &[
+    Rule {
+        field: "sb_versionnum",
+        stored: |raw| raw.sb_versionnum.get().into(),
+        rule: "a bit is missing that each volume of version 5 has",
+        holds: |raw| !is_v5(raw) || raw.sb_versionnum.get() & REQUIRED == REQUIRED,
+    },
+    Rule {
+        field: "sb_features2",
+        stored: |raw| raw.sb_features2.get().into(),
+        rule: "a bit is missing that each volume of version 5 has, or one is not known",
+        holds: |raw| {
+            // Some machines read the field at another offset: Linux takes the bits of both.
+            let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
+            !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
+        },
+    },
+    Rule {
+        field: "sb_inopblock",
+        stored: |raw| raw.sb_inopblock.get().into(),
+        rule: "not the inodes of a block",
+        holds: |raw| raw.sb_inopblock.get() == 1 << (raw.sb_blocklog - raw.sb_inodelog),
+    },
+    Rule {
+        field: "sb_agblocks",
+        stored: |raw| raw.sb_agblocks.get().into(),
+        rule: "groups have 16 MiB to 1 TiB",
+        holds: |raw| GROUP.contains(&bytes(raw, raw.sb_agblocks.get())),
+    },
+    Rule {
+        field: "sb_dblocks",
+        stored: |raw| raw.sb_dblocks.get(),
+        rule: "the last group has 64 blocks or more",
+        holds: |raw| {
+            let before = u64::from(raw.sb_agcount.get() - 1) * u64::from(raw.sb_agblocks.get());
+            raw.sb_dblocks.get() - before >= LAST_GROUP
+        },
+    },
+    Rule {
+        field: "sb_imax_pct",
+        stored: |raw| raw.sb_imax_pct.into(),
+        rule: "more than 100 percent",
+        holds: |raw| raw.sb_imax_pct <= 100,
+    },
+    Rule {
+        field: "sb_qflags",
+        stored: |raw| raw.sb_qflags.get().into(),
+        rule: "bits of version 4, where groups and projects share their quota",
+        holds: |raw| !is_v5(raw) || raw.sb_qflags.get() & SHARED_QUOTA == 0,
+    },
+    Rule {
+        field: "sb_shared_vn",
+        stored: |raw| raw.sb_shared_vn.into(),
+        rule: "not 0",
+        holds: |raw| raw.sb_shared_vn == 0,
+    },
+    Rule {
+        field: "sb_logblocks",
+        stored: |raw| raw.sb_logblocks.get().into(),
+        rule: "a log has at most 1048576 blocks, and 2 GiB",
+        holds: |raw| {
+            let blocks = raw.sb_logblocks.get();
+            blocks <= LOG_BLOCKS && bytes(raw, blocks) <= LOG_BYTES
+        },
+    },
+    Rule {
+        field: "sb_logsectsize",
+        stored: |raw| raw.sb_logsectsize.get().into(),
+        rule: "it contradicts sb_logsectlog, or sb_versionnum",
+        holds: |raw| {
+            let (size, log) = (raw.sb_logsectsize.get(), raw.sb_logsectlog);
+            match raw.sb_versionnum.get() & version::LOG_SECTORS {
+                0 => (size, log) == (0, 0),
+                _ => 1_u64.checked_shl(log.into()) == Some(size.into()),
+            }
+        },
+    },
+    Rule {
+        field: "sb_logsunit",
+        stored: |raw| raw.sb_logsunit.get().into(),
+        rule: "no multiple of the block's size, or more than 256 KiB",
+        holds: |raw| {
+            let unit = raw.sb_logsunit.get();
+            unit <= 1 || unit.is_multiple_of(raw.sb_blocksize.get()) && unit <= LOG_UNIT
+        },
+    },
+    Rule {
+        field: "sb_rextsize",
+        stored: |raw| raw.sb_rextsize.get().into(),
+        rule: "realtime extents have 4 KiB to 1 GiB",
+        holds: |raw| EXTENT.contains(&bytes(raw, raw.sb_rextsize.get())),
+    },
+    Rule {
+        field: "sb_rblocks",
+        stored: |raw| raw.sb_rblocks.get(),
+        rule: "without realtime blocks there are no extents, no bitmap and no free extents",
+        holds: |raw| {
+            let others = [raw.sb_rextents.get(), raw.sb_frextents.get()];
+            let (bitmap, log) = (raw.sb_rbmblocks.get(), raw.sb_rextslog);
+            raw.sb_rblocks.get() != 0 || (others, bitmap, log) == ([0; 2], 0, 0)
+        },
+    },
+    Rule {
+        field: "sb_unit",
+        stored: |raw| raw.sb_unit.get().into(),
+        rule: "sb_versionnum says otherwise of stripes",
+        holds: |raw| (raw.sb_unit.get() != 0) == (raw.sb_versionnum.get() & version::STRIPES != 0),
+    },
+    Rule {
+        field: "sb_width",
+        stored: |raw| raw.sb_width.get().into(),
+        rule: "no multiple of sb_unit",
+        holds: |raw| {
+            let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
+            (unit == 0) == (width == 0) && (unit == 0 || width.is_multiple_of(unit))
+        },
+    },
+    Rule {
+        field: "sb_inoalignmt",
+        stored: |raw| raw.sb_inoalignmt.get().into(),
+        rule: "where chunks can have holes, they are aligned to their size",
+        holds: |raw| {
+            let chunk = (CHUNK * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
+            !has(raw, Incompat::SPARSE_INODES) || raw.sb_inoalignmt.get() == chunk
+        },
+    },
+    Rule {
+        field: "sb_spino_align",
+        stored: |raw| raw.sb_spino_align.get().into(),
+        rule: "no part of sb_inoalignmt",
+        holds: |raw| {
+            let (unit, part) = (raw.sb_inoalignmt.get(), raw.sb_spino_align.get());
+            let fits = part == 0 || part <= unit && unit.is_multiple_of(part);
+            !has(raw, Incompat::SPARSE_INODES) || fits
+        },
+    },
+];
+
+fn is_v5(raw: &RawSuperblock) -> bool {
+    raw.sb_versionnum.get() & version::NUMBER == 5
+}
+
+fn has(raw: &RawSuperblock, feature: Incompat) -> bool {
+    is_v5(raw) && raw.sb_features_incompat.get() & feature.bits() != 0
+}
+
+/// The length of so many blocks.
+fn bytes(raw: &RawSuperblock, blocks: u32) -> u64 {
+    u64::from(blocks) << raw.sb_blocklog
+}
+
+/// Refuses a superblock that breaks a rule. Its geometry was checked.
+pub(super) fn obey(raw: &RawSuperblock) -> Result<()> {
+    match RULES.iter().find(|rule| !(rule.holds)(raw)) {
+        None => Ok(()),
+        Some(Rule { field, stored, rule, .. }) => {
+            let place = Place::new("superblock").field(field);
+            Err(place.corrupt(format!("{:#x}: {rule}", stored(raw))))
+        }
+    }
+}
