@@ -32,7 +32,7 @@ const PLACES: [(&str, &str); 10] = [
 /// No log comes so far here.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
-/// What reads everything below a mount.
+/// A command that reads everything below a mount.
 const WALK: &str =
     "cd \"$0\" && ls dir && cat dir/name-7 map && readlink link && getfattr -d -m - attributes";
 

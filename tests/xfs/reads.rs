@@ -1,4 +1,4 @@
-//! What is read of the device: names are found in blocks that are in memory.
+//! Reads of the device: names are found in blocks that are in memory.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

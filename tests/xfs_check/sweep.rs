@@ -105,7 +105,10 @@ const READ: &[Exception] = &[
     exception("rbmino", "no file is read by it: Linux reads the inode at the mount"),
     exception("rsumino", "no file is read by it: Linux reads the inode at the mount"),
     exception("logblocks", "the smallest log is that in which Linux can reserve its changes"),
-    exception("features_incompat", "what contradicts a wrong feature is refused where it is read"),
+    exception(
+        "features_incompat",
+        "a structure that contradicts a wrong feature is refused where it is read",
+    ),
     exception("features_log_incompat", "Linux mounts it, and shuts it down as it clears them"),
     exception("spino_align", "the least is a cluster of inodes, by which Linux reads them"),
     exception("versionnum", "names without case: a kernel can be built without them"),
@@ -120,7 +123,7 @@ const REFUSED: &[Exception] = &[
 /// xfs_repair finds, check does not.
 const NOT_FOUND: &[Exception] = &[];
 
-/// The values of a field: what it has with one bit changed, one more and less, none and all bits set.
+/// The values of a field: its own with one bit changed, one more and less, none and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
     for bit in 0..sound.len() * 8 {

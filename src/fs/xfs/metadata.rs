@@ -56,7 +56,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Whether a structure has such changes. What is never logged has the largest position.
+    /// Whether a structure has such changes. A structure that is never logged has the largest position.
     pub(super) fn is_past_head(&self, lsn: u64) -> bool {
         lsn != u64::MAX && lsn > self.head
     }

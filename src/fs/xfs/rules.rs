@@ -31,7 +31,7 @@ const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
 /// Inodes of a chunk.
 const CHUNK: u32 = 64;
 
-/// A rule for a field. What is stored there is told where it does not hold.
+/// A rule for a field. The stored value is told where it does not hold.
 struct Rule {
     field: &'static str,
     stored: fn(&RawSuperblock) -> u64,
