@@ -14,7 +14,7 @@ use crate::tell::tell;
 
 /// The store of a job's files.
 pub(crate) enum Store {
-    Volume(Lent),
+    Volume(Box<Lent>),
     Host(Host),
 }
 
@@ -22,7 +22,7 @@ impl Store {
     pub(crate) fn open(options: &Options) -> Result<Self> {
         Ok(match &options.source {
             Source::Volume(name) => {
-                Self::Volume(shared::open(name, options.engine, options.writes)?)
+                Self::Volume(Box::new(shared::open(name, options.engine, options.writes)?))
             }
             Source::Host => Self::Host(Host::new(&HostOptions::new().engine(options.engine))?),
         })
