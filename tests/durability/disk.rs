@@ -30,7 +30,7 @@ pub(crate) struct Disk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was there before each write since the last flush.
+    /// The content before each write since the last flush.
     undo: Vec<(usize, u64, Vec<u8>)>,
     written: u64,
     faults: Vec<Fault>,

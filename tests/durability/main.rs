@@ -1,5 +1,5 @@
-//! No Ok for what is lost: every flush of every kind fails in turn, of every device that a volume can stand on, while threads write, sync, close and
-//! drop what they have. What a thread was told to be durable is there after a power cut.
+//! No Ok for lost data: every flush of every kind fails in turn, of every device that can be below a volume, while threads write, sync, close and
+//! drop their files. All data that an Ok covers are there after a power cut.
 //!
 //! All single failures are enumerated. The order of the threads is theirs; their operations, and pairs of failures, are drawn by seeds:
 //! `IRONMAP_DURABILITY=N` for so many more.
@@ -29,7 +29,7 @@ const APART: u64 = 64 << 10;
 const CELLS_OF_EACH: u64 = 4;
 const MIB: usize = 1 << 20;
 
-/// A range of a file, and what may be there after a power cut.
+/// A range of a file, and the contents that it may have after a power cut.
 struct Place {
     file: &'static str,
     at: u64,
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// What a thread was told.
+/// The answers that a thread got.
 #[derive(Default)]
 struct Told {
     places: Vec<Place>,
@@ -184,14 +184,14 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
         let fits = found.is_some_and(|found| may_hold.iter().any(|(byte, _)| *byte == found));
         assert!(
             fits,
-            "{what}: an Ok for what is lost: {file} at {at}: {found:?}, not {may_hold:?}"
+            "{what}: an Ok for lost data: {file} at {at}: {found:?}, not {may_hold:?}"
         );
     }
     for name in told.iter().flat_map(|told| &told.names[..told.durable]) {
         let name = String::from_utf8_lossy(name);
         assert!(
             matches!(open.volume.exists(format!("/{name}")), Ok(true)),
-            "{what}: an Ok for what is lost: {name}"
+            "{what}: an Ok for lost data: {name}"
         );
     }
     failed == faults.len()

@@ -1,4 +1,4 @@
-//! What a volume stands on.
+//! The devices below a volume.
 
 use std::any::Any;
 use std::fmt;
@@ -57,7 +57,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Disks, and what has to last as long as the volume on them.
+/// Disks, and the servers and directories that must last as long as the volume on them.
 pub(crate) struct Stand {
     pub(crate) disks: Vec<Arc<Disk>>,
     kind: Kind,
@@ -104,7 +104,7 @@ impl Stand {
         Self { disks: made[known].1.iter().map(copies).collect(), kind }
     }
 
-    /// The same disks after a power cut; what was an export is a disk here.
+    /// The same disks after a power cut; an export is a disk here.
     pub(crate) fn cut(&self) -> Self {
         let kind = match self.kind {
             Kind::Nbd { .. } => Kind::Block,
@@ -187,7 +187,7 @@ fn integrity(mode: Mode, layout: Layout) -> Vec<Vec<Ram>> {
     }
 }
 
-/// The file of an image with a volume, and room behind it.
+/// The file of an image with a volume, and room after it.
 fn qcow2() -> Ram {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
     let path = dir.path().join("disk");

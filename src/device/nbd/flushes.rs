@@ -1,7 +1,7 @@
 //! When a flush counts: a server that carries requests out side by side may answer a flush with success before an earlier one that has failed, and that
 //! has taken the data of both.
 //!
-//! So a flush counts, its owner hears of it, and the data that it covers are kept no more, only when each flush that began before its end was answered with
+//! So a flush counts, its owner gets the answer, and the data that it covers are kept no more, only when each flush that began before its end was answered with
 //! success too. A request with FUA is one of them, since the server may flush for it. A failed one ends the session for all.
 //!
 //! All go over the common link, also the session's own flushes: whichever thread waits there for its flush receives the answers to all of them.
