@@ -19,7 +19,7 @@ use crate::common::skip::Need;
 use ironmap::bio::Memory;
 use ironmap::dio::DioFlags;
 use ironmap::units::FilePos;
-use ironmap::{Engine, ErrorKind, File, Location, Queue, QueueOptions, Volume, VolumeOptions};
+use ironmap::{Engine, File, Location, Queue, QueueOptions, Volume, VolumeOptions};
 
 const SEED: u64 = 0xd1_0d1e;
 const EINVAL: i32 = 22;
@@ -240,10 +240,9 @@ fn misaligned_reads_are_refused_where_the_kernel_refuses() {
     }
 }
 
-/// Blocks smaller than the device's logical block cannot be read: Linux does not mount such a volume, and it is refused
-/// here.
+/// Blocks smaller than the device's logical block: Linux does not mount such a volume, and ironmap reads it through the page cache.
 #[test]
-fn blocks_below_the_logical_block_are_refused() {
+fn blocks_below_the_logical_block_are_served() {
     require!([Need::Root]);
     let fixture = Fixture::new(1024, SEED);
     let device = Loop::new(&fixture.image().path(), 4096);
@@ -251,7 +250,15 @@ fn blocks_below_the_logical_block_are_refused() {
     let mount = output("mount", &["-t", "ext4", "-o", "ro,noload", device.device.node(), dir]);
     assert!(!mount.status.success(), "the kernel mounts it");
     let location: Location = device.device.node().parse().expect("a location");
-    let refused =
-        crate::common::beneath::open(&location, &VolumeOptions::new().engine(Engine::Psync));
-    assert_eq!(refused.map(drop).expect_err("refused").kind(), ErrorKind::Unsupported);
+    for engine in [Engine::Psync, Engine::IoUring] {
+        let volume = VolumeOptions::new().engine(engine).open(&location).expect("open the volume");
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        for name in [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE] {
+            let expected = fixture.content(name);
+            let mut read = vec![1; expected.len().min(1 << 20)];
+            let file = open(&volume, name, true);
+            let count = file.read_at(&mut queue, &mut read, FilePos(0)).unwrap();
+            assert!(count == read.len() && expected[..count] == read[..], "{engine}: {name}");
+        }
+    }
 }

@@ -182,10 +182,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
         let Place { file, at, len, may_hold } = place;
         let found = filled(&open.volume, file, *at, *len);
         let fits = found.is_some_and(|found| may_hold.iter().any(|(byte, _)| *byte == found));
-        assert!(
-            fits,
-            "{what}: an Ok for lost data: {file} at {at}: {found:?}, not {may_hold:?}"
-        );
+        assert!(fits, "{what}: an Ok for lost data: {file} at {at}: {found:?}, not {may_hold:?}");
     }
     for name in told.iter().flat_map(|told| &told.names[..told.durable]) {
         let name = String::from_utf8_lossy(name);
