@@ -171,7 +171,8 @@ impl Site {
     fn open(&self, options: &LocationOptions, exclusive: bool) -> Result<OpenSite> {
         match &self.medium {
             Medium::File(path) => {
-                let (window, fault) = split(self.window_of_file(path, options.truncated)?);
+                let window = self.window_of_file(path, options.truncated)?;
+                let (window, fault) = split(window, options.write).context(|| &self.medium)?;
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
@@ -191,7 +192,7 @@ impl Site {
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
         let window = self.part.of(&export, options.truncated).context(|| address)?;
-        let (window, fault) = split(window);
+        let (window, fault) = split(window, options.write).context(|| address)?;
         if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
@@ -210,7 +211,8 @@ impl Site {
     fn open_image(&self, address: &image::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut fault = None;
         let (device, notices) = image::open(address, options.write, |device| {
-            let (window, passed_over) = split(self.part.of(device, options.truncated)?);
+            let (window, passed_over) =
+                split(self.part.of(device, options.truncated)?, options.write)?;
             fault = passed_over;
             Ok(window)
         })?;
@@ -254,8 +256,20 @@ impl Site {
 }
 
 /// The range of a window, and the fault of its table.
-fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
-    window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
+///
+/// # Errors
+/// `Corrupt` to write by a table with a fault: the copy that is left may be of an older table, and its partitions lie over others.
+fn split(window: Option<Window>, write: bool) -> Result<(Option<(u64, u64)>, Option<String>)> {
+    match window {
+        Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{fault}; nothing is written by it: gdisk writes the table again, and @BYTE names a place without it"
+            ),
+        )),
+        Some(Window { range, fault }) => Ok((Some(range), fault)),
+        None => Ok((None, None)),
+    }
 }
 
 /// The same device, whose file data are not read.

@@ -33,12 +33,10 @@ impl Entry {
     }
 }
 
-/// Whether sector 0 says that the disk has a GPT.
-pub(super) fn is_protective(device: &dyn Device) -> Result<bool> {
-    let entries = read_table(device, 0)?;
-    Ok(entries.is_some_and(|entries| {
-        is_plausible(&entries) && entries.iter().any(|entry| entry.is_protective())
-    }))
+/// Whether the table in sector 0 says that the disk has a GPT; `None` where there is no table.
+pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
+    let entries = read_table(device, 0)?.filter(is_plausible);
+    Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
 /// Boot sectors of file systems carry the same two bytes at their end: the bytes before must be a table.

@@ -53,7 +53,11 @@ impl PartitionTable {
         // GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        if let Some(found) = gpt::read(device, sectors, mbr::is_protective(device)?)? {
+        // A GPT beside an MBR that does not name it is left from an older table: Linux passes over it too.
+        let protective = mbr::is_protective(device)?;
+        if protective != Some(false)
+            && let Some(found) = gpt::read(device, sectors, protective.is_some())?
+        {
             let gpt::Found { partitions, fault } = found;
             return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault }));
         }

@@ -53,6 +53,12 @@ pub(super) const CHECKED: &[Checked] = &[
         len: 64,
         check: is_hfs,
     },
+    Checked {
+        name: "a Sun partition table: not supported",
+        places: &[At::Start(0)],
+        len: 512,
+        check: is_sun_label,
+    },
     Checked { name: FAT, places: &[At::Start(0)], len: 512, check: is_fat },
 ];
 
@@ -112,8 +118,20 @@ fn is_minix(bytes: &[u8]) -> bool {
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));
         let bits = u32::from(inode_map) * 8192;
-        (old || new) && inodes > 0 && inodes <= bits && zone_map > 0 && order(at + 4, swapped) > 2
+        let zone_log = order(at + 6, swapped);
+        (old || new)
+            && (1..=bits).contains(&inodes)
+            && zone_map > 0
+            && order(at + 4, swapped) > 2
+            && zone_log <= 10
     })
+}
+
+/// Two bytes near the end, and a sum over all: the words of 16 bits, exclusive or, give 0.
+fn is_sun_label(bytes: &[u8]) -> bool {
+    let (words, _) = bytes.as_chunks::<2>();
+    bytes.get(508..510) == Some(&[0xDA, 0xBE])
+        && words.iter().fold(0, |sum, word| sum ^ u16::from_be_bytes(*word)) == 0
 }
 
 /// Two letters, and an allocation block of whole sectors.

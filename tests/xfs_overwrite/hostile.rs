@@ -146,21 +146,23 @@ fn many_groups_take_no_memory() {
     let device = device(&image);
     let mut sector = vec![0; 512];
     device.read_exact_at(&mut sector, 0).unwrap();
-    // The same volume with groups of 64 blocks, up to 8 TiB.
-    let (blocks, group) = (8_u64 << 30, 64_u32);
+    // The same volume with the smallest groups, of 16 MiB, up to 2 PiB.
+    let (blocks, group_log) = (2_u64 << 40, 14);
+    let group = 1_u32 << group_log;
     device.set_len(blocks << 10).unwrap();
     sector[8..16].copy_from_slice(&blocks.to_be_bytes());
     sector[84..88].copy_from_slice(&group.to_be_bytes());
     sector[88..92].copy_from_slice(&((blocks / u64::from(group)) as u32).to_be_bytes());
-    sector[124] = 6;
-    // The log: 64 blocks of the first groups.
-    sector[48..56].copy_from_slice(&(64_u64 * 100).to_be_bytes());
-    sector[96..100].copy_from_slice(&64_u32.to_be_bytes());
+    sector[124] = group_log;
+    // The log: 512 blocks of one of the first groups.
+    let log = 100_u64 << group_log;
+    sector[48..56].copy_from_slice(&log.to_be_bytes());
+    sector[96..100].copy_from_slice(&512_u32.to_be_bytes());
     sector[224..228].fill(0);
     let sum = crc32c::crc32c(&sector);
     sector[224..228].copy_from_slice(&sum.to_le_bytes());
     device.write_all_at(&sector, 0).unwrap();
-    device.write_all_at(&[0; 64 << 10], 6400 << 10).unwrap();
+    device.write_all_at(&vec![0; 512 << 10], log << 10).unwrap();
     drop(device);
     let resident = || {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -173,6 +173,13 @@ impl fmt::Display for Target {
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
+    // No command makes a file of that name: it would be in the memory of /dev.
+    if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
+        let (text, link) = (text.display(), link.display());
+        return Err(format!(
+            "no device has {text}: there is no {link}, a link that udev makes; name the device"
+        ));
+    }
     Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
 }
 

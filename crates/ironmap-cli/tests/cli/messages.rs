@@ -58,8 +58,13 @@ fn a_wrong_line_is_told_what_to_type() {
                 3,
                 "name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)",
             ),
-            ("ls LABEL=nosuch:/", 3, "/dev/disk/by-label/nosuch: No such file"),
-            ("mount UUID=ABCD .", 3, "/dev/disk/by-uuid/abcd: No such file"),
+            (
+                "ls LABEL=nosuch:/",
+                2,
+                "no device has LABEL=nosuch: there is no /dev/disk/by-label/nosuch",
+            ),
+            ("mount UUID=ABCD .", 2, "no device has UUID=ABCD: there is no /dev/disk/by-uuid/abcd"),
+            ("mkfs LABEL=typo 10M", 2, "no device has LABEL=typo"),
             (
                 "bench --runtime 0.01 --truncated vol:image:/x",
                 2,

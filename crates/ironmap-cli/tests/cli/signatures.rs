@@ -167,6 +167,18 @@ fn file_systems() -> Vec<(&'static str, How)> {
     ]
 }
 
+/// Partition tables beside GPT and MBR, which wipefs names too.
+fn tables() -> Vec<(&'static str, How)> {
+    let apple =
+        [(0, b"ER\x02\0".to_vec()), (512, b"PM\0\0\0\0\0\x01\0\0\0\x01\0\0\0\x3F".to_vec())];
+    vec![
+        ("mac", Silent(apple.to_vec())),
+        ("sgi", Silent(one(0, &[0x0B, 0xE5, 0xA9, 0x41]))),
+        ("sun", Silent(one(508, &[0xDA, 0xBE, 0xDA, 0xBE]))),
+        ("aix", Silent(one(0, &[0xC9, 0xC2, 0xD4, 0xC1]))),
+    ]
+}
+
 /// Images that blkid does not know, each with its own name.
 const IMAGES: [(&str, &str); 8] = [
     ("VHD", "qemu-img create -q -f vpc image 8M"),
@@ -243,7 +255,8 @@ fn each_format_of_blkid_is_refused() {
     require!([Need::Tool("blkid"), Need::Tool("wipefs")]);
     let bench = Bench::empty();
     bench.succeed(["mkfs", "-q", "small.img", "1M"]);
-    let rows: Vec<_> = [firmware(), containers(), file_systems()].into_iter().flatten().collect();
+    let rows: Vec<_> =
+        [firmware(), containers(), file_systems(), tables()].into_iter().flatten().collect();
     let list = tool("blkid").arg("-k").output().unwrap();
     let list: BTreeSet<_> = text(&list.stdout).split_whitespace().map(str::to_owned).collect();
     let known: BTreeSet<_> = rows.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -90,7 +90,7 @@ impl Shape {
         backups(&mut raw, sb, groups);
         set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, clock.now());
         seal_superblock(&mut raw);
-        let sb = Superblock::parse(raw.as_bytes(), blocks << sb.block_size.shift())?;
+        let sb = Superblock::decode(raw.as_bytes(), blocks << sb.block_size.shift())?;
         let geometry = Geometry::of(&sb);
         Ok(Self { raw, sb, geometry })
     }

@@ -79,9 +79,13 @@ impl Keep {
         self.xattrs || self.mode
     }
 
-    /// Whether this one is kept: access lists are a part of the mode.
+    /// Whether this one is kept: access lists are a part of the mode. XFS shows root their own form too.
     pub(super) fn xattr(self, name: &[u8]) -> bool {
-        if is_access_list(name) { self.mode } else { self.xattrs }
+        if is_access_list(name) {
+            self.mode
+        } else {
+            self.xattrs && !name.starts_with(b"trusted.SGI_ACL_")
+        }
     }
 }
 

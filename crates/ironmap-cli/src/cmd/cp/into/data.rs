@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix_libc::fs::SeekFrom;
+use rustix_libc::fs::{SeekFrom, fstat};
 use rustix_libc::io::{Errno, pread};
 
 /// The blocks that are compared with zeros, the most common ones of volumes.
@@ -28,7 +28,9 @@ impl<'a> DataRanges<'a> {
     /// # Errors
     /// The kernel's of `lseek`.
     pub(super) fn new(fd: &'a OwnedFd, size: u64) -> Result<Self, Errno> {
-        let whole = size == 0 || next_data(fd, 0, size)? == Some((0, size));
+        // A preallocated range without data is a hole to the kernel, except while its pages are in memory: it is none here.
+        let is_allocated = fstat(fd)?.st_blocks.cast_unsigned().saturating_mul(512) >= size;
+        let whole = is_allocated || next_data(fd, 0, size)? == Some((0, size));
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
