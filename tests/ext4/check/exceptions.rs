@@ -2,7 +2,7 @@
 
 /// A difference that is not a fault.
 pub(crate) struct Exception {
-    /// In what e2fsck says, or in what ironmap does where that is clean.
+    /// In the text of e2fsck or of ironmap.
     pub(crate) text: &'static str,
     pub(crate) reason: &'static str,
 }
@@ -15,6 +15,10 @@ pub(crate) const E2FSCK_ALONE: &[Exception] = &[Exception {
 
 /// ironmap finds something, e2fsck does not.
 pub(crate) const IRONMAP_ALONE: &[Exception] = &[
+    Exception {
+        text: "Bad required extra isize in superblock",
+        reason: "e2fsck -fn asks whether to fix it, and ends with 0; the kernel refuses to mount",
+    },
     Exception {
         text: "journal superblock",
         reason: "without needs_recovery e2fsck does not look where the log would start; the kernel refuses such a journal",

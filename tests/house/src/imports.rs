@@ -217,7 +217,7 @@ mod tests {
         );
         assert_eq!(
             findings("src/fs/ext4/blocks.rs", "use crate::device::{Device, Psync};"),
-            ["1: `fs` may name only Device, Fence, Limits of `device`, not `device::Psync`"]
+            ["1: `fs` may name only Device, Dry, Fence, Limits of `device`, not `device::Psync`"]
         );
         assert_eq!(findings("src/fs/ext4/blocks.rs", "use crate::device;").len(), 1);
     }
