@@ -172,7 +172,8 @@ impl Site {
         match &self.medium {
             Medium::File(path) => {
                 let window = self.window_of_file(path, options.truncated)?;
-                let (window, fault) = split(window, options.write).context(|| &self.medium)?;
+                let (window, fault) =
+                    split(usable(window, options.write).context(|| &self.medium)?);
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
@@ -192,7 +193,7 @@ impl Site {
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
         let window = self.part.of(&export, options.truncated).context(|| address)?;
-        let (window, fault) = split(window, options.write).context(|| address)?;
+        let (window, fault) = split(usable(window, options.write).context(|| address)?);
         if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
@@ -212,7 +213,7 @@ impl Site {
         let mut fault = None;
         let (device, notices) = image::open(address, options.write, |device| {
             let (window, passed_over) =
-                split(self.part.of(device, options.truncated)?, options.write)?;
+                split(usable(self.part.of(device, options.truncated)?, options.write)?);
             fault = passed_over;
             Ok(window)
         })?;
@@ -256,10 +257,13 @@ impl Site {
 }
 
 /// The range of a window, and the fault of its table.
-///
+fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
+    window.map_or((None, None), |Window { range, fault }| (Some(range), fault))
+}
+
 /// # Errors
 /// `Corrupt` to write by a table with a fault: the copy that is left may be of an older table, and its partitions lie over others.
-fn split(window: Option<Window>, write: bool) -> Result<(Option<(u64, u64)>, Option<String>)> {
+fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
             ErrorKind::Corrupt,
@@ -267,8 +271,7 @@ fn split(window: Option<Window>, write: bool) -> Result<(Option<(u64, u64)>, Opt
                 "{fault}; nothing is written by it: gdisk writes the table again, and @BYTE names a place without it"
             ),
         )),
-        Some(Window { range, fault }) => Ok((Some(range), fault)),
-        None => Ok((None, None)),
+        window => Ok(window),
     }
 }
 
