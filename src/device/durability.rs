@@ -72,7 +72,7 @@ impl Durability {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
-    /// Of two devices with these limits that may share a cache.
+    /// The flushes of two devices with these limits that may share a cache: a failure of either fails both.
     pub(crate) fn pair(limits: [&Limits; 2]) -> [Self; 2] {
         let [first, second] = limits.map(Self::of);
         let cache = Arc::clone(&first.cache);

@@ -100,8 +100,8 @@ impl Link {
         self.send_now(state);
     }
 
-    /// The same for another link, whose thread also receives the answer: else it may wait there until too many bytes are kept. Of the silence of the server
-    /// the threads take care that wait for it.
+    /// The same for another link. Its thread receives the answer too: else the answer may wait there until too many bytes are kept. Threads that wait
+    /// for the flush notice the silence of the server.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);

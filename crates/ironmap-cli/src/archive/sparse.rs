@@ -4,7 +4,7 @@ use super::pax::Wrong;
 
 /// How many ranges a file may have: a map is held in memory.
 pub(super) const MOST: usize = 1 << 20;
-/// Of an archive.
+/// The unit of an archive, in bytes.
 const BLOCK: usize = 512;
 
 /// Checks a map: ranges in order, within the file, and as long together as the content; gives those that are not empty.

@@ -29,7 +29,7 @@ const UNREAD: [(&[u8], &str); 4] = [
 
 /// The decompressed bytes of an archive.
 pub(super) enum Stream {
-    /// Of a file that is not compressed: skipped bytes are not read.
+    /// A file that is not compressed: a skip seeks, and reads nothing.
     Plain(BufReader<Input>),
     Packed(Box<dyn Read + Send>),
 }

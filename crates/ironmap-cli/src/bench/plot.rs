@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::Row;
 
-/// Of the first rows of a group; further ones get others.
+/// The colours of the first labels; `colour` computes those of further labels.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(90, 90, 90),
     RGBColor(221, 132, 82),

@@ -274,7 +274,7 @@ impl Writer {
         for (start, len) in &content.ranges {
             let range = *start..start + len;
             let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
-                // Of a damaged volume a size can be anything.
+                // The size of a file on a damaged volume can be any number.
                 interrupt::check()?;
                 *length += bytes.len() as u64;
                 out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))

@@ -70,7 +70,7 @@ pub(super) fn least(volume: Volume) -> Result<u64> {
 }
 
 /// Makes a volume of `goal` blocks, of fewer where the goal itself cannot be, or of as few as can be. Each step goes as far as it can: tables
-/// of groups that are gone are room for the next one. So the steps to the smallest volume lead to each larger one too.
+/// of removed groups are room for the next step. So the steps to the smallest volume lead to each larger one too.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);

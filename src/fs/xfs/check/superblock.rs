@@ -46,7 +46,7 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// Of the first one, the rules without which it is not opened hold.
+    /// The first superblock. It keeps the rules of opening, or the volume would not be open.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);

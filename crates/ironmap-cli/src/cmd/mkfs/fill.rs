@@ -159,7 +159,7 @@ fn open(place: &Place, kept: Option<&File>) -> Result<Layer, Failure> {
             return Ok(Layer::Directory(path.clone()));
         }
         if found.is_file() {
-            // That it is there and can be read is known before the volume is made.
+            // A missing or unreadable archive is an error before the volume is made.
             return place.archive().map(|_| Layer::File(place.clone()));
         }
     }

@@ -10,7 +10,7 @@ use rustix_libc::io::{Errno, pread};
 
 /// The blocks that are compared with zeros, the most common ones of volumes.
 const BLOCK: u64 = 4096;
-/// A range ends at a multiple of this: what was compared is still in the host's memory when it is copied.
+/// A range ends at a multiple of this: the host still has the compared bytes in memory when they are copied.
 const LONGEST: u64 = 64 << 20;
 /// So much is compared at once.
 const CHUNK: u64 = 256 << 10;
