@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ironmap::QueueOptions;
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
-use ironmap::device::{AnyQueue, Device, DeviceQueue, Null, Ram};
+use ironmap::device::{BoundedQueue, Device, DeviceQueue, Null, Ram};
 use ironmap::integrity::{FormatOptions, Integrity, TupleKind, format};
 use ironmap::protection::guard;
 use ironmap::units::{DevOffset, FilePos, InodeNo};
@@ -66,7 +66,7 @@ fn main() {
     }
 }
 
-fn one(queue: &mut AnyQueue, op: BioOp, at: DevOffset, buffer: Buffer) -> Buffer {
+fn one(queue: &mut BoundedQueue, op: BioOp, at: DevOffset, buffer: Buffer) -> Buffer {
     let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(0) };
     let memory = Memory::Flat(buffer);
     let bio = Bio { op, flags: BioFlags::empty(), dev: Dev::OWN, at, memory, end };

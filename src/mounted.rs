@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::device::{Device, Engine, QueueOptions, open_queue};
+use crate::device::{Device, Engine, InRange, QueueOptions, open_queue};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::file::{File, FileOptions, HostHandle};
@@ -109,7 +109,7 @@ impl Host {
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let shared = &self.shared;
         let device = match &shared.own {
-            Some(device) => device.queue(options)?,
+            Some(device) => device.queue_within(options, InRange::BY_THE_MAP)?,
             None => open_queue(shared.engine, options)?,
         };
         let lanes = Box::new(Lanes::new(Arc::clone(shared)));

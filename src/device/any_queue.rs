@@ -35,6 +35,12 @@ pub enum AnyQueue {
 }
 
 impl AnyQueue {
+    /// The queue of a device that another program implements.
+    #[must_use]
+    pub fn other(queue: impl DeviceQueue + 'static) -> Self {
+        Self::Other(OtherQueue { below: Box::new(queue) })
+    }
+
     /// The queue, to be called through a table.
     pub(crate) fn as_dyn(&mut self) -> &mut dyn DeviceQueue {
         with_queue!(self, queue => queue)
@@ -62,12 +68,6 @@ pub struct OtherQueue {
     below: Box<dyn DeviceQueue>,
 }
 
-impl OtherQueue {
-    pub(crate) fn new(queue: impl DeviceQueue + 'static) -> Self {
-        Self { below: Box::new(queue) }
-    }
-}
-
 /// Runs an expression with the queue that a variable of type [`AnyQueue`] holds.
 macro_rules! with_queue {
     ($any:expr, $queue:ident => $body:expr) => {
@@ -83,7 +83,7 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call matches once: for those who drive a device without a file system, as benches of the raw device do.
+/// Each call matches once: for queues above this one, and for a caller that drives a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

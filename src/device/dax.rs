@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use super::owner::Written;
 use super::space::Part;
 use super::{
-    AnyQueue, BlockFile, Device, Immediate, Limits, QueueOptions, ThroughFlushes, Transfer,
+    AnyQueue, BlockFile, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer,
 };
 use crate::bio::BioFlags;
 use crate::error::{Context, Errno, Error, Result};
@@ -121,7 +121,7 @@ impl Device for Dax {
         self.size
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.mapped.read(buf, at).map_err(|errno| Error::io(errno, format!("read at {at}")))
     }
 
@@ -129,7 +129,13 @@ impl Device for Dax {
         self.mapped.mapping.is_writable() || self.mapped.writer.is_some()
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let flags = if fua { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut transfer = DaxTransfer { mapped: Arc::clone(&self.mapped) };
         let written = transfer.write(bufs, at, flags);
@@ -140,7 +146,7 @@ impl Device for Dax {
         self.mapped.mapping.flush().map_err(|errno| Error::io(errno, "flush"))
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Ok(AnyQueue::Dax(Immediate::new(
             DaxTransfer { mapped: Arc::clone(&self.mapped) },
             options.slots(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{AnyQueue, Device, Limits, QueueOptions};
+use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
@@ -153,7 +153,7 @@ impl Device for Dry {
         self.base.size()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.read(&self.changes.lock(), buf, at)
     }
 
@@ -161,7 +161,13 @@ impl Device for Dry {
         true
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        _fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let (mut changes, mut at) = (self.changes.lock(), at);
         for buf in bufs {
             self.write(&mut changes, buf, at)?;
@@ -174,7 +180,7 @@ impl Device for Dry {
         Ok(())
     }
 
-    fn queue(&self, _options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, _options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Err(Error::unsupported("requests to a device whose changes stay in memory"))
     }
 }

@@ -208,7 +208,7 @@ mod flushes {
     use std::io::IoSlice;
 
     use super::{Device, Limits, Result};
-    use crate::device::{AnyQueue, QueueOptions, Ram};
+    use crate::device::{AnyQueue, InRange, QueueOptions, Ram};
     use crate::units::DevOffset;
 
     pub(super) struct Flushes<F>(Ram, F);
@@ -234,7 +234,7 @@ mod flushes {
             self.0.size()
         }
 
-        fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+        fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
             self.0.read_exact_at(buf, at)
         }
 
@@ -242,7 +242,13 @@ mod flushes {
             true
         }
 
-        fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        fn write_within(
+            &self,
+            bufs: &[IoSlice<'_>],
+            at: DevOffset,
+            fua: bool,
+            _: InRange,
+        ) -> Result<()> {
             self.0.write_all_at(bufs, at, fua)
         }
 
@@ -250,8 +256,8 @@ mod flushes {
             self.1()
         }
 
-        fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-            self.0.queue(options)
+        fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+            Ok(AnyQueue::other(self.0.queue(options)?))
         }
     }
 }

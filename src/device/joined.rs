@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::{AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, Transfer};
+use super::{AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, Transfer};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
@@ -81,7 +81,7 @@ impl Device for Joined {
         DevOffset(ends.fold(self.size(), u64::max))
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.parts.read(buf, at)
     }
 
@@ -89,7 +89,13 @@ impl Device for Joined {
         false
     }
 
-    fn write_within(&self, _bufs: &[IoSlice<'_>], _at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        _bufs: &[IoSlice<'_>],
+        _at: DevOffset,
+        _fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         Err(only_read())
     }
 
@@ -97,9 +103,9 @@ impl Device for Joined {
         Err(only_read())
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let transfer = JoinedTransfer(Arc::clone(&self.parts));
-        Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))
+        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
     }
 }
 

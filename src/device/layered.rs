@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
-    OtherQueue, QueueOptions, WrongTuple, through_queue, with_below,
+    AnyQueue, BlockFile, BoundedQueue, Device, DeviceProtection, DeviceQueue, Drained, InRange,
+    LentPart, Limits, QueueOptions, WrongTuple, through_queue, with_below,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
@@ -199,7 +199,7 @@ impl<L: Layer> Device for Layered<L> {
         self.below.take_wrong_tuples()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         let request = Request::Read { at, len: buf.len() };
         self.carry(&request, |below, len| {
             below.read_exact_at(&mut buf[..len as usize], at)?;
@@ -212,7 +212,13 @@ impl<L: Layer> Device for Layered<L> {
         self.below.is_writable()
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let request = Request::Write { at, bufs, fua };
         self.carry(&request, |below, len| below.write_all_at(&head(bufs, len as usize), at, fua))
     }
@@ -221,19 +227,19 @@ impl<L: Layer> Device for Layered<L> {
         self.carry(&Request::Flush, |below, _| below.flush())
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         self.carry(&Request::Discard { at, len }, |below, _| below.discard(at, len))
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        Ok(AnyQueue::Other(OtherQueue::new(LayeredQueue {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+        Ok(AnyQueue::other(LayeredQueue {
             below: Box::new(self.below.queue(options)?),
             layer: Arc::clone(&self.layer) as Arc<dyn Layer>,
             flying: Vec::new(),
             held: Vec::new(),
             depth: options.slots(),
             tick: 0,
-        })))
+        }))
     }
 }
 
@@ -273,7 +279,7 @@ fn head_mut<'b>(
 
 /// A queue whose layer judges each request before the device below sees it, and may hold completions back.
 pub(super) struct LayeredQueue {
-    below: Box<AnyQueue>,
+    below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
     /// The bios below, by the place that a bio names instead of its own end.
     flying: Vec<Option<Flying>>,
@@ -347,7 +353,7 @@ impl LayeredQueue {
         &mut self,
         dev: Dev,
         request: &Request<'_>,
-        run: impl FnOnce(&mut AnyQueue, usize) -> Result<usize, Errno>,
+        run: impl FnOnce(&mut BoundedQueue, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         if dev != Dev::OWN {
             return run(&mut self.below, request.len() as usize);
@@ -362,7 +368,7 @@ impl LayeredQueue {
         &mut self,
         verdict: Verdict,
         request: &Request<'_>,
-        run: impl FnOnce(&mut AnyQueue, usize) -> Result<usize, Errno>,
+        run: impl FnOnce(&mut BoundedQueue, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let result = match verdict.error {
             Some(_) if verdict.len == 0 => Ok(0),
@@ -378,7 +384,7 @@ impl LayeredQueue {
 
 /// Reads once into buffers that are lent.
 fn read_below(
-    below: &mut AnyQueue,
+    below: &mut BoundedQueue,
     dev: Dev,
     bufs: SmallVec<[IoSliceMut<'_>; 2]>,
     at: DevOffset,

@@ -2,6 +2,7 @@
 
 mod any_queue;
 mod block_file;
+mod bounds;
 mod crash;
 mod cut_short;
 mod dax;
@@ -48,6 +49,8 @@ use crate::units::DevOffset;
 pub use any_queue::{AnyQueue, OtherQueue};
 pub(crate) use any_queue::{Through, with_queue};
 pub use block_file::{BlockFile, OpenMode};
+use bounds::check_range;
+pub use bounds::{BoundedQueue, InRange};
 pub use crash::{CrashState, Crashes};
 pub use cut_short::CutShort;
 pub use dax::Dax;
@@ -77,8 +80,8 @@ pub(crate) use yielding::yielding;
 /// positions are bytes from the start of the part in use. It is shared by threads; a queue holds
 /// what it needs of it and may outlive it.
 ///
-/// A device implements the methods whose names end in `_within`: their ranges are within it. Callers call those without, which check the range
-/// first, and which no device replaces. A queue checks nothing: the map of a file bounds its requests, and other callers bound their own.
+/// A device implements the methods whose names end in `_within`: their ranges are within it, as their argument [`InRange`] proves. Callers call
+/// the methods without that suffix, which check each range first and which no device replaces.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -107,15 +110,15 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
-        check_range(self.end(), "read", at, buf.len() as u64)?;
-        self.read_within(buf, at)
+        let checked = check_range(self.end(), "read", at, buf.len() as u64)?;
+        self.read_within(buf, at, checked)
     }
 
     /// The device's own part of [`read_exact_at`](Self::read_exact_at).
     ///
     /// # Errors
     /// As there.
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, checked: InRange) -> Result<()>;
 
     /// Whether it was opened for writing.
     fn is_writable(&self) -> bool;
@@ -127,15 +130,21 @@ pub trait Device: Send + Sync {
     /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part may have been written.
     fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        check_range(self.end(), "write", at, len)?;
-        self.write_within(bufs, at, fua)
+        let checked = check_range(self.end(), "write", at, len)?;
+        self.write_within(bufs, at, fua, checked)
     }
 
     /// The device's own part of [`write_all_at`](Self::write_all_at).
     ///
     /// # Errors
     /// As there.
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()>;
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        checked: InRange,
+    ) -> Result<()>;
 
     /// Makes all earlier writes durable.
     ///
@@ -148,15 +157,15 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device has no use for it.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
-        check_range(self.end(), "discard", at, len)?;
-        self.discard_within(at, len)
+        let checked = check_range(self.end(), "discard", at, len)?;
+        self.discard_within(at, len, checked)
     }
 
     /// The device's own part of [`discard`](Self::discard).
     ///
     /// # Errors
     /// As there.
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
@@ -167,15 +176,15 @@ pub trait Device: Send + Sync {
     /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After
     /// another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
-        check_range(self.end(), "zeros", at, len)?;
-        self.zero_within(at, len)
+        let checked = check_range(self.end(), "zeros", at, len)?;
+        self.zero_within(at, len, checked)
     }
 
     /// The device's own part of [`write_zeroes`](Self::write_zeroes).
     ///
     /// # Errors
     /// As there.
-    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
     }
 
@@ -185,15 +194,15 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
     fn data_from(&self, at: DevOffset) -> Result<Range<DevOffset>> {
-        check_range(self.end(), "look for data", at, 0)?;
-        self.data_within(at)
+        let checked = check_range(self.end(), "look for data", at, 0)?;
+        self.data_within(at, checked)
     }
 
     /// The device's own part of [`data_from`](Self::data_from).
     ///
     /// # Errors
     /// As there.
-    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+    fn data_within(&self, at: DevOffset, _checked: InRange) -> Result<Range<DevOffset>> {
         Ok(at..self.end())
     }
 
@@ -203,21 +212,21 @@ pub trait Device: Send + Sync {
         let _ = fence;
     }
 
-    /// A queue for the calling thread, with slots of its own.
+    /// A queue for the calling thread, with slots of its own. Its requests are held within the device, as it is now.
     ///
     /// # Errors
     /// `Io` where the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue>;
-}
-
-/// The bound of every operation on a range.
-fn check_range(end: DevOffset, what: &str, at: DevOffset, len: u64) -> Result<()> {
-    match at.checked_add(len) {
-        Some(last) if last <= end => Ok(()),
-        _ => Err(Error::invalid(format!(
-            "{what} of {len} bytes at {at} past the device's end at {end}"
-        ))),
+    fn queue(&self, options: &QueueOptions) -> Result<BoundedQueue> {
+        let queue = self.queue_within(options, InRange::BY_THE_QUEUE)?;
+        Ok(BoundedQueue::new(queue, self.end()))
     }
+
+    /// The device's own part of [`queue`](Self::queue): the requests of this queue are within the device. A device of another program gives
+    /// [`AnyQueue::other`].
+    ///
+    /// # Errors
+    /// As there.
+    fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
 /// A device of any kind: its size. The trait does not ask for `Debug`, since a program would then contain that code of every kind.

@@ -4,7 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::{
-    AnyQueue, Device, Immediate, Limits, QueueOptions, ThroughFlushes, Transfer, WrongTuple,
+    AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer,
+    WrongTuple,
 };
 use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
@@ -62,7 +63,7 @@ impl Device for Null {
         self.metadata.as_ref().map(|device| device.take_wrong_tuples()).unwrap_or_default()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         match &self.metadata {
             Some(device) => device.read_exact_at(buf, at),
             None => {
@@ -76,7 +77,13 @@ impl Device for Null {
         self.metadata.as_ref().is_some_and(|device| device.is_writable())
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         match &self.metadata {
             Some(device) => device.write_all_at(bufs, at, fua),
             None => Ok(()),
@@ -87,7 +94,7 @@ impl Device for Null {
         self.metadata.as_ref().map_or(Ok(()), |device| device.flush())
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots())))
     }
 }

@@ -12,8 +12,8 @@ use super::runs::{each_run, until, verify_run};
 use super::through_file::through_file;
 use super::uring::{Attached, UringOptions, result, through_ring};
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
-    OtherQueue, QueueOptions, Transfer as _, WrongTuple,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, InRange, LentPart, Limits,
+    QueueOptions, Transfer as _, WrongTuple,
 };
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
@@ -112,12 +112,12 @@ impl Device for Protected {
         (found.into(), dropped)
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let slots = options.slots();
-        Ok(AnyQueue::Other(match self.file.protected_namespace() {
-            Some(_) => OtherQueue::new(self.ring_queue::<Wide>(slots)?),
-            None => OtherQueue::new(self.ring_queue::<Narrow>(slots)?),
-        }))
+        Ok(match self.file.protected_namespace() {
+            Some(_) => AnyQueue::other(self.ring_queue::<Wide>(slots)?),
+            None => AnyQueue::other(self.ring_queue::<Narrow>(slots)?),
+        })
     }
 }
 

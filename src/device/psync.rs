@@ -8,8 +8,8 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 use super::files::Files;
 use super::through_file::through_file;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, Immediate, Limits, QueueOptions, ThroughFlushes,
-    Transfer, Transfers,
+    AnyQueue, BlockFile, Device, DeviceProtection, Immediate, InRange, Limits, QueueOptions,
+    ThroughFlushes, Transfer, Transfers,
 };
 use crate::bio::{BioFlags, Dev};
 use crate::error::{Errno, Result};
@@ -47,7 +47,7 @@ impl Device for Psync {
         self.file.protection()
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let files = PsyncFiles::new(Some(Arc::clone(&self.file)));
         Ok(AnyQueue::Psync(Immediate::new(files, options.slots())))
     }

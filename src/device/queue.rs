@@ -199,10 +199,12 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Methods of [`DeviceQueue`] that are those of another queue, with which `$with` runs an expression: of all `requests`, or of the
-/// `resources` that they use, files and registered memory.
+/// Methods of [`DeviceQueue`] that are those of another queue, with which `$with` runs an expression: of all `requests`, of their
+/// `progress` alone, or of the `resources` that they use, files and registered memory.
 macro_rules! through_queue {
     (requests, $with:ident) => {
+        $crate::device::through_queue!(progress, $with);
+
         #[inline(always)]
         fn read_now(
             &mut self,
@@ -229,35 +231,18 @@ macro_rules! through_queue {
             $with!(self, queue => queue.write_now(dev, bufs, at, flags))
         }
 
-        fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-            $with!(self, queue => queue.flush_now(dev))
-        }
-
-        fn room(&self) -> usize {
-            $with!(self, queue => queue.room())
+        #[inline(always)]
+        fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+            $with!(self, queue => queue.submit(bio))
         }
 
         fn in_flight(&self) -> usize {
             $with!(self, queue => queue.in_flight())
         }
 
-        #[inline(always)]
-        fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-            $with!(self, queue => queue.submit(bio))
-        }
-
-        #[inline]
-        fn commit(&mut self) -> Result<(), Errno> {
-            $with!(self, queue => queue.commit())
-        }
-
         #[inline]
         fn wait(&mut self, min: usize) -> Result<(), Errno> {
             $with!(self, queue => queue.wait(min))
-        }
-
-        fn drain(&mut self) -> Drained {
-            $with!(self, queue => queue.drain())
         }
 
         #[inline(always)]
@@ -268,6 +253,24 @@ macro_rules! through_queue {
         #[inline(always)]
         fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
             $with!(self, queue => queue.pop_whole())
+        }
+    };
+    (progress, $with:ident) => {
+        fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+            $with!(self, queue => queue.flush_now(dev))
+        }
+
+        fn room(&self) -> usize {
+            $with!(self, queue => queue.room())
+        }
+
+        #[inline]
+        fn commit(&mut self) -> Result<(), Errno> {
+            $with!(self, queue => queue.commit())
+        }
+
+        fn drain(&mut self) -> Drained {
+            $with!(self, queue => queue.drain())
         }
 
         #[inline]

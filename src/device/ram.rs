@@ -5,9 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{
-    AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, ThroughFlushes, Transfer,
-};
+use super::{AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer};
 use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -230,7 +228,7 @@ impl Device for Ram {
         self.content.size
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         let len = buf.len();
         self.content.read(buf, at).map_err(|_| outside("read", at, len as u64))
     }
@@ -239,7 +237,13 @@ impl Device for Ram {
         true
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, _fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        _fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let written = self.content.write(bufs, at);
         let len = || bufs.iter().map(|buf| buf.len() as u64).sum();
         written.map(drop).map_err(|_| outside("write", at, len()))
@@ -249,17 +253,17 @@ impl Device for Ram {
         Ok(())
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         self.content.discard(at, len).map_err(|_| outside("discard", at, len))
     }
 
-    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         self.discard(at, len)
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let transfer = RamTransfer(Arc::clone(&self.content));
-        Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))
+        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
-    use crate::device::{AnyQueue, DeviceQueue, Faults, QueueOptions, Ram, Sim};
+    use crate::device::{BoundedQueue, DeviceQueue, Faults, QueueOptions, Ram, Sim};
     use crate::units::{FilePos, InodeNo};
 
     fn write(at: u64, fill: u8, fua: bool) -> Entry {
@@ -169,7 +169,7 @@ mod tests {
         Record::new(Arc::new(Ram::new(1 << 20)))
     }
 
-    fn queue(record: &Record) -> AnyQueue {
+    fn queue(record: &Record) -> BoundedQueue {
         record.queue(&QueueOptions::new().depth(4)).unwrap()
     }
 

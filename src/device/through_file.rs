@@ -11,6 +11,7 @@ macro_rules! through_file {
             &self,
             buf: &mut [u8],
             at: $crate::units::DevOffset,
+            _: $crate::device::InRange,
         ) -> $crate::error::Result<()> {
             self.file.read_exact_at(buf, at)
         }
@@ -24,6 +25,7 @@ macro_rules! through_file {
             bufs: &[std::io::IoSlice<'_>],
             at: $crate::units::DevOffset,
             fua: bool,
+            _: $crate::device::InRange,
         ) -> $crate::error::Result<()> {
             self.file.write_all_at(bufs, at, fua)
         }
@@ -36,17 +38,24 @@ macro_rules! through_file {
             &self,
             at: $crate::units::DevOffset,
             len: u64,
+            _: $crate::device::InRange,
         ) -> $crate::error::Result<()> {
             self.file.discard(at, len)
         }
 
-        fn zero_within(&self, at: $crate::units::DevOffset, len: u64) -> $crate::error::Result<()> {
+        fn zero_within(
+            &self,
+            at: $crate::units::DevOffset,
+            len: u64,
+            _: $crate::device::InRange,
+        ) -> $crate::error::Result<()> {
             self.file.write_zeroes(at, len)
         }
 
         fn data_within(
             &self,
             at: $crate::units::DevOffset,
+            _: $crate::device::InRange,
         ) -> $crate::error::Result<std::ops::Range<$crate::units::DevOffset>> {
             self.file.data_from(at)
         }

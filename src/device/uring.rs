@@ -12,7 +12,7 @@ use super::psync::{OneFile, rw_flags};
 use super::queue::run;
 use super::through_file::through_file;
 use super::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, LentPart, Limits,
+    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, InRange, LentPart, Limits,
     QueueOptions, Transfer as _,
 };
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
@@ -58,7 +58,7 @@ impl Device for Uring {
         self.file.protection()
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Ok(match self.file.namespace() {
             Some(_) => AnyQueue::Nvme(self.ring_queue(options)?),
             None => AnyQueue::Uring(self.ring_queue(options)?),

@@ -59,7 +59,7 @@ use self::journal::Write;
 use self::queue::IntegrityQueue;
 use self::tagging::Tuples;
 use crate::bio::Buffer;
-use crate::device::{AnyQueue, Device, Limits, OtherQueue, QueueOptions, WrongTuple};
+use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions, WrongTuple};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
@@ -171,7 +171,7 @@ impl Device for Integrity {
         self.checked.info.data_size
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         let mask = u64::from(self.checked.limits.logical_block) - 1;
         if (at.0 | buf.len() as u64) & mask == 0 && !buf.is_empty() {
             self.checked.data.read_exact_at(buf, at)?;
@@ -207,7 +207,13 @@ impl Device for Integrity {
         self.checked.writable
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
         }
@@ -233,17 +239,17 @@ impl Device for Integrity {
     }
 
     /// Of whole sectors: reads of them return the data device's content, unverified until they are written again.
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
         }
         self.checked.discard(at, len)
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        let below = self.checked.data.queue(options)?;
+    fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue> {
+        let below = self.checked.data.queue_within(options, checked)?;
         let queue = IntegrityQueue::new(below, Arc::clone(&self.checked), options.slots());
-        Ok(AnyQueue::Other(OtherQueue::new(queue)))
+        Ok(AnyQueue::other(queue))
     }
 }
 

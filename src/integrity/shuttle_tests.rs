@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use super::{FormatOptions, Integrity, IntegrityOptions, Mode, format};
 use crate::bio::Buffer;
-use crate::device::{AnyQueue, Device, Limits, QueueOptions, Ram};
+use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions, Ram};
 use crate::error::{Error, Result};
 use crate::sync::explore;
 use crate::units::DevOffset;
@@ -30,7 +30,7 @@ impl Device for Slow {
         self.0.size()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         for (sector, at) in buf.chunks_mut(SECTOR as usize).zip((at.0..).step_by(SECTOR as usize)) {
             thread::yield_now();
             self.0.read_exact_at(sector, DevOffset(at))?;
@@ -42,7 +42,13 @@ impl Device for Slow {
         true
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let mut at = at.0;
         for sector in bufs.iter().flat_map(|buf| buf.chunks(SECTOR as usize)) {
             thread::yield_now();
@@ -57,7 +63,7 @@ impl Device for Slow {
         Ok(())
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         for at in (at.0..at.0 + len).step_by(SECTOR as usize) {
             thread::yield_now();
             self.0.discard(DevOffset(at), SECTOR)?;
@@ -65,7 +71,7 @@ impl Device for Slow {
         Ok(())
     }
 
-    fn queue(&self, _: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, _: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         Err(Error::unsupported("the model has no queues"))
     }
 }

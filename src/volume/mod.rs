@@ -9,7 +9,7 @@ pub use self::paths::DirEntries;
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::device::{Device, Engine, QueueOptions};
+use crate::device::{Device, Engine, InRange, QueueOptions};
 use crate::dio::Geometry;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
@@ -328,7 +328,7 @@ impl Volume {
     /// # Errors
     /// `Io` where the kernel refuses.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        let device = self.device.queue(options)?;
+        let device = self.device.queue_within(options, InRange::BY_THE_MAP)?;
         let events = Arc::clone(&self.events);
         let mut queue = Queue::new(device, options, self.owner, None, events);
         queue.state.admit(self.device.limits());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use ironmap::device::nbd::{Address, Nbd};
-use ironmap::device::{AnyQueue, Device, Fence, Limits, QueueOptions};
+use ironmap::device::{AnyQueue, Device, Fence, InRange, Limits, QueueOptions};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Errno, Error};
 use tempfile::TempDir;
@@ -320,7 +320,7 @@ impl Device for OverNbd {
         self.client().size()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> ironmap::Result<()> {
         self.client().read_exact_at(buf, at)
     }
 
@@ -328,7 +328,13 @@ impl Device for OverNbd {
         self.client().is_writable()
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> ironmap::Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> ironmap::Result<()> {
         self.client().write_all_at(bufs, at, fua)
     }
 
@@ -336,11 +342,11 @@ impl Device for OverNbd {
         self.client().flush()
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> ironmap::Result<()> {
         self.client().discard(at, len)
     }
 
-    fn zero_within(&self, at: DevOffset, len: u64) -> ironmap::Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> ironmap::Result<()> {
         self.client().write_zeroes(at, len)
     }
 
@@ -348,7 +354,7 @@ impl Device for OverNbd {
         self.client().set_fence(fence);
     }
 
-    fn queue(&self, options: &QueueOptions) -> ironmap::Result<AnyQueue> {
-        self.client().queue(options)
+    fn queue_within(&self, options: &QueueOptions, checked: InRange) -> ironmap::Result<AnyQueue> {
+        self.client().queue_within(options, checked)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
-use ironmap::device::{AnyQueue, Device, DeviceQueue};
+use ironmap::device::{BoundedQueue, Device, DeviceQueue};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, QueueOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,7 +103,7 @@ fn serve(fuse: File, device: &dyn Device) {
 struct Server<'d> {
     fuse: File,
     device: &'d dyn Device,
-    queue: AnyQueue,
+    queue: BoundedQueue,
 }
 
 impl Server<'_> {

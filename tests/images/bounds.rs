@@ -1,17 +1,19 @@
 //! Every operation on a range of a device is held within the device, or within the part of one.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::path::Path;
 use std::sync::Arc;
 
+use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Memory};
 use ironmap::device::image::{Address, Image, ImageFormat};
 use ironmap::device::nbd::Nbd;
 use ironmap::device::{
-    AnyQueue, BlockFile, CutShort, Dax, Device, Faults, Joined, Limits, Null, OpenMode, Psync, Ram,
-    Record, Sim, Uring, UringOptions,
+    AnyQueue, BlockFile, BoundedQueue, CutShort, Dax, Device, DeviceQueue, Faults, InRange, Joined,
+    LentPart, Limits, Null, OpenMode, Psync, Ram, Record, Sim, Uring, UringOptions,
 };
 use ironmap::integrity::{self, Integrity};
 use ironmap::units::DevOffset;
-use ironmap::{Buffer, ErrorKind, QueueOptions, Result};
+use ironmap::{Buffer, Errno, ErrorKind, QueueOptions, Result};
 
 use crate::common::nbd_export::{Form, OverNbd};
 use crate::common::skip::Need;
@@ -51,6 +53,7 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
 fn sweep(name: &str, device: &dyn Device) {
     let size = device.size();
     let top = u64::MAX - 4095;
+    let mut queue = device.queue(&QueueOptions::new().depth(2)).unwrap();
     for (at, len) in [
         (size - 4096, 8192),
         (0, size + 4096),
@@ -65,9 +68,43 @@ fn sweep(name: &str, device: &dyn Device) {
         (u64::MAX - 511, 512),
     ] {
         assert_eq!(unbounded(device, at, len), [""; 0], "{name}: {len} bytes at {at}");
+        let found = unbounded_in_queue(&mut queue, Dev::OWN, at, len);
+        assert_eq!(found, [""; 0], "queue of {name}: {len} bytes at {at}");
     }
+    let last = DevOffset(size - 4096);
+    let mut buffer = Buffer::aligned(4096).unwrap();
+    assert_eq!(queue.read_now(Dev::OWN, &mut buffer, last, BioFlags::empty()), Ok(4096), "{name}");
     assert_eq!(device.data_from(DevOffset(size)).unwrap(), DevOffset(size)..DevOffset(size));
     device.read_exact_at(&mut [0; 4096], DevOffset(size - 4096)).unwrap();
+}
+
+/// The requests of the device's queue that end without the refusal of a range past its end.
+fn unbounded_in_queue(queue: &mut BoundedQueue, dev: Dev, at: u64, len: u64) -> Vec<&'static str> {
+    let mut buffer = Buffer::aligned(len as usize).unwrap();
+    let (at, flags) = (DevOffset(at), BioFlags::empty());
+    let read = queue.read_now(dev, &mut buffer, at, flags);
+    let write = queue.write_now(dev, &[IoSlice::new(&buffer)], at, flags);
+    let mut parts = [LentPart::new([IoSliceMut::new(&mut buffer)].into_iter().collect(), at)];
+    queue.read_parts_now(dev, &mut parts, flags);
+    let parts = parts[0].result;
+    let mut queued = [BioOp::Read, BioOp::Write].map(|op| {
+        let memory = Memory::Flat(Buffer::aligned(len as usize).unwrap());
+        let end = BioEnd::Part { request: 0, part: 0 };
+        assert!(queue.submit(Bio { op, flags, dev, at, memory, end }).is_ok());
+        queue.wait(1).unwrap();
+        queue.pop().unwrap().result
+    });
+    assert_eq!(queue.in_flight(), 0);
+    let [queued_read, queued_write] = &mut queued;
+    let results = [
+        ("read", read),
+        ("write", write),
+        ("read of parts", parts),
+        ("queued read", *queued_read),
+        ("queued write", *queued_write),
+    ];
+    let accepted = results.into_iter().filter(|(_, result)| *result != Err(Errno::EINVAL));
+    accepted.map(|(op, _)| op).collect()
 }
 
 #[test]
@@ -82,6 +119,38 @@ fn no_range_reaches_past_a_part_of_an_image() {
     sweep("io_uring", &Uring::new(Arc::new(open()), UringOptions::default()));
     sweep("dax", &Dax::new(&open()).unwrap());
     sweep("null", &Null::over(Arc::new(Psync::new(Arc::new(open())))));
+    assert!(std::fs::read(&raw).unwrap() == vec![FILL; WHOLE as usize], "the image was changed");
+}
+
+/// A file that is attached to a queue has bounds of its own, also after another one was detached.
+#[test]
+fn no_range_reaches_past_an_attached_file() {
+    let dir = Dir::new();
+    let raw = dir.raw("raw", &vec![FILL; WHOLE as usize]);
+    let part = |path: &Path, window| {
+        let mode = OpenMode { write: true, window: Some(window), ..OpenMode::default() };
+        Arc::new(BlockFile::open(path, &mode).unwrap())
+    };
+    let own = part(&dir.raw("own", &[FILL; MIB as usize]), (0, MIB));
+    let devices: [Box<dyn Device>; 2] = [
+        Box::new(Psync::new(Arc::clone(&own))),
+        Box::new(Uring::new(own, UringOptions::default())),
+    ];
+    for device in devices {
+        let mut queue = device.queue(&QueueOptions::new().depth(2)).unwrap();
+        let first = queue.attach(&part(&raw, PART), true).unwrap();
+        queue.detach(first);
+        let mut buffer = Buffer::aligned(4096).unwrap();
+        let gone = queue.read_now(first, &mut buffer, DevOffset(0), BioFlags::empty());
+        assert_eq!(gone, Err(Errno::EBADF));
+        let second = queue.attach(&part(&raw, PART), false).unwrap();
+        for at in [PART.1, PART.1 - 2048, u64::MAX - PART.0 + 1, u64::MAX - 4095] {
+            assert_eq!(unbounded_in_queue(&mut queue, second, at, 4096), [""; 0], "{at}");
+        }
+        let last = DevOffset(PART.1 - 4096);
+        assert_eq!(queue.read_now(second, &mut buffer, last, BioFlags::empty()), Ok(4096));
+        assert_eq!(buffer[..], [FILL; 4096]);
+    }
     assert!(std::fs::read(&raw).unwrap() == vec![FILL; WHOLE as usize], "the image was changed");
 }
 
@@ -161,7 +230,7 @@ impl Device for Stranger {
         self.0.size()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.expect(at, buf.len() as u64);
         self.0.read_exact_at(buf, at)
     }
@@ -170,7 +239,13 @@ impl Device for Stranger {
         true
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         self.expect(at, bufs.iter().map(|buf| buf.len() as u64).sum());
         self.0.write_all_at(bufs, at, fua)
     }
@@ -179,17 +254,17 @@ impl Device for Stranger {
         self.0.flush()
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         self.expect(at, len);
         self.0.discard(at, len)
     }
 
-    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         self.expect(at, len);
         self.0.write_zeroes(at, len)
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        self.0.queue(options)
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
+        Ok(AnyQueue::other(self.0.queue(options)?))
     }
 }

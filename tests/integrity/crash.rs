@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ironmap::bio::{BioFlags, BioOp, Buffer, Dev};
 use ironmap::device::{
-    AnyQueue, CrashState, Crashes, Device, DeviceQueue, Entry, Faults, Limits, Log, Ram, Record,
-    Sim,
+    AnyQueue, BoundedQueue, CrashState, Crashes, Device, DeviceQueue, Entry, Faults, InRange,
+    Limits, Log, Ram, Record, Sim,
 };
 use ironmap::integrity::{FormatOptions, Integrity, IntegrityOptions, Mode, TupleKind};
 use ironmap::units::DevOffset;
@@ -242,7 +242,7 @@ impl Case {
 
 /// A workload under way.
 struct Run<'r> {
-    queue: AnyQueue,
+    queue: BoundedQueue,
     device: Integrity,
     record: &'r Record,
     rng: Rng,
@@ -422,7 +422,7 @@ impl Device for Counted {
         self.below.size()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
         self.below.read_exact_at(buf, at)
     }
@@ -431,7 +431,13 @@ impl Device for Counted {
         true
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         self.below.write_all_at(bufs, at, fua)
     }
 
@@ -439,8 +445,8 @@ impl Device for Counted {
         self.below.flush()
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
-        self.below.queue(options)
+    fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue> {
+        self.below.queue_within(options, checked)
     }
 }
 

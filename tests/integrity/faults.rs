@@ -537,7 +537,12 @@ impl Device for ReadOnly {
         self.protection.as_ref()
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> ironmap::Result<()> {
+    fn read_within(
+        &self,
+        buf: &mut [u8],
+        at: DevOffset,
+        _: ironmap::device::InRange,
+    ) -> ironmap::Result<()> {
         self.ram.read_exact_at(buf, at)
     }
 
@@ -550,6 +555,7 @@ impl Device for ReadOnly {
         _: &[std::io::IoSlice<'_>],
         at: DevOffset,
         _: bool,
+        _: ironmap::device::InRange,
     ) -> ironmap::Result<()> {
         panic!("written at {at}");
     }
@@ -558,7 +564,11 @@ impl Device for ReadOnly {
         panic!("flushed");
     }
 
-    fn queue(&self, options: &ironmap::QueueOptions) -> ironmap::Result<ironmap::device::AnyQueue> {
-        self.ram.queue(options)
+    fn queue_within(
+        &self,
+        options: &ironmap::QueueOptions,
+        checked: ironmap::device::InRange,
+    ) -> ironmap::Result<ironmap::device::AnyQueue> {
+        self.ram.queue_within(options, checked)
     }
 }

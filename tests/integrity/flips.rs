@@ -1,6 +1,6 @@
 //! Whatever single bit of data or tags is changed on the device: every read of its sector fails, and nothing else does.
 
-use ironmap::device::{AnyQueue, DeviceQueue};
+use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
 use ironmap::{Errno, ErrorKind};
 
@@ -43,7 +43,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
     let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
     let sector = stand.info.sectors() / 2 + 1;
     let at = sector * interval;
-    let fails_alone = |device: &Integrity, queue: &mut AnyQueue, bit: u64| {
+    let fails_alone = |device: &Integrity, queue: &mut BoundedQueue, bit: u64| {
         for (way, result) in read_each_way(device, queue, at, interval as usize).iter().enumerate()
         {
             assert_eq!(result, &Err(Errno::EILSEQ), "bit {bit} of {options:?}, way {way}");

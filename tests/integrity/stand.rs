@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
-use ironmap::device::{AnyQueue, Device, DeviceQueue, Ram};
+use ironmap::device::{BoundedQueue, Device, DeviceQueue, Ram};
 use ironmap::integrity::{
     FormatOptions, Info, Integrity, IntegrityOptions, Mode, Opened, TupleKind, format,
 };
@@ -118,7 +118,7 @@ pub(crate) fn bio(op: BioOp, at: u64, buffer: Buffer, token: u64) -> Bio {
 /// Every way to read: the device itself, and its queue, lent, in parts, and owned.
 pub(crate) fn read_each_way(
     device: &Integrity,
-    queue: &mut AnyQueue,
+    queue: &mut BoundedQueue,
     at: u64,
     len: usize,
 ) -> [Result<Vec<u8>, Errno>; 4] {
@@ -146,6 +146,6 @@ pub(crate) fn read_each_way(
     [itself, now, in_parts, owned]
 }
 
-pub(crate) fn queue(device: &dyn Device) -> AnyQueue {
+pub(crate) fn queue(device: &dyn Device) -> BoundedQueue {
     device.queue(&QueueOptions::new().depth(64)).unwrap()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{
-    AnyQueue, BlockFile, Device, DeviceQueue, LentPart, OpenMode, OpenedEngine, open_engine,
+    BlockFile, BoundedQueue, Device, DeviceQueue, LentPart, OpenMode, OpenedEngine, open_engine,
 };
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Engine, Errno, ErrorKind, QueueOptions, Volume, VolumeOptions};
@@ -33,14 +33,14 @@ fn device(path: &str, engine: Engine, write: bool) -> Arc<dyn Device> {
     device
 }
 
-fn queue(device: &dyn Device) -> AnyQueue {
+fn queue(device: &dyn Device) -> BoundedQueue {
     let queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
-    assert!(matches!(queue, AnyQueue::Nvme(_)));
+    assert!(matches!(queue.kind(), ironmap::device::AnyQueue::Nvme(_)));
     queue
 }
 
 fn run(
-    queue: &mut AnyQueue,
+    queue: &mut BoundedQueue,
     op: BioOp,
     dev: Dev,
     at: u64,
@@ -50,7 +50,7 @@ fn run(
 }
 
 fn run_with(
-    queue: &mut AnyQueue,
+    queue: &mut BoundedQueue,
     op: BioOp,
     flags: BioFlags,
     dev: Dev,

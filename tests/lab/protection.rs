@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use ironmap::device::{
-    AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, OpenMode, WrongTuple, open_engine,
+    BlockFile, BoundedQueue, Device, DeviceProtection, DeviceQueue, OpenMode, WrongTuple,
+    open_engine,
 };
 use ironmap::integrity::{Field, Mismatch};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
@@ -53,7 +54,12 @@ fn kernel(path: &str) -> std::fs::File {
     file
 }
 
-fn run(queue: &mut AnyQueue, op: BioOp, at: u64, memory: Memory) -> (Memory, Result<usize, Errno>) {
+fn run(
+    queue: &mut BoundedQueue,
+    op: BioOp,
+    at: u64,
+    memory: Memory,
+) -> (Memory, Result<usize, Errno>) {
     let end = BioEnd::Whole { token: 0, inode: InodeNo(0), pos: FilePos(0) };
     let (flags, dev, at) = (BioFlags::empty(), Dev::OWN, DevOffset(at));
     queue.submit(Bio { op, flags, dev, at, memory, end }).expect("a free slot");

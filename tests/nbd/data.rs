@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use ironmap::device::nbd::{Address, Nbd};
-use ironmap::device::{AnyQueue, Device, DeviceQueue, QueueOptions};
+use ironmap::device::{BoundedQueue, Device, DeviceQueue, QueueOptions};
 use ironmap::units::DevOffset;
 use ironmap::{Errno, ErrorKind};
 
@@ -39,7 +39,7 @@ struct Flying {
 /// Requests to a device from some queues, and the bytes that it must hold.
 pub(crate) struct Load {
     device: Arc<Nbd>,
-    queues: Vec<AnyQueue>,
+    queues: Vec<BoundedQueue>,
     flying: Vec<Vec<Option<Flying>>>,
     pub(crate) model: Vec<u8>,
     rng: Rng,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ironmap::bio::{BioFlags, BioOp, Dev};
 use ironmap::device::nbd::Nbd;
-use ironmap::device::{AnyQueue, Device, DeviceQueue as _, QueueOptions};
+use ironmap::device::{BoundedQueue, Device, DeviceQueue as _, QueueOptions};
 use ironmap::units::DevOffset;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
@@ -22,7 +22,7 @@ enum Loop {
 }
 
 impl Loop {
-    fn new(queue: &mut AnyQueue, edge: bool) -> Self {
+    fn new(queue: &mut BoundedQueue, edge: bool) -> Self {
         let ready = queue.readiness().unwrap();
         if !edge {
             return Self::Level(ready);
@@ -51,7 +51,7 @@ impl Loop {
     }
 
     /// Looks at the queue and waits in turn, until it has no requests.
-    fn run(&self, queue: &mut AnyQueue, mut done: impl FnMut(ironmap::bio::Done)) {
+    fn run(&self, queue: &mut BoundedQueue, mut done: impl FnMut(ironmap::bio::Done)) {
         let began = Instant::now();
         while queue.in_flight() > 0 {
             queue.commit().unwrap();
@@ -71,7 +71,7 @@ impl Loop {
 
 const MIB: usize = 1 << 20;
 
-fn submit(queue: &mut AnyQueue, op: BioOp) {
+fn submit(queue: &mut BoundedQueue, op: BioOp) {
     for number in 0..4 {
         let memory = vec![9; MIB];
         queue.submit(bio(op, BioFlags::empty(), number << 20, memory)).unwrap();
@@ -136,7 +136,7 @@ fn a_stalled_server_is_seen() {
 pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, false);
-    let is_quiet = |queue: &mut AnyQueue, when: &str| {
+    let is_quiet = |queue: &mut BoundedQueue, when: &str| {
         let woken = (0..10).filter(|_| {
             let wakes = ready.wakes(Duration::from_millis(30));
             queue.commit().unwrap();

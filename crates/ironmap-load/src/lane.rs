@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::marker::PhantomData;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
-use ironmap::device::{AnyQueue, DeviceQueue};
+use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::dio::{Completion, DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
@@ -32,7 +32,7 @@ pub(crate) struct Writing {
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
     /// A device for each file.
-    Device(AnyQueue, Vec<Dev>),
+    Device(BoundedQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
 
@@ -223,13 +223,13 @@ trait Lane<C> {
 }
 
 struct DeviceLane<'a, C> {
-    queue: &'a mut AnyQueue,
+    queue: &'a mut BoundedQueue,
     devs: Pick<'a, Dev, C>,
     /// The flags of writes.
     writes: BioFlags,
 }
 
-fn flush(queue: &mut AnyQueue, dev: Dev) -> Result<()> {
+fn flush(queue: &mut BoundedQueue, dev: Dev) -> Result<()> {
     queue.flush_now(dev).map_err(|errno| Error::io(errno, "sync"))
 }
 

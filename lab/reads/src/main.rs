@@ -8,7 +8,7 @@ mod marker;
 use std::process::ExitCode;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
-use ironmap::device::{AnyQueue, BlockFile, DeviceQueue, OpenMode, open_engine};
+use ironmap::device::{BlockFile, BoundedQueue, DeviceQueue, OpenMode, open_engine};
 use ironmap::dio::DioFlags;
 use ironmap::fs::Follow;
 use ironmap::units::{DevOffset, FilePos, InodeNo};
@@ -24,7 +24,7 @@ const WINDOWS: u32 = 3;
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Target {
-    Device(AnyQueue),
+    Device(BoundedQueue),
     File(File, Queue),
 }
 

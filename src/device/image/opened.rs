@@ -13,7 +13,7 @@ use super::vmdk::Vmdk;
 use super::{Address, ImageFormat};
 use crate::bio::BioFlags;
 use crate::device::{
-    AnyQueue, Device, Immediate, Limits, OtherQueue, QueueOptions, ThroughFlushes, Transfer,
+    AnyQueue, Device, Immediate, InRange, Limits, QueueOptions, ThroughFlushes, Transfer,
 };
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
@@ -167,7 +167,7 @@ impl Device for Image {
         self.disk.size
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         let len = buf.len() as u64;
         self.context(self.disk.read(buf, at), "read", at, len)
     }
@@ -176,7 +176,13 @@ impl Device for Image {
         self.is_writable
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         self.context(self.disk.write(bufs, at, fua), "write", at, len).map(drop)
     }
@@ -185,17 +191,17 @@ impl Device for Image {
         self.disk.driver.flush().context(|| format!("{}: flush", self.address))
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let done = self.disk.place(at, len).and_then(|at| self.disk.driver.discard(at, len));
         self.context(done, "discard", at, len)
     }
 
-    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let done = self.disk.place(at, len).and_then(|at| self.disk.driver.write_zeroes(at, len));
         self.context(done, "zeros", at, len)
     }
 
-    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+    fn data_within(&self, at: DevOffset, _: InRange) -> Result<Range<DevOffset>> {
         let Disk { driver, base, size } = &self.disk;
         let place = self.disk.place(at, 0)?;
         let found = driver.data_from(place, base + size);
@@ -203,9 +209,9 @@ impl Device for Image {
         Ok(DevOffset(found.start - base)..DevOffset(found.end - base))
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let transfer = ImageTransfer(self.disk.clone());
-        Ok(AnyQueue::Other(OtherQueue::new(Immediate::new(transfer, options.slots()))))
+        Ok(AnyQueue::other(Immediate::new(transfer, options.slots())))
     }
 }
 

@@ -42,7 +42,7 @@ use self::queue::{Client, Extent, MAX_EXTENTS, Window};
 use self::session::{Fenced, Session};
 use self::wire::ExportFlags;
 use super::{
-    AnyQueue, Device, DeviceQueue as _, Fence, Limits, OtherQueue, QueueOptions, ThroughFlushes,
+    AnyQueue, Device, DeviceQueue as _, Fence, InRange, Limits, QueueOptions, ThroughFlushes,
 };
 use crate::bio::Dev;
 use crate::error::{Errno, Error, ErrorKind, Result};
@@ -246,7 +246,7 @@ impl Device for Nbd {
         self.window.size
     }
 
-    fn read_within(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
         let what = format_args!("read of {} bytes at {}", buf.len(), at.0);
         self.call(what, |client| client.read_all(buf, at))
     }
@@ -255,7 +255,13 @@ impl Device for Nbd {
         self.is_writable
     }
 
-    fn write_within(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let what = format_args!("write of {len} bytes at {}", at.0);
         self.call(what, |client| client.write_all(bufs, at, fua))
@@ -265,17 +271,17 @@ impl Device for Nbd {
         self.call("flush", |client| client.flush_now(Dev::OWN))
     }
 
-    fn discard_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let what = format_args!("discard of {len} bytes at {}", at.0);
         self.call(what, |client| client.trim(at, len))
     }
 
-    fn zero_within(&self, at: DevOffset, len: u64) -> Result<()> {
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let what = format_args!("zeros of {len} bytes at {}", at.0);
         self.call(what, |client| client.write_zeroes(at, len))
     }
 
-    fn data_within(&self, at: DevOffset) -> Result<Range<DevOffset>> {
+    fn data_within(&self, at: DevOffset, _: InRange) -> Result<Range<DevOffset>> {
         let end = self.end();
         if self.session.export.allocation.is_none() || at == end {
             return Ok(at..end);
@@ -327,11 +333,11 @@ impl Device for Nbd {
         });
     }
 
-    fn queue(&self, options: &QueueOptions) -> Result<AnyQueue> {
+    fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
         // A server may limit its clients, or be away just now: the common link does as well.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
-        Ok(AnyQueue::Other(OtherQueue::new(self.client(&link, options.slots())?)))
+        Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }
 }

@@ -214,9 +214,9 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{AnyQueue, Device, Null, QueueOptions};
+    use crate::device::{BoundedQueue, Device, Null, QueueOptions};
 
-    fn queue() -> AnyQueue {
+    fn queue() -> BoundedQueue {
         Null::new(1 << 20).queue(&QueueOptions::default()).unwrap()
     }
 
