@@ -17,7 +17,7 @@ aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partitio
 
 failed=() status=0
 # step NAME COMMAND...: every step has its turn, whatever the one before came to.
-step() { "${@:2}" || { status=$? && failed+=("$1"); }; }
+step() { timed "test: $1" "${@:2}" || { status=$? && failed+=("$1"); }; }
 logged() { "$@" 2>&1 | tee -a "$log"; }
 
 # path_from VARIABLE SCRIPT: exports the path that a script prints. One that ends with 77 has said why there is none; then tests are skipped.
@@ -35,10 +35,10 @@ path_from() {
 # that one are shown when the tests are run.
 say "cargo build --release, and the tests"
 unset IRONMAP_BIN
-cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
+timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
 # It does not outlive a build that fails or is interrupted.
 trap 'kill %1 2>/dev/null || true' EXIT
-find_ironmap || status=$?
+timed "test: build for release" find_ironmap || status=$?
 wait
 trap - EXIT
 [ "$status" = 0 ] || exit "$status"

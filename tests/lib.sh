@@ -15,6 +15,13 @@ workspace=(--workspace --features ironmap/psk)
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$0" "$*" >&2; exit 1; }
 is_root() { [ "$(id -u)" = 0 ]; }
+# timed NAME COMMAND...: runs a step, and adds its seconds to the list of .ci/run, or to none.
+timed() {
+    local begin=$SECONDS status=0
+    "${@:2}" || status=$?
+    printf '%6d s  %s\n' $((SECONDS - begin)) "$1" >>"${IRONMAP_STEPS:-/dev/null}"
+    return "$status"
+}
 # has PROGRAM...: whether all of them are there.
 has() {
     local program

@@ -45,7 +45,7 @@ failed=()
 # step NAME COMMAND...: every step has its turn, whatever the one before came to.
 step() {
     say "$1"
-    "${@:2}" || failed+=("$1")
+    timed "lint: $1" "${@:2}" || failed+=("$1")
 }
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet "${workspace[@]}" --all-targets -- -D warnings
