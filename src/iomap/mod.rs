@@ -54,8 +54,6 @@ bitflags! {
         const DIRTY = 0x2;
         /// Blocks are shared with another file.
         const SHARED = 0x4;
-        /// Several extents on disk were merged into this mapping.
-        const MERGED = 0x8;
         /// The device protects this range: data must be verified.
         const INTEGRITY = 0x10;
         /// The last mapping of the file.

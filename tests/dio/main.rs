@@ -13,3 +13,4 @@ mod dio_threads;
 mod dio_writes;
 mod kernel_dio;
 mod stable;
+mod stranger;
