@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 room::refuse_name_of(path, "a tar archive")?;
             }
             let spared = Spared::of(&args.target.volume);
-            let (whole, file) = Whole::create(path, &spared, args.force)?;
+            let (whole, file) = Whole::create(path, &spared, args.force, room::FORCED)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
