@@ -167,7 +167,21 @@ pub(crate) fn refuse_name(
     if force && path.exists() || format_of(path).is_some_and(|format| is_one(&format)) {
         return Ok(());
     }
-    refuse_name_of(path, "a raw image")
+    match instead_of(path) {
+        Some(instead) => Err(other_name(path, "a raw image", &instead)),
+        None => Ok(()),
+    }
+}
+
+/// The same for an archive.
+pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
+    match instead_of(path) {
+        Some(_) => {
+            let instead = format!("write {}", path.with_extension("tar").display());
+            Err(other_name(path, "a tar archive", &instead))
+        }
+        None => Ok(()),
+    }
 }
 
 fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
@@ -177,7 +191,7 @@ fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
 /// The way to an image of the format that a name says; `None` for other names.
 fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
-    let instead = match format_of(path).as_deref() {
+    Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
         }
@@ -189,10 +203,8 @@ fn instead_of(path: &Path) -> Option<String> {
         }
         Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes it of a raw image"),
         Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes it of a raw image"),
-        _ => return Ok(()),
-    };
-    let what = format!("{name}: {content} is not what the name says: {instead}");
-    Err(Failure::usage(what))
+        _ => return None,
+    })
 }
 
 /// The format that the end of a name says.

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let (whole, out, place) = match file {
         Some(path) => {
             if !args.force {
-                room::refuse_name_of(path, "a tar archive")?;
+                room::refuse_archive(path)?;
             }
             let spared = Spared::of(&args.target.volume);
             let (whole, file) = Whole::create(path, &spared, args.force, room::FORCED)?;

@@ -80,6 +80,18 @@ fn a_wrong_line_is_told_what_to_type() {
                 "--journal: ironmap integrity reads no volume",
             ),
             ("touch --truncated image:/new", 3, "only read"),
+            (
+                "cp image:/a",
+                2,
+                ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help",
+            ),
+            ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
+            ("dump image", 2, "a command is missing: one of inode, block, group"),
+            ("mv image:/a", 2, "name it last, as VOLUME:/DEST"),
+            ("ln image:/a", 2, "name it last, as VOLUME:/DEST"),
+            ("tar -f image.qcow2 image:/", 2, "write image.tar"),
+            ("umount .", 1, "nothing is mounted there"),
+            ("umount /proc", 1, "proc is mounted there: umount(8) unmounts it"),
         ],
     );
     let missing = [bench.path("new.img"), bench.path("other")];
@@ -106,18 +118,6 @@ fn a_lock_names_who_holds_it() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
-/// Commands of ext4 alone say that a volume is XFS, and what changes that; nothing is written.
-#[test]
-fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
-    require!([Need::Tool("mkfs.xfs")]);
-    let bench = Bench::empty();
-    File::create(bench.image()).unwrap().set_len(320 << 20).unwrap();
-    succeed(tool("mkfs.xfs").arg("-q").arg(bench.image()));
-    hints(
-        &bench,
-        &[
-            (
-                "tune -L new image",
 /// Programs that use a device are named: those of mounts, of devices made of it, and those that have it open for themselves.
 #[test]
 fn a_device_in_use_names_its_users() {
@@ -224,6 +224,18 @@ fn tags_lead_to_devices() {
     }
 }
 
+/// Commands of ext4 alone say that a volume is XFS, and what changes that; nothing is written.
+#[test]
+fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
+    require!([Need::Tool("mkfs.xfs")]);
+    let bench = Bench::empty();
+    File::create(bench.image()).unwrap().set_len(320 << 20).unwrap();
+    succeed(tool("mkfs.xfs").arg("-q").arg(bench.image()));
+    hints(
+        &bench,
+        &[
+            (
+                "tune -L new image",
                 3,
                 "image: this is XFS, and only ext2, ext3 and ext4 are changed so: xfs_admin",
             ),
@@ -235,6 +247,9 @@ fn tags_lead_to_devices() {
             ("resize image 400M", 3, "image: this is XFS"),
             ("undelete image", 1, "image: this is xfs, and that is of ext2, ext3 and ext4 only"),
             ("dump image superblock", 1, "image: this is xfs"),
+            ("mkdir image:/d", 1, "of XFS volumes only data are overwritten"),
+            ("rmdir image:/", 1, "of XFS volumes only data are overwritten"),
+            ("write image:/f", 1, "of XFS volumes only data are overwritten"),
             ("mount image .", 1, "image: a mount does not write xfs: add -o ro"),
         ],
     );
