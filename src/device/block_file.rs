@@ -10,9 +10,10 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
+use super::holders;
 use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
-use super::owner::{self, Written, busy};
+use super::owner::{self, Written};
 use super::space::Part;
 use super::{Device, DeviceProtection, Limits, Psync, qemu_locks};
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
@@ -410,7 +411,7 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     }
     let open = |flags| open_patiently(path, flags);
     let failed = |errno| match errno {
-        OsErrno::BUSY => busy(path, "in use: mounted, or opened by another program"),
+        OsErrno::BUSY => holders::in_use(path),
         OsErrno::ROFS if is_device => read_only(path),
         errno => Error::io(errno, path.display().to_string()),
     };

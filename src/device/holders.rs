@@ -1,13 +1,15 @@
-//! Which program holds the lock of a file, for the error that says so.
+//! Programs that hold the lock of a file, and users of a block device, for the error that names them.
 //!
-//! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`.
+//! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block ("holders").
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::owner::busy;
+use rustix::fs::FileType;
+
+use super::owner::{self, busy};
 use crate::error::Error;
 
 /// The error for a file that another program has locked: names the program, and where it serves the file as a mounted file system. The kernel
@@ -20,6 +22,97 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     };
     let mounted = mounted_on(path).map(|dir| format!(", mounted by ironmap on {}", dir.display()));
     busy(path, &format!("locked by another program: {by}{}", mounted.unwrap_or_default()))
+}
+
+/// So many users of a device are named.
+const NAMED: usize = 8;
+
+/// The error for a block device that cannot be opened exclusively: names where it, its disk or a partition of it is mounted, which devices are made of it, and else
+/// the programs that have it open. A mount of another mount namespace and the files of other users' programs are not seen.
+pub(super) fn in_use(path: &Path) -> Error {
+    let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
+    let mut users = mounts_of(&devices);
+    users.extend(devices.iter().flat_map(|device| made_of(*device)));
+    users.extend(swaps_of(&devices));
+    if users.is_empty() {
+        users = openers_of(&devices);
+    }
+    if let Some(dir) = mounted_on(path) {
+        users.push(format!("mounted by ironmap on {}", dir.display()));
+    }
+    let more = users.len().saturating_sub(NAMED);
+    users.truncate(NAMED);
+    if more > 0 {
+        users.push(format!("and {more} more"));
+    }
+    let users = match &users[..] {
+        [] => "mounted, or opened by another program, which cannot be seen from here".to_owned(),
+        users => users.join(", "),
+    };
+    busy(path, &format!("in use: {users}"))
+}
+
+/// Where devices are mounted, in this mount namespace.
+fn mounts_of(devices: &[u64]) -> Vec<String> {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let number = |field: &[u8]| {
+        let (major, minor) = str::from_utf8(field).ok()?.split_once(':')?;
+        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    };
+    let place = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let device = number(fields.next()?)?;
+        let place = unescaped(fields.nth(1)?);
+        devices.contains(&device).then(|| format!("mounted on {}", String::from_utf8_lossy(&place)))
+    };
+    mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
+}
+
+/// The devices that are made of a device: of device mapper, RAID and others.
+fn made_of(device: u64) -> Vec<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
+    let shown = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match std::fs::read_to_string(entry.path().join("dm/name")) {
+            Ok(mapped) => format!("held by /dev/mapper/{} ({name})", mapped.trim()),
+            Err(_) => format!("held by /dev/{name}"),
+        }
+    };
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(shown).collect()
+}
+
+fn swaps_of(devices: &[u64]) -> Vec<String> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    // A line of headings comes first.
+    let swap = |line: &str| {
+        let node = unescaped(line.split_whitespace().next()?.as_bytes());
+        let stat = rustix::fs::stat(Path::new(OsStr::from_bytes(&node))).ok()?;
+        devices.contains(&stat.st_rdev).then(|| "used as swap space".to_owned())
+    };
+    swaps.lines().skip(1).filter_map(swap).collect()
+}
+
+/// The programs that have one of these devices open.
+fn openers_of(devices: &[u64]) -> Vec<String> {
+    // Other files are not asked: their file system may not answer.
+    let is_one = |file: std::fs::DirEntry| {
+        let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
+        let stat = node.and_then(|node| rustix::fs::stat(&node).ok());
+        stat.is_some_and(|stat| {
+            let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+            is_device && devices.contains(&stat.st_rdev)
+        })
+    };
+    let has_one = |pid: u32| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.into_iter().any(is_one)
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut pids: Vec<_> = pids.filter(|pid| has_one(*pid)).collect();
+    pids.sort_unstable();
+    pids.into_iter().map(|pid| format!("opened by {}", program(pid))).collect()
 }
 
 /// The processes that hold a lock of this file.

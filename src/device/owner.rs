@@ -286,6 +286,14 @@ impl Claim {
     }
 }
 
+/// The numbers of a block device and of those that share bytes with it: one of them is used where it cannot be opened exclusively.
+pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
+    match Claim::of(stat) {
+        Claim::Image(_) => Vec::new(),
+        Claim::Devices(devices) => devices.into_iter().map(|(device, _)| device).collect(),
+    }
+}
+
 /// Other nodes of bytes of a block device: its disk, its partitions, and the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };

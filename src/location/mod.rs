@@ -1,7 +1,8 @@
-//! Where a volume is: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@pN`, or `integrity:DATA,TAGS` of two of them; `noload:`
-//! before it leaves its journal alone.
+//! Where a volume is: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`, `IMAGE@pN`, or `integrity:DATA,TAGS`
+//! of two of them; `noload:` before it leaves its journal alone.
 
 mod open;
+mod part;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,13 +13,13 @@ use std::sync::Arc;
 
 pub(crate) use self::open::refuse_to_write;
 pub use self::open::{Halves, LocationOptions, OpenLocation};
+pub use self::part::Part;
+use self::part::Window;
 
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
-use crate::device::{BlockFile, Device, OpenMode, Psync};
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::partition::{Partition, PartitionTable};
-use crate::probe::probe;
+use crate::device::{BlockFile, OpenMode, Psync};
+use crate::error::{Context, Error, Result};
 
 /// The prefix of an integrity device's halves.
 pub const INTEGRITY: &str = "integrity:";
@@ -62,18 +63,6 @@ pub enum Medium {
     Nbd(Box<nbd::Address>),
     /// An image of a virtual machine.
     Image(image::Address),
-}
-
-/// A part of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Part {
-    /// All of it.
-    Whole,
-    /// From this byte to the end.
-    Offset(u64),
-    /// This partition of its GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
-    Partition(u32),
 }
 
 impl Location {
@@ -184,7 +173,7 @@ impl Site {
     }
 
     /// Reads a site as a user writes it: `PATH`, the [address](nbd::Address) of an export or that of an [image](image::Address), after it `@OFFSET` (decimal or `0x…`, with an optional `K`,
-    /// `M` or `G`) or `@pN` for a part. A path that exists as it stands, `@` and all, is that path.
+    /// `M` or `G`), `@OFFSET+LENGTH` or `@pN` for a part. A path that exists as it stands, `@` and all, is that path.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, a wrong address, and for an offset beyond 64 bits.
@@ -203,7 +192,7 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        let part = |at| std::str::from_utf8(&bytes[at + 1..]).ok().and_then(parse_part);
+        let part = |at| std::str::from_utf8(&bytes[at + 1..]).ok().and_then(Part::parse);
         let (medium, part) = match at.and_then(|at| Some((at, part(at)?))) {
             Some((at, part)) => (&bytes[..at], part?),
             None => (bytes, Part::Whole),
@@ -221,10 +210,10 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// First byte and length of the part, after the partition table where it names a partition; `None` for the whole.
+    /// First byte and length of the part, by the partition table unless its length is given; `None` for the whole.
     ///
     /// # Errors
-    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for an offset beyond the
+    /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for a part beyond the
     /// end, `Io`.
     pub fn window(&self) -> Result<Option<(u64, u64)>> {
         if self.part == Part::Whole {
@@ -250,84 +239,6 @@ impl Site {
         let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
         self.part.of(&device, truncated).context(|| &self.medium)
     }
-}
-
-/// A part of a device that was found.
-struct Window {
-    /// First byte and length.
-    range: (u64, u64),
-    /// A fault of the partition table, for the user.
-    fault: Option<String>,
-}
-
-impl Part {
-    /// This part of a device; `None` for the whole. Of a partition that was cut short, the rest where it may be `truncated`.
-    fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
-        match self {
-            Self::Whole => Ok(None),
-            Self::Offset(offset) => {
-                rest(device.size(), offset).map(|range| Some(Window { range, fault: None }))
-            }
-            Self::Partition(number) => partition(device, number, truncated).map(Some),
-        }
-    }
-}
-
-fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
-    match size.checked_sub(offset) {
-        Some(rest) if rest > 0 => Ok((offset, rest)),
-        _ => Err(Error::invalid(format!("offset {offset} is past its end at {size}"))),
-    }
-}
-
-fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {
-    let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
-    let Some(table) = PartitionTable::read(device)? else {
-        return not_found(match probe(device) {
-            Some(what) => format!("there is no partition table: holds {what}"),
-            None => "there is no partition table".to_owned(),
-        });
-    };
-    let found = table.partitions.iter().find(|partition| partition.number == number);
-    let Some(&Partition { start, len, .. }) = found else {
-        return not_found(format!("there is no partition {number}; {table}"));
-    };
-    let rest = device.size().saturating_sub(start);
-    if len > rest && (rest == 0 || !truncated) {
-        let (end, size) = (start + len, device.size());
-        let hint = if rest > 0 { ": --truncated reads the rest of it" } else { "" };
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("partition {number} has bytes {start} to {end}, the device only {size}{hint}"),
-        ));
-    }
-    Ok(Window { range: (start, len.min(rest)), fault: table.fault })
-}
-
-/// The part after the `@`; `None` if it belongs to the name of the file.
-fn parse_part(text: &str) -> Option<Result<Part>> {
-    if let Some(number) = text.strip_prefix('p') {
-        return number.parse().ok().filter(|number| *number > 0).map(|n| Ok(Part::Partition(n)));
-    }
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let (digits, radix) = match digits.strip_prefix("0x") {
-        Some(hex) => (hex, 16),
-        None => (digits, 10),
-    };
-    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
-        return None;
-    }
-    let offset =
-        u64::from_str_radix(digits, radix).ok().and_then(|value| value.checked_mul(1 << shift));
-    Some(match offset {
-        Some(offset) => Ok(Part::Offset(offset)),
-        None => Err(Error::invalid(format!("the offset @{text} exceeds 64 bits"))),
-    })
 }
 
 impl FromStr for Location {
@@ -382,17 +293,14 @@ impl fmt::Display for Medium {
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.medium.fmt(f)?;
-        match self.part {
-            Part::Whole => Ok(()),
-            Part::Offset(offset) => write!(f, "@{offset}"),
-            Part::Partition(number) => write!(f, "@p{number}"),
-        }
+        self.part.fmt(f)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn part(text: &str) -> (String, Part) {
         let site = Site::parse(OsStr::new(text)).unwrap();
@@ -408,13 +316,28 @@ mod tests {
         assert_eq!(part("a.img@1M"), no("a.img", Part::Offset(1 << 20)));
         assert_eq!(part("a.img@0x4k"), no("a.img", Part::Offset(4096)));
         assert_eq!(part("a.img@2G"), no("a.img", Part::Offset(2 << 30)));
+        let range = |offset, len| Part::Range { offset, len };
+        assert_eq!(part("a.img@1M+4K"), no("a.img", range(1 << 20, 4096)));
+        assert_eq!(part("a.img@0+0x10"), no("a.img", range(0, 16)));
         assert_eq!(part("a.img@p12"), no("a.img", Part::Partition(12)));
         assert_eq!(part("me@home/a.img@p1"), no("me@home/a.img", Part::Partition(1)));
     }
 
     #[test]
     fn an_at_sign_that_begins_no_part_belongs_to_the_path() {
-        for path in ["@", "@p1", "me@home/a.img", "a@", "a@p0", "a@px", "a@-1", "a@0x", "a@K"] {
+        for path in [
+            "@",
+            "@p1",
+            "me@home/a.img",
+            "a@",
+            "a@p0",
+            "a@px",
+            "a@-1",
+            "a@0x",
+            "a@K",
+            "a@1+",
+            "a@+1",
+        ] {
             assert_eq!(part(path), (path.to_owned(), Part::Whole));
         }
     }
@@ -431,11 +354,17 @@ mod tests {
     fn an_offset_is_bounded_by_64_bits_and_by_the_device() {
         assert!("a.img@18446744073709551616".parse::<Location>().is_err());
         assert!("a.img@17179869184G".parse::<Location>().is_err());
+        assert!("a.img@0+17179869184G".parse::<Location>().is_err());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 4096]).unwrap();
         let at = |part| Site { part, ..Site::file(&path) }.window();
         assert_eq!(at(Part::Offset(1000)).unwrap(), Some((1000, 3096)));
+        let range = |offset, len| at(Part::Range { offset, len });
+        assert_eq!(range(1000, 3096).unwrap(), Some((1000, 3096)));
+        for (offset, len) in [(1000, 3097), (4096, 1), (1000, u64::MAX), (1000, 0)] {
+            assert_eq!(range(offset, len).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
         assert_eq!(at(Part::Offset(4096)).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(at(Part::Partition(1)).unwrap_err().kind(), ErrorKind::NotFound);
     }

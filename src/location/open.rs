@@ -262,13 +262,14 @@ fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
 }
 
 /// # Errors
-/// `Corrupt` to write by a table with a fault: the copy that is left may be of an older table, and its partitions lie over others.
+/// `Corrupt` to write by a table with a fault: the copy that is left may be of an older table, and its partitions lie over others. By an offset
+/// too, since the table says where the next partition begins.
 fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{fault}; nothing is written by it: gdisk writes the table again, and @BYTE names a place without it"
+                "{fault}; nothing is written by it: gdisk writes the table again, and @BYTE+LENGTH names a place without it"
             ),
         )),
         window => Ok(window),

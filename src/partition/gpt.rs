@@ -1,6 +1,8 @@
 //! The GUID partition table, after chapter 5 of the UEFI specification: a header in sector 1 and its backup in the last
 //! sector, each with an array of entries; CRC-32 over both.
 
+use std::ops::Range;
+
 use super::{Partition, read_at, u32_at, u64_at};
 use crate::device::Device;
 use crate::error::{Place, Result};
@@ -17,6 +19,8 @@ const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
+    /// As [`PartitionTable::usable`](super::PartitionTable::usable).
+    pub(super) usable: Range<u64>,
 }
 
 /// One copy of the table, whole.
@@ -25,6 +29,8 @@ struct Copy {
     entries: Vec<Vec<u8>>,
     /// The sector of the other copy.
     other: u64,
+    /// The first sector that partitions can have, and the last.
+    usable: [u64; 2],
 }
 
 /// The partitions by the header in sector 1; by the backup in the last sector, where that header is damaged or, on a disk with a protective MBR,
@@ -38,7 +44,7 @@ pub(super) fn read(
         match read_copy(device, sector, 1)? {
             Some(Ok(copy)) => {
                 agree(device, sector, &copy)?;
-                return Ok(Some(Found { partitions: decode(sector, &copy)?, fault: None }));
+                return found(sector, &copy, None).map(Some);
             }
             Some(Err(damage)) => {
                 let backup = read_copy(device, sector, last(device, sector))?.and_then(Result::ok);
@@ -87,7 +93,13 @@ fn last(device: &dyn Device, sector: u64) -> u64 {
 fn by_backup(sector: u64, copy: &Copy, what: &str) -> Result<Found> {
     let fault =
         format!("the first header of its GPT is {what}: the partitions are those of the backup");
-    Ok(Found { partitions: decode(sector, copy)?, fault: Some(fault) })
+    found(sector, copy, Some(fault))
+}
+
+fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
+    let [first, last] = copy.usable;
+    let usable = first.saturating_mul(sector)..last.saturating_add(1).saturating_mul(sector);
+    Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
 /// Refuses a whole table whose other copy is whole too, and another one. A copy where the table does not look for it is left from an older table.
@@ -144,7 +156,8 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
     let entries = array.chunks_exact(size).map(|entry| entry[..ENTRY_SIZE].to_vec()).collect();
     let mut disk = [0; 16];
     disk.copy_from_slice(&header[56..72]);
-    Ok(Copy { disk, entries, other: u64_at(header, 32) })
+    let usable = [40, 48].map(|at| u64_at(header, at));
+    Ok(Copy { disk, entries, other: u64_at(header, 32), usable })
 }
 
 fn verify(field: &'static str, stored: u32, bytes: &[u8]) -> Result<()> {

@@ -4,6 +4,7 @@ mod gpt;
 mod mbr;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::device::Device;
 use crate::error::{ErrorKind, Result};
@@ -27,6 +28,8 @@ pub struct PartitionTable {
     pub partitions: Vec<Partition>,
     /// A fault that was passed over, for the user: the first copy of a GPT is lost.
     pub fault: Option<String>,
+    /// The bytes that partitions can have; before and after them is the table.
+    pub usable: Range<u64>,
 }
 
 /// A partition.
@@ -58,8 +61,8 @@ impl PartitionTable {
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
         {
-            let gpt::Found { partitions, fault } = found;
-            return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault }));
+            let gpt::Found { partitions, fault, usable } = found;
+            return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault, usable }));
         }
         let partitions = match mbr::read(device, sector) {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
@@ -74,7 +77,30 @@ impl PartitionTable {
         if partitions.is_none() {
             gpt::refuse_backup_alone(device, sectors)?;
         }
-        Ok(partitions.map(|partitions| Self { kind: TableKind::Mbr, partitions, fault: None }))
+        let usable = 512..u64::MAX;
+        let table = |partitions| Self { kind: TableKind::Mbr, partitions, fault: None, usable };
+        Ok(partitions.map(table))
+    }
+
+    /// Where the bytes from `offset` on end that are in one partition, or in none and before the next one and the end of the table's space.
+    #[must_use]
+    pub fn end_from(&self, offset: u64) -> u64 {
+        let ends = self.partitions.iter().filter_map(|partition| {
+            let end = partition.start.saturating_add(partition.len);
+            [partition.start, end].into_iter().find(|end| *end > offset)
+        });
+        let usable = Some(self.usable.end).filter(|end| *end > offset);
+        // A partition may end past the space that the table says.
+        ends.min().or(usable).unwrap_or(u64::MAX)
+    }
+
+    /// Whether a byte belongs to the table, and to no partition.
+    #[must_use]
+    pub fn has_byte(&self, at: u64) -> bool {
+        let within = |partition: &Partition| {
+            at.checked_sub(partition.start).is_some_and(|into| into < partition.len)
+        };
+        at < self.usable.start && !self.partitions.iter().any(within)
     }
 }
 
@@ -192,7 +218,33 @@ mod tests {
         let Some(image) = gpt_disk() else { return };
         let table = table(image.path()).unwrap().unwrap();
         assert_eq!((table.kind, &table.partitions), (TableKind::Gpt, &gpt_parts()));
+        assert_eq!(table.usable, 34 * 512..64 * MIB - 33 * 512);
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
+    }
+
+    /// A place that is named by its first byte ends with its partition, before the next one, or before the backup of the table; only one past the
+    /// table's space ends with the disk.
+    #[test]
+    fn a_place_ends_where_a_partition_begins_or_ends() {
+        let Some(image) = gpt_disk() else { return };
+        let table = table(image.path()).unwrap().unwrap();
+        let backup = 64 * MIB - 33 * 512;
+        for (offset, end, is_table) in [
+            (0, MIB, true),
+            (17 * 512, MIB, true),
+            (34 * 512, MIB, false),
+            (MIB, 9 * MIB, false),
+            (2 * MIB, 9 * MIB, false),
+            (9 * MIB, 25 * MIB, false),
+            (25 * MIB, backup, false),
+            (backup, u64::MAX, false),
+        ] {
+            assert_eq!(
+                (table.end_from(offset), table.has_byte(offset)),
+                (end, is_table),
+                "{offset}"
+            );
+        }
     }
 
     #[test]

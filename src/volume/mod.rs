@@ -68,8 +68,9 @@ impl Volume {
         }
         let opened = location.open(&options.location_options())?;
         let OpenLocation { device, engine, notices, faults, integrity } = opened;
-        let volume = options.open_on(device).context(|| location)?;
-        Ok(Self { engine, notices, faults, integrity, ..volume })
+        let mut volume = options.open_on(device).context(|| location)?;
+        volume.faults.splice(0..0, faults);
+        Ok(Self { engine, notices, integrity, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.

@@ -139,11 +139,13 @@ impl VolumeOptions {
             return Err(Error::invalid("a volume with its realtime device is only read"));
         }
         let mut others: Vec<(u64, Arc<dyn Device>)> = Vec::new();
+        let mut faults = Vec::new();
         let mut join = |place: Option<Location>, start, name| -> Result<Option<DeviceRange>> {
             let Some(place) = place else { return Ok(None) };
-            let device = place.open(&LocationOptions::default()).context(|| name)?.device;
-            let range = DeviceRange { start, len: device.size() };
-            others.push((start, device));
+            let opened = place.open(&LocationOptions::default()).context(|| name)?;
+            let range = DeviceRange { start, len: opened.device.size() };
+            others.push((start, opened.device));
+            faults.extend(opened.faults.iter().map(|fault| format!("{name} {place}: {fault}")));
             Ok(Some(range))
         };
         let journal = join(self.journal_of(&*device), Joined::JOURNAL, "journal device")?;
@@ -156,6 +158,7 @@ impl VolumeOptions {
             false => How::Rescue(Rescue { superblock, no_journal, journal, realtime }),
         };
         let mut volume = Volume::open_on(device, how)?;
+        volume.faults = faults;
         if self.write && !self.commit.is_zero() {
             volume.timer = Some(volume.fs.commit_in_time(self.commit)?);
         }

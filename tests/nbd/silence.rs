@@ -10,7 +10,7 @@ use ironmap::device::nbd::Nbd;
 use ironmap::device::{Device, DeviceQueue, QueueOptions};
 use ironmap::units::DevOffset;
 
-use crate::fake::{FLUSH, Fake, READ, WRITE, within};
+use crate::fake::{FLUSH, FLUSH_COMMAND, Fake, READ, WRITE, within};
 
 const ETIMEDOUT: Errno = Errno(110);
 /// A flush over one connection covers the others.
@@ -164,4 +164,94 @@ fn a_request_that_is_passed_over_fails() {
         };
         assert_eq!(errno, ETIMEDOUT);
     });
+}
+
+/// A flush may take almost the whole time-out, whichever connection asks for it: its connection is not given up, and the flush is sent once.
+#[test]
+fn a_slow_flush_is_waited_for() {
+    for flags in [FLUSH, FLUSH | MULTI_CONN] {
+        let (flushes, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (counted, newest) = (Arc::clone(&flushes), Arc::clone(&last));
+        let server = Fake::start(1 << 20, flags, move |number, mut connection| {
+            newest.fetch_max(number as u64, Ordering::Relaxed);
+            while let Some(request) = connection.next() {
+                if request.command == FLUSH_COMMAND {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    std::thread::park_timeout(Duration::from_millis(3200));
+                }
+                connection.succeed(&request);
+            }
+        });
+        let device = Nbd::open(&server.address("&timeout=4"), true).unwrap();
+        let connections = within(Duration::from_secs(20), move || {
+            let mut queue = device.queue(&QueueOptions::new()).unwrap();
+            queue.submit(write()).unwrap();
+            queue.wait(1).unwrap();
+            queue.pop().unwrap().result.unwrap();
+            let connections = last.load(Ordering::Relaxed);
+            queue.submit(Bio { op: BioOp::Flush, ..write_of(0, 0) }).unwrap();
+            queue.wait(1).unwrap();
+            queue.pop().unwrap().result.unwrap();
+            device.flush().unwrap();
+            (connections, last.load(Ordering::Relaxed))
+        });
+        assert_eq!(connections.0, connections.1, "a connection was given up");
+        assert_eq!(flushes.load(Ordering::Relaxed), 2, "a flush was sent again");
+    }
+}
+
+/// A server that never answers the flush that a client makes by itself ends the session in time, also where it answers all else, and while other
+/// threads ask it and look for answers: writes that wait for memory do not wait for ever.
+#[test]
+fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
+    const LEN: usize = 1 << 20;
+    for (flags, is_silent) in [(FLUSH, false), (FLUSH, true), (FLUSH | MULTI_CONN, true)] {
+        let server = Fake::start(256 << 20, flags, move |_, mut connection| {
+            let mut flushes = false;
+            while let Some(request) = connection.next() {
+                flushes |= request.command == FLUSH_COMMAND;
+                let answers = request.command != FLUSH_COMMAND
+                    && (!is_silent || !flushes || request.command == WRITE);
+                if answers {
+                    connection.succeed(&request);
+                }
+            }
+        });
+        let device = Arc::new(Nbd::open(&server.address("&timeout=1"), true).unwrap());
+        let other = Arc::clone(&device);
+        let ended = Arc::new(AtomicU64::new(0));
+        let over = Arc::clone(&ended);
+        // Asks one thing after the other, or only looks for answers.
+        let reader = std::thread::spawn(move || {
+            let mut queue = other.queue(&QueueOptions::new()).unwrap();
+            while over.load(Ordering::Relaxed) == 0 {
+                if is_silent {
+                    let _ = queue.pop();
+                    std::thread::park_timeout(Duration::from_millis(1));
+                } else if queue.submit(read(0)).is_ok() && queue.wait(1).is_ok() {
+                    let _ = queue.pop();
+                }
+            }
+        });
+        let errno = within(Duration::from_secs(30), move || {
+            let mut queue = device.queue(&QueueOptions::new()).unwrap();
+            // More than is kept before writes wait.
+            for number in 0..160 {
+                queue.submit(write_of(number * LEN as u64, LEN)).unwrap();
+                queue.wait(1).unwrap();
+                if let Err(errno) = queue.pop().unwrap().result {
+                    return errno;
+                }
+            }
+            panic!("160 MiB were written without a flush");
+        });
+        assert_eq!(errno, ETIMEDOUT, "silent: {is_silent}");
+        ended.store(1, Ordering::Relaxed);
+        reader.join().unwrap();
+    }
+}
+
+fn write_of(at: u64, len: usize) -> Bio {
+    let memory = Memory::Flat(Buffer::from(vec![1; len]));
+    Bio { at: DevOffset(at), memory, ..write() }
 }

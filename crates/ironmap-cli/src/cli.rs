@@ -19,8 +19,8 @@ use crate::mount;
 use crate::target;
 
 const AFTER_HELP: &str = "\
-VOLUME is a block device, an image, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G) or IMAGE@pN, its Nth GPT or \
-MBR partition; LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... are devices by these. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
+VOLUME is a block device, an image, IMAGE@pN, its Nth GPT or MBR partition, IMAGE@OFFSET (decimal or 0x..., with an optional K, M or G), \
+which ends with its partition, or IMAGE@OFFSET+LENGTH; LABEL=NAME, UUID=..., PARTLABEL=... and PARTUUID=... are devices by these. VOLUME:/PATH names a file of it; everything before the first ':/' is the volume. For commands that read, VOLUME:<12> \
 is its inode 12.
 
 qcow2:IMAGE, vmdk:IMAGE and vhdx:IMAGE are images of virtual machines, whose format is never guessed; only qcow2 is written. They have parts too: \

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::error::ErrorKind as ClapKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use ironmap::{Errno, Error, ErrorKind};
 
 use crate::progress::Progress;
@@ -298,9 +298,24 @@ pub(crate) fn usage(error: &clap::Error, command: &str) -> ExitCode {
         return misused("a command is missing", command);
     }
     let text = error.to_string();
-    let text = text.split("\n\n").next().unwrap_or_default();
-    let text = text.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    misused(&one_line(&text), command)
+    let message = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let message = match (error.kind(), error.get(ContextKind::ValidSubcommand)) {
+        (ClapKind::MissingSubcommand, Some(ContextValue::Strings(names))) => {
+            format!("a command is missing: one of {}", names.join(", "))
+        }
+        (ClapKind::MissingRequiredArgument, _) => {
+            let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+            match (error.get(ContextKind::InvalidArg), usage) {
+                (Some(ContextValue::Strings(missing)), Some(usage)) => {
+                    format!("missing {}: write {usage}", missing.join(" "))
+                }
+                _ => message.to_owned(),
+            }
+        }
+        _ => message.to_owned(),
+    };
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    misused(&one_line(&message), command)
 }
 
 fn misused(what: &str, command: &str) -> ExitCode {

@@ -13,6 +13,7 @@ use ironmap::{Errno, Error, ErrorKind, Location, Volume};
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
+use crate::whole::sync_name;
 
 /// The change of an image that gave it the requested size.
 pub(crate) enum Room {
@@ -95,9 +96,7 @@ impl NewImage {
     /// It stays, and its name is durable as far as its directory can be synced.
     pub(crate) fn keep(mut self) {
         self.kept = true;
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = File::open(dir.unwrap_or(Path::new(".")));
-        let _ = dir.and_then(|dir| dir.sync_all());
+        sync_name(&self.path);
     }
 
     /// Whether its name is still its own.
@@ -146,7 +145,7 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
-            check_empty(&Psync::new(Arc::new(file)), path.display())?;
+            check_empty(&Psync::new(Arc::new(file)), path.display(), FORCED)?;
         }
         return extend(path, size);
     };
@@ -168,13 +167,31 @@ pub(crate) fn refuse_name(
     if force && path.exists() || format_of(path).is_some_and(|format| is_one(&format)) {
         return Ok(());
     }
-    refuse_name_of(path, "a raw image")
+    match instead_of(path) {
+        Some(instead) => Err(other_name(path, "a raw image", &instead)),
+        None => Ok(()),
+    }
 }
 
-/// The same for any content that is written to a file of this name.
-pub(crate) fn refuse_name_of(path: &Path, content: &str) -> Result<(), Failure> {
+/// The same for an archive.
+pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
+    match instead_of(path) {
+        Some(_) => {
+            let instead = format!("write {}", path.with_extension("tar").display());
+            Err(other_name(path, "a tar archive", &instead))
+        }
+        None => Ok(()),
+    }
+}
+
+fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
+    Failure::usage(format!("{}: {content} is not what the name says: {instead}", path.display()))
+}
+
+/// The way to an image of the format that a name says; `None` for other names.
+fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
-    let instead = match format_of(path).as_deref() {
+    Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
         }
@@ -186,10 +203,8 @@ pub(crate) fn refuse_name_of(path: &Path, content: &str) -> Result<(), Failure> 
         }
         Some("vdi") => format!("qemu-img convert -O vdi RAW {name} makes it of a raw image"),
         Some("vhd") => format!("qemu-img convert -O vpc RAW {name} makes it of a raw image"),
-        _ => return Ok(()),
-    };
-    let what = format!("{name}: {content} is not what the name says: {instead}");
-    Err(Failure::usage(what))
+        _ => return None,
+    })
 }
 
 /// The format that the end of a name says.
@@ -206,11 +221,18 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).context(volume)
 }
 
-/// Refuses a device that holds something.
-pub(crate) fn check_empty(device: &dyn Device, place: impl Display) -> Result<(), Failure> {
+/// The option that overwrites a device that holds something.
+pub(crate) const FORCED: &str = "-F overwrites it";
+
+/// Refuses a device that holds something; the error says what to do `instead`.
+pub(crate) fn check_empty(
+    device: &dyn Device,
+    place: impl Display,
+    instead: &str,
+) -> Result<(), Failure> {
     Volume::check_empty(device).map_err(|error| match error.kind() {
         ErrorKind::Exists => {
-            let what = format!("{place}: {error}: -F overwrites it");
+            let what = format!("{place}: {error}: {instead}");
             Failure::open(&Error::new(ErrorKind::Exists, what))
         }
         _ => Failure::open(&error.context(place)),
@@ -218,14 +240,14 @@ pub(crate) fn check_empty(device: &dyn Device, place: impl Display) -> Result<()
 }
 
 /// Refuses a block device or image that holds something and is to be replaced by other content. A pipe or a terminal holds nothing.
-pub(crate) fn check_replaced(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> {
     let kind = path.metadata().map(|metadata| metadata.file_type());
     if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
         return Ok(());
     }
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
-        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
+        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display(), instead),
         // A file that may be written and not read: the host says whether it may be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),

@@ -226,7 +226,9 @@ pub(crate) fn split_destination<'a, T>(
     }
     let Some((dest, sources)) = targets.split_last().filter(|(_, sources)| !sources.is_empty())
     else {
-        return Err(Failure::usage("the destination is missing"));
+        return Err(Failure::usage(
+            "the destination is missing: name it last, as VOLUME:/DEST, or a directory with -t VOLUME:/DIR",
+        ));
     };
     if no_directory && sources.len() > 1 {
         return Err(Failure::usage("with -T there is one source and one destination"));

@@ -201,9 +201,10 @@ impl<S: Stream, T> Connection<S, T> {
         self.slots.iter().flatten().map(|entry| &entry.tag)
     }
 
-    /// Whether a write or a trim has no answer.
+    /// Whether a write, a trim or a flush has no answer.
     pub(super) fn has_changes(&self) -> bool {
-        self.slots.iter().flatten().any(|entry| entry.request.command.changes())
+        let changes = |request: &Request| request.command.changes() || request.flushes();
+        self.slots.iter().flatten().any(|entry| changes(&entry.request))
     }
 
     pub(super) fn tags_mut(&mut self) -> impl Iterator<Item = &mut T> {

@@ -122,12 +122,17 @@ impl Link {
         if !is_full() {
             return;
         }
-        self.state.lock().wake();
+        {
+            let mut state = self.state.lock();
+            state.wake();
+            // It is awaited from now on: a server that does not answer is noticed, and no other thread puts off its time-out.
+            state.waiting += 1;
+        }
         while is_full() {
             self.flush_kept(&mut self.state.lock());
             wait_for(&[self.awaited()], None);
-            // It is awaited from the first look on: a server that does not answer is noticed.
             self.step(&mut self.state.lock(), mailbox, false);
         }
+        self.state.lock().waiting -= 1;
     }
 }

@@ -82,13 +82,16 @@ pub(super) struct State {
     pub(super) watchers: Vec<Weak<Mailbox>>,
     /// Those wait for the socket to take more.
     pub(super) is_full: bool,
+    /// The threads that wait for a flush of the session's own.
+    pub(super) waiting: usize,
 }
 
 impl State {
-    /// Begins to wait for replies, if no owner has waited for one until now.
+    /// Begins to wait for replies, if no owner and no thread has waited for one until now. Else each of them would put off the time-out of the others.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        if self.held.is_empty() && connection.tags().all(|tag| tag.owner.is_none()) {
+        let is_idle = self.waiting == 0 && self.held.is_empty();
+        if is_idle && connection.tags().all(|tag| tag.owner.is_none()) {
             self.heard = Instant::now();
             connection.tags_mut().for_each(|tag| tag.since = self.heard);
         }
@@ -177,6 +180,7 @@ impl Link {
             pause: Duration::ZERO,
             watchers: Vec::new(),
             is_full: false,
+            waiting: 0,
         };
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }

@@ -31,15 +31,14 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Link {
     /// After half of the time-out perhaps another connection is answered. But a server that only stalls carries out the writes of an old connection
     /// later, over newer data that it has answered meanwhile: a connection with such writes is not given up, neither for its own silence nor for that
-    /// of another one. Says whether to look again at once.
+    /// of another one. Neither is one with a flush, which may take long, and would begin again over another one. Says whether to look again at once.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
-        let changes = match &self.common {
-            Some(_) => state.connection.as_ref().is_some_and(Connection::has_changes),
-            // All others are lost with this one.
-            None => self.session.changes.load(Ordering::Acquire) > 0,
-        };
+        let own = state.connection.as_ref().is_some_and(Connection::has_changes);
+        // All others are lost with the common one.
+        let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
+        let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
             return false;
         }

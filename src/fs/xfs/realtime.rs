@@ -11,7 +11,7 @@ use super::features::Incompat;
 use super::header::crc_of;
 use super::{Superblock, Xfs};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Place, Result};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
@@ -248,11 +248,16 @@ impl Xfs {
         let device = self.metadata.device();
         let own = self.superblock.own_realtime_range(&**device)?;
         if own.is_some() && given.is_some() {
-            let what = "the realtime files of the XFS volume are on its own device";
+            let what = "realtime device: the realtime files of the XFS volume are on the volume's own device";
             return Err(Error::invalid(what));
         }
         let Some(range) = own.or(given) else { return Ok(()) };
-        self.superblock.check_realtime_device(&**device, range)?;
+        let checked = self.superblock.check_realtime_device(&**device, range);
+        if given.is_some() {
+            checked.context(|| "realtime device")?
+        } else {
+            checked?
+        }
         self.realtime_start = Some(DevOffset(range.start));
         Ok(())
     }
@@ -273,6 +278,6 @@ impl Xfs {
 fn not_given(place: Place) -> Error {
     let inode = place.inode.unwrap_or_default();
     Error::unsupported(format!(
-        "inode {inode}: its data lie on the realtime device, which is not given"
+        "inode {inode}: its data lie on the realtime device, which is not given: --realtime DEVICE names it"
     ))
 }

@@ -261,17 +261,19 @@ impl Superblock {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
             let Some(outside) = outside else {
-                let what = "an XFS volume whose log is on a device of its own, which is not given";
+                let what = "an XFS volume whose log is on a device of its own, which is not given: --journal DEVICE names it";
                 return Err(Error::unsupported(what));
             };
             if outside.len < len {
-                let what = format!("a device of {} bytes for a log of {len} bytes", outside.len);
+                let what =
+                    format!("journal device: {} bytes for a log of {len} bytes", outside.len);
                 return Err(Error::invalid(what));
             }
             return Ok(LogRange { start: outside.start, len, block: self.geometry.block });
         }
         if outside.is_some() {
-            return Err(Error::invalid("the log of the XFS volume is on its own device"));
+            let what = "journal device: the log of the XFS volume is on the volume's own device";
+            return Err(Error::invalid(what));
         }
         let place = PLACE.field("sb_logstart");
         let start = self.geometry.fs_block(self.log_start, self.log_blocks.into(), place)?;

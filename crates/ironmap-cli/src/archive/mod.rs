@@ -10,4 +10,4 @@ mod stream;
 pub(crate) use self::member::{Archive, Member, is_device_number, normal};
 pub(crate) use self::pax::push as push_record;
 pub(crate) use self::sparse::Written;
-pub(crate) use self::stream::Input;
+pub(crate) use self::stream::{Input, decompressed};

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use flate2::bufread::GzDecoder;
@@ -64,7 +64,12 @@ pub(super) fn open(input: Input) -> io::Result<Stream> {
     if seeks && is_plain(source.fill_buf()?) {
         return Ok(Stream::Plain(source));
     }
-    decompressed(source).map(Stream::Packed)
+    unpacked(source).map(Stream::Packed)
+}
+
+/// The bytes of a compressed file.
+pub(crate) fn decompressed(input: Input) -> io::Result<Box<dyn Read + Send>> {
+    unpacked(BufReader::with_capacity(BUFFER, input))
 }
 
 fn is_plain(head: &[u8]) -> bool {
@@ -77,9 +82,7 @@ fn is_skipped_frame(head: &[u8]) -> bool {
     head.get(1..4) == Some(ZSTD_SKIPPED) && head[0] & 0xF0 == 0x50
 }
 
-fn decompressed(
-    mut source: BufReader<impl Read + Send + 'static>,
-) -> io::Result<Box<dyn Read + Send>> {
+fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box<dyn Read + Send>> {
     // A pipe may give little at first: less than a block is not a tar archive.
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
@@ -105,6 +108,8 @@ fn decompressed(
 pub(crate) struct Input {
     file: File,
     waits: bool,
+    /// Others read the same open file: it is read without its position.
+    is_shared: bool,
     at: u64,
     /// The end of a file that can be read from any place; it is not read further.
     end: Option<u64>,
@@ -113,21 +118,28 @@ pub(crate) struct Input {
 impl Input {
     pub(crate) fn new(mut file: File) -> Self {
         let Ok(at) = file.stream_position() else {
-            return Self { file, waits: true, at: 0, end: None };
+            return Self { file, waits: true, is_shared: false, at: 0, end: None };
         };
         let kind = file.metadata().map(|found| found.file_type());
         let ends = kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device());
         let end = ends.then(|| file.seek(SeekFrom::End(0)).ok()).flatten();
         // Files of /proc say that they are empty.
         let end = end.filter(|end| *end > 0 && file.seek(SeekFrom::Start(at)).is_ok());
-        Self { file, waits: false, at, end }
+        Self { file, waits: false, is_shared: false, at, end }
     }
 
     /// Opens so many bytes of a file from a position on.
     pub(crate) fn part(path: &Path, at: u64, len: u64) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(at))?;
-        Ok(Self { file, waits: false, at, end: Some(at.saturating_add(len)) })
+        let end = Some(at.saturating_add(len));
+        Ok(Self { file, waits: false, is_shared: false, at, end })
+    }
+
+    /// So many bytes from a position on of a file that is open, and that others may read too.
+    pub(crate) fn shared(file: &File, at: u64, len: u64) -> io::Result<Self> {
+        let (file, end) = (file.try_clone()?, Some(at.saturating_add(len)));
+        Ok(Self { file, waits: false, is_shared: true, at, end })
     }
 
     fn left(&self) -> u64 {
@@ -150,7 +162,16 @@ impl Input {
 
 impl Seek for Input {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.at = self.file.seek(to)?;
+        if self.is_shared {
+            let at = match to {
+                SeekFrom::Start(at) => Some(at),
+                SeekFrom::Current(by) => self.at.checked_add_signed(by),
+                SeekFrom::End(by) => self.end.unwrap_or(0).checked_add_signed(by),
+            };
+            self.at = at.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        } else {
+            self.at = self.file.seek(to)?;
+        }
         Ok(self.at)
     }
 }
@@ -167,7 +188,11 @@ impl Read for Input {
                 read => return read,
             }
         }
-        let count = self.file.read(bytes)?;
+        let count = if self.is_shared {
+            self.file.read_at(bytes, self.at)?
+        } else {
+            self.file.read(bytes)?
+        };
         self.at += count as u64;
         Ok(count)
     }
@@ -286,7 +311,7 @@ mod tests {
 
     fn read(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         let mut found = Vec::new();
-        let mut stream = decompressed(BufReader::new(io::Cursor::new(bytes)))?;
+        let mut stream = unpacked(BufReader::new(io::Cursor::new(bytes)))?;
         stream.read_to_end(&mut found).map(|_| found)
     }
 

@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::spared::Spared;
 use crate::terminal::print_line;
+use crate::whole::Output;
 use ironmap_load::errors::end_when;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::positions::Rw;
@@ -198,7 +199,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     json: Option<PathBuf>,
     /// Draw the results as SVG.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// One launch of a plan, for the bench itself.
     #[arg(long, hide = true)]
@@ -213,10 +214,11 @@ pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
     }
     permit(args).map_err(Failure::usage)?;
     check_outputs(args)?;
+    let outputs = Outputs::create(args)?;
     // The end of the launch under way is then the end of the bench, which removes the fixture.
     interrupt::remember();
     // A command that a signal ended did not fail for a reason of its own.
-    measure(args).map_err(|failure| interrupt::check().err().unwrap_or(failure))
+    measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
 fn failed(error: &Error) -> Failure {
@@ -239,6 +241,26 @@ fn check_outputs(args: &BenchArgs) -> std::result::Result<(), Failure> {
     Ok(())
 }
 
+/// The files of the results, open: one that cannot be written ends the bench before its work.
+struct Outputs {
+    /// Within it `None` is standard output.
+    json: Option<Option<Output>>,
+    plot: Option<Output>,
+}
+
+impl Outputs {
+    fn create(args: &BenchArgs) -> std::result::Result<Self, Failure> {
+        if let Some(name) = args.plot.as_deref().and_then(plot::other_name) {
+            return Err(Failure::usage(name));
+        }
+        let file =
+            |path: &PathBuf| (path.as_os_str() != "-").then(|| Output::create(path)).transpose();
+        let json = args.json.as_ref().map(file).transpose()?;
+        let plot = args.plot.as_deref().map(Output::create).transpose()?;
+        Ok(Self { json, plot })
+    }
+}
+
 /// Whether a target is the file of a path, or in it.
 fn is_in(target: &TargetSpec, path: &Path) -> bool {
     let location = match target {
@@ -252,7 +274,7 @@ fn is_in(target: &TargetSpec, path: &Path) -> bool {
     location.is_ok_and(|location| Spared::of(&location).has(path))
 }
 
-fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
+fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failure> {
     let failed = |error: Error| failed(&error);
     if let (Some(files), Some(kind)) = (args.metadata, args.fixture) {
         let table = metadata::run(kind, files, args.rounds.max(1)).map_err(failed)?;
@@ -283,11 +305,11 @@ fn measure(args: &BenchArgs) -> std::result::Result<(), Failure> {
         print(format_args!("note: {note}"))?;
     }
     drop(fixture);
-    if let Some(path) = &args.json {
-        report::json(&rows, path)?;
+    if let Some(file) = outputs.json {
+        report::json(&rows, file)?;
     }
-    if let Some(path) = &args.plot {
-        plot::svg(&rows, path).map_err(failed)?;
+    if let Some(file) = outputs.plot {
+        file.write(&plot::svg(&rows).map_err(failed)?)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::Row;
 
-/// The colours of the first labels; `colour` computes those of further labels.
+/// The colours of the first series; `colour` computes those of further ones.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(90, 90, 90),
     RGBColor(221, 132, 82),
@@ -27,12 +27,29 @@ const BAR: u32 = 44;
 const LEAST_GROUP: u32 = 260;
 const LEAST_HEIGHT: u32 = 420;
 
-/// Draws the rows as SVG.
-pub(super) fn svg(rows: &[Row], path: &Path) -> Result<()> {
-    draw(rows, path).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
+/// The rows as SVG.
+pub(super) fn svg(rows: &[Row]) -> Result<String> {
+    let mut picture = String::new();
+    let drawn = draw(rows, &mut picture);
+    drawn.map_err(|error| Error::invalid(format!("the picture: {error}")))?;
+    Ok(picture)
 }
 
-/// The colour of a label. No two of a picture have the same.
+/// The reason not to write SVG to a name that programs take for another format.
+pub(super) fn other_name(path: &Path) -> Option<String> {
+    const OTHERS: [&str; 13] = [
+        "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "tif", "tiff", "pdf", "ps", "eps",
+        "svgz",
+    ];
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    let instead = path.with_extension("svg");
+    OTHERS.contains(&&*extension).then(|| {
+        let (path, instead) = (path.display(), instead.display());
+        format!("{path}: the picture is SVG, which is not what the name says: write {instead}")
+    })
+}
+
+/// The colour of a series. No two of a picture have the same.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
         // Hues by the golden angle are never the same; two lightnesses keep neighbours apart.
@@ -73,11 +90,14 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// The groups and the labels of a picture.
+/// A label, and which row of this label in its group: where two engines became one there are two.
+type Series<'a> = (&'a str, usize);
+
+/// The groups and the series of a picture.
 struct Layout<'a> {
-    /// Each with its name. Rows of one label in one group, as where two engines became one, stand side by side.
-    groups: Vec<(String, Vec<&'a Row>)>,
-    labels: Vec<&'a str>,
+    /// Each with its name. Each row has its series by number.
+    groups: Vec<(String, Vec<(usize, &'a Row)>)>,
+    series: Vec<Series<'a>>,
     /// Instructions are shown, and not the speed.
     counted: bool,
     /// Bars of the largest group, and the room between two groups.
@@ -86,20 +106,26 @@ struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     fn of(rows: &'a [Row]) -> Self {
-        let (mut labels, mut groups) = (Vec::new(), Vec::<(String, Vec<&Row>)>::new());
+        let (mut all, mut groups) =
+            (Vec::<Series<'_>>::new(), Vec::<(String, Vec<(usize, &Row)>)>::new());
         for row in rows {
             let name = combination(row);
-            match groups.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, rows)) => rows.push(row),
-                None => groups.push((name, vec![row])),
-            }
-            if !labels.contains(&row.label.as_str()) {
-                labels.push(row.label.as_str());
-            }
+            let at = groups.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                groups.push((name, Vec::new()));
+                groups.len() - 1
+            });
+            let rows = &mut groups[at].1;
+            let earlier = rows.iter().filter(|(_, other)| other.label == row.label).count();
+            let series = (row.label.as_str(), earlier);
+            let number = all.iter().position(|known| *known == series).unwrap_or_else(|| {
+                all.push(series);
+                all.len() - 1
+            });
+            rows.push((number, row));
         }
         let most = groups.iter().map(|(_, rows)| rows.len()).max().unwrap_or(0);
         let counted = rows.iter().any(|row| row.instructions.is_some());
-        Self { groups, labels, counted, step: most as f64 + 1.0 }
+        Self { groups, series: all, counted, step: most as f64 + 1.0 }
     }
 
     fn value(&self, row: &Row) -> f64 {
@@ -118,8 +144,13 @@ impl<'a> Layout<'a> {
 
     /// The lines of the legend.
     fn legend(&self) -> Vec<String> {
-        let mut lines: Vec<_> = self.labels.iter().map(|label| in_words(label)).collect();
-        if self.groups.iter().flat_map(|(_, rows)| rows).any(|row| self.spread(row).is_some()) {
+        let line = |(label, earlier): &Series<'_>| match earlier {
+            0 => in_words(label),
+            _ => format!("{} ({})", in_words(label), earlier + 1),
+        };
+        let mut lines: Vec<_> = self.series.iter().map(line).collect();
+        let mut rows = self.groups.iter().flat_map(|(_, rows)| rows);
+        if rows.any(|(_, row)| self.spread(row).is_some()) {
             lines.push("line: lowest to highest run".to_owned());
         }
         lines
@@ -131,7 +162,7 @@ fn centred(vertical: VPos) -> TextStyle<'static> {
     style.pos(Pos::new(HPos::Center, vertical))
 }
 
-fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let layout = Layout::of(rows);
     let Layout { groups, step, counted, .. } = &layout;
     let top = rows.iter().map(|row| layout.highest(row)).fold(1.0, f64::max) * 1.15;
@@ -144,7 +175,8 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     let legend_width = widest(&mut lines.iter()) + 4 * MARGIN;
     let plot_width = AXIS + MARGIN + group_width * groups.len() as u32;
     let height = LEAST_HEIGHT.max(2 * MARGIN + LINE * lines.len() as u32);
-    let root = SVGBackend::new(path, (plot_width + legend_width, height)).into_drawing_area();
+    let size = (plot_width + legend_width, height);
+    let root = SVGBackend::with_string(picture, size).into_drawing_area();
     root.fill(&WHITE)?;
     let (plot, legend) = root.split_horizontally(plot_width);
     let mut chart = ChartBuilder::on(&plot)
@@ -163,11 +195,10 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     for (group, (_, rows)) in groups.iter().enumerate() {
         // In the middle of the group's room, which the largest group fills.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
-        for (at, row) in rows.iter().enumerate() {
+        for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));
-            let label = layout.labels.iter().position(|label| *label == row.label).unwrap_or(0);
-            let bar =
-                Rectangle::new([(left + 0.1, 0.0), (left + 0.9, value)], colour(label).filled());
+            let corners = [(left + 0.1, 0.0), (left + 0.9, value)];
+            let bar = Rectangle::new(corners, colour(*series).filled());
             chart.draw_series([bar])?;
             if let Some((low, high)) = layout.spread(row) {
                 let line = vec![(left + 0.5, low), (left + 0.5, high)];
@@ -179,7 +210,7 @@ fn draw(rows: &[Row], path: &Path) -> std::result::Result<(), Box<dyn std::error
     }
     for (at, line) in lines.iter().enumerate() {
         let y = (2 * MARGIN + LINE * at as u32) as i32;
-        if at < layout.labels.len() {
+        if at < layout.series.len() {
             let square = [(MARGIN as i32, y), (2 * MARGIN as i32, y + 12)];
             legend.draw(&Rectangle::new(square, colour(at).filled()))?;
         }
@@ -228,7 +259,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has its own bar and its own line for the spread, also where two rows have one name, as many colours as labels, and words.
+    /// Each row has its own bar, its own line for the spread and its own colour, also where two rows have one name, and words.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();
@@ -256,22 +287,38 @@ mod tests {
             ..Row::default()
         };
         let rows: Vec<Row> = names.iter().map(row).collect();
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("plot.svg");
-        svg(&rows, &path).unwrap();
-        let picture = std::fs::read_to_string(&path).unwrap();
-        let colours: Vec<_> = (0..6).map(hex).collect();
+        let picture = svg(&rows).unwrap();
+        let colours: Vec<_> = (0..names.len()).map(hex).collect();
         let mut bars = elements(&picture, "rect");
         bars.retain(|bar| colours.contains(&bar.fill) && bar.width != f64::from(MARGIN));
         bars.sort_by(|a, b| a.x.total_cmp(&b.x));
         assert_eq!(bars.len(), names.len());
         assert!(bars.windows(2).all(|two| two[0].x + two[0].width <= two[1].x), "{bars:?}");
-        assert_ne!(bars[0].fill, bars[4].fill);
-        for words in ["the raw device", "ironmap, unmounted volume, general path", "the kernel"] {
+        let distinct: std::collections::BTreeSet<_> = bars.iter().map(|bar| &bar.fill).collect();
+        assert_eq!(distinct.len(), names.len());
+        for words in [
+            "the raw device",
+            "the kernel (2)",
+            "ironmap, unmounted volume, general path",
+            "the kernel",
+        ] {
             assert!(picture.contains(words), "{words}");
         }
         assert!(picture.contains("requests a second; the first target is 1"));
         assert!(picture.contains("line: lowest to highest run"));
+    }
+
+    /// Bytes of SVG get no name of another format.
+    #[test]
+    fn a_picture_has_a_name_of_its_format() {
+        for (name, instead) in [("a.png", Some("a.svg")), ("b/c.PDF", Some("b/c.svg"))]
+            .into_iter()
+            .chain(["a.svg", "a.SVG", "a", "/dev/stdout", "a.2026"].map(|name| (name, None)))
+        {
+            let said = other_name(Path::new(name));
+            assert_eq!(said.is_some(), instead.is_some(), "{name}: {said:?}");
+            assert!(instead.is_none_or(|it| said.unwrap().ends_with(&format!("write {it}"))));
+        }
     }
 
     /// Each group has its name below its own bars, and no two names meet; each bar has its figure above it; the legend is beside all bars.
@@ -291,10 +338,7 @@ mod tests {
                     ..Row::default()
                 })
                 .collect();
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("plot.svg");
-            svg(&rows, &path).unwrap();
-            let picture = std::fs::read_to_string(&path).unwrap();
+            let picture = svg(&rows).unwrap();
             let colours: Vec<_> = (0..labels.len()).map(hex).collect();
             let mut bars = elements(&picture, "rect");
             bars.retain(|bar| colours.contains(&bar.fill) && bar.width != f64::from(MARGIN));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -10,6 +9,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::print_json;
 use crate::terminal::stdout;
+use crate::whole::Output;
 use ironmap_load::plan::Plan;
 use ironmap_load::target::TargetSpec;
 
@@ -250,15 +250,14 @@ impl<'a> JsonRow<'a> {
     }
 }
 
-/// Writes the rows and the machine as JSON; `-` is standard output.
-pub(super) fn json(rows: &[Row], path: &Path) -> Result<(), Failure> {
+/// Writes the rows and the machine as JSON, to standard output where there is no file.
+pub(super) fn json(rows: &[Row], file: Option<Output>) -> Result<(), Failure> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
-    if path.as_os_str() == "-" {
-        return print_json(&document);
+    match file {
+        None => print_json(&document),
+        Some(file) => file.write(&(serde_json::to_string_pretty(&document)? + "\n")),
     }
-    let text = serde_json::to_string_pretty(&document)?;
-    std::fs::write(path, text + "\n").map_err(|error| Failure::host(path.display(), error))
 }
 
 fn machine() -> Machine {

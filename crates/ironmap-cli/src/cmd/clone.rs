@@ -147,7 +147,7 @@ fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
         return Err(Failure::new(format!("{}: {sizes}", args.target)));
     }
     if !args.force {
-        room::check_empty(device, &args.target)?;
+        room::check_empty(device, &args.target, room::FORCED)?;
     }
     Ok(opened)
 }

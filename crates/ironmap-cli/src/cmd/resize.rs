@@ -110,11 +110,12 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     let resized = Volume::resize(&opened.device, &options, clock).map_err(|error| {
         let named = |error| named(&args.volume, error);
         match error.kind() {
-            ErrorKind::InvalidInput if is_partition(&args.volume) => Failure::usage(format_args!(
-                "{}: the partition ends there: sfdisk or growpart makes it larger",
-                named(error)
-            )),
-            ErrorKind::InvalidInput => Failure::usage(named(error)),
+            ErrorKind::InvalidInput => match end_of(&args.volume) {
+                Some((ends, more)) => {
+                    Failure::usage(format_args!("{}: {ends}: {more}", named(error)))
+                }
+                None => Failure::usage(named(error)),
+            },
             ErrorKind::NoSpace => Failure::new(named(error).to_string()),
             ErrorKind::Io(_) => Failure::at(&args.volume, &error),
             _ => Failure::open(&named(error)),
@@ -126,9 +127,19 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     Ok(resized)
 }
 
-/// Whether the volume ends where a partition table says, and not with its image or device.
-fn is_partition(volume: &Location) -> bool {
-    matches!(volume.data().part, Part::Partition(_))
+/// The reason why a volume ends before its image or device, and a way to make its place larger.
+fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
+    match volume.data().part {
+        Part::Partition(_) => {
+            Some(("the partition ends there", "sfdisk or growpart makes it larger"))
+        }
+        Part::Offset(_) => Some((
+            "its place ends there, with the partition or the disk",
+            "@OFFSET+LENGTH names a longer one",
+        )),
+        Part::Range { .. } => Some(("the range ends there", "a larger LENGTH names a longer one")),
+        _ => None,
+    }
 }
 
 fn print_minimum(args: &Args) -> Result<(), Failure> {
@@ -165,8 +176,12 @@ fn print(args: &Args, resized: &Resized) -> Result<(), Failure> {
         let mut out = stdout();
         let volume = one_line(&args.volume.to_string());
         if blocks == before {
-            let ends = if is_partition(&args.volume) { ": the partition ends there" } else { "" };
-            writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, as before{ends}")?;
+            let (ends, _) = end_of(&args.volume).unwrap_or_default();
+            let colon = if ends.is_empty() { "" } else { ": " };
+            writeln!(
+                out,
+                "{volume}: {blocks} blocks of {block_size} bytes, as before{colon}{ends}"
+            )?;
         } else {
             writeln!(out, "{volume}: {blocks} blocks of {block_size} bytes, {before} before")?;
         }

@@ -28,7 +28,8 @@ use crate::whole::Whole;
 /// Writes a directory of a volume, and all below it, as a tar archive
 ///
 /// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (as GNU tar with --xattrs has them). Names are in
-/// the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out.
+/// the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out. A file with
+/// holes has its data alone in the archive, as with GNU tar's --sparse; space that is allocated and not written counts as holes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// Overwrite a FILE that holds a file system, a partition table or an image
     #[arg(short = 'F', long, requires = "file")]
     force: bool,
+    /// Write holes as zeros, for programs that do not know sparse members (GNU.sparse of pax)
+    #[arg(long)]
+    no_sparse: bool,
     /// A directory, or a file
     #[arg(value_name = "VOLUME:/DIR", value_parser = target::target())]
     target: Target,
@@ -58,10 +62,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let (whole, out, place) = match file {
         Some(path) => {
             if !args.force {
-                room::refuse_name_of(path, "a tar archive")?;
+                room::refuse_archive(path)?;
             }
             let spared = Spared::of(&args.target.volume);
-            let (whole, file) = Whole::create(path, &spared, args.force)?;
+            let (whole, file) = Whole::create(path, &spared, args.force, room::FORCED)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
@@ -75,6 +79,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         top,
         above: name.path().len(),
         links: HashMap::new(),
+        sparse: !args.no_sparse,
     };
     let mut first = None;
     let intact = walk(Found { name, inode }, report, |found, visit, report| {
@@ -115,6 +120,8 @@ struct Writer {
     above: usize,
     /// Files with several names, and the first one of each.
     links: HashMap<InodeNo, Vec<u8>>,
+    /// Holes are left out.
+    sparse: bool,
 }
 
 /// The largest numbers of the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
@@ -220,7 +227,7 @@ impl Writer {
         self.ahead.load(&mut self.queue, source, found.number());
         let file = source.file(source.inode(found.number(), path)?, path)?;
         let size = file.size();
-        if found.inode.stat().blocks.saturating_mul(512) < size {
+        if self.sparse && found.inode.stat().blocks.saturating_mul(512) < size {
             let mut written = Written::default();
             for mapping in file.mappings() {
                 interrupt::check()?;

@@ -105,7 +105,15 @@ fn holders(device: u64) -> Vec<String> {
 }
 
 fn not_ours(dir: &Path) -> Failure {
-    Failure::new(format!("{}: not a volume that ironmap has mounted", dir.display()))
+    let found = mount_at(dir).ok().flatten();
+    let (what, hint) = match found {
+        Some(mount) => (format!("{} is mounted there", mount.kind), "umount(8) unmounts it"),
+        None => ("nothing is mounted there".to_owned(), "/proc/mounts lists the mounts"),
+    };
+    Failure::new(format!(
+        "{}: not a volume that ironmap has mounted: {what}: {hint}",
+        dir.display()
+    ))
 }
 
 /// Unmounts a volume whose server was killed: there is nobody to wait for, and nobody has closed it.
@@ -129,6 +137,8 @@ pub(super) fn ended_at(dir: &Path) -> Result<MountedAt, Failure> {
 /// The entry of a mount in `/proc/mounts`.
 pub(super) struct MountedAt {
     ours: bool,
+    /// The type of the file system.
+    kind: String,
     read_only: bool,
 }
 
@@ -141,14 +151,7 @@ impl MountedAt {
 
 /// The mount at a directory. The directory itself is not asked, because its server may not answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
-    let dir = behind_links(dir)?;
-    let absolute = match (dir.parent(), dir.file_name()) {
-        (Some(above), Some(name)) if above.as_os_str().is_empty() => {
-            Path::new(".").canonicalize()?.join(name)
-        }
-        (Some(above), Some(name)) => above.canonicalize()?.join(name),
-        _ => dir.canonicalize()?,
-    };
+    let absolute = absolute(dir)?;
     let mounts = fs::read("/proc/self/mounts")?;
     // The last one lies above the others.
     let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
@@ -156,10 +159,23 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
         let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
         (unescaped(place) == absolute.as_os_str().as_bytes()).then(|| MountedAt {
             ours: kind.ends_with(b".ironmap"),
+            kind: String::from_utf8_lossy(kind).into_owned(),
             read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
         })
     });
     Ok(found)
+}
+
+/// The whole path of a directory, which is not asked itself.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    let dir = behind_links(dir)?;
+    Ok(match (dir.parent(), dir.file_name()) {
+        (Some(above), Some(name)) if above.as_os_str().is_empty() => {
+            Path::new(".").canonicalize()?.join(name)
+        }
+        (Some(above), Some(name)) => above.canonicalize()?.join(name),
+        _ => dir.canonicalize()?,
+    })
 }
 
 /// Where a file system is mounted, if it is.
@@ -290,8 +306,10 @@ impl Ending {
 /// Unmounts as the superuser, or by fusermount3, which knows only how to detach.
 pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
-        let done = rustix::mount::unmount(dir, how);
-        return done.map_err(|errno| Failure::host(dir.display(), errno));
+        return rustix::mount::unmount(dir, how).map_err(|errno| match errno {
+            Errno::BUSY => busy(dir),
+            errno => Failure::host(dir.display(), errno),
+        });
     }
     let lazily = how.contains(UnmountFlags::DETACH).then_some("-z");
     let done = Command::new("fusermount3").arg("-u").args(lazily).arg("--").arg(dir).output();
@@ -300,6 +318,36 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
         return Ok(());
     }
     Err(said_by_fusermount(&String::from_utf8_lossy(&done.stderr)))
+}
+
+/// The failure of unmounting a mount in use: names the programs that have a file or their directory there.
+fn busy(dir: &Path) -> Failure {
+    /// So many are named.
+    const NAMED: usize = 8;
+    // By names: the server of the mount may not answer.
+    let place = absolute(dir).ok();
+    let is_there = |link: PathBuf| {
+        let path = fs::read_link(link).ok();
+        path.zip(place.as_ref()).is_some_and(|(path, place)| path.starts_with(place))
+    };
+    let uses = |process: &Path| {
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        let mut paths = ["cwd", "root", "exe"].iter().map(|name| process.join(name));
+        paths.any(is_there) || files.into_iter().any(|file| is_there(file.path()))
+    };
+    let program = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        uses(&entry.path()).then(|| format!("{} (pid {pid})", name.trim().escape_debug()))
+    };
+    let found = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(program);
+    let users: Vec<_> = found.take(NAMED).collect();
+    let by = match &users[..] {
+        [] => "by a mount below it, or by a program that cannot be seen from here".to_owned(),
+        users => format!("by {}", users.join(", ")),
+    };
+    let what = format!("{}: Device or resource busy: used {by}", dir.display());
+    Failure::new(what).because("umount -l detaches it all the same")
 }
 
 /// The message of fusermount3, in one line.

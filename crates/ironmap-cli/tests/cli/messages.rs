@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::common::skip::Need;
+use crate::common::loop_device::LoopDevice;
+use crate::common::skip::{Need, note_part};
 use crate::require;
 use crate::support::{Bench, succeed, text, tool};
 
@@ -78,6 +80,18 @@ fn a_wrong_line_is_told_what_to_type() {
                 "--journal: ironmap integrity reads no volume",
             ),
             ("touch --truncated image:/new", 3, "only read"),
+            (
+                "cp image:/a",
+                2,
+                ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help",
+            ),
+            ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
+            ("dump image", 2, "a command is missing: one of inode, block, group"),
+            ("mv image:/a", 2, "name it last, as VOLUME:/DEST"),
+            ("ln image:/a", 2, "name it last, as VOLUME:/DEST"),
+            ("tar -f image.qcow2 image:/", 2, "write image.tar"),
+            ("umount .", 1, "nothing is mounted there"),
+            ("umount /proc", 1, "proc is mounted there: umount(8) unmounts it"),
         ],
     );
     let missing = [bench.path("new.img"), bench.path("other")];
@@ -104,6 +118,112 @@ fn a_lock_names_who_holds_it() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
+/// Programs that use a device are named: those of mounts, of devices made of it, and those that have it open for themselves.
+#[test]
+fn a_device_in_use_names_its_users() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mount")]);
+    let bench = Bench::empty();
+    bench.succeed(["mkfs", "-q", "image", "16M"]);
+    fs::create_dir(bench.path("mnt")).unwrap();
+    let device = LoopDevice::with(&["--partscan"], bench.image());
+    let target = format!("{}:/", device.node());
+    let refused = |says: &str| {
+        let output = bench.run(["ls", &target]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{says}: {said}");
+    };
+    let open = rustix::fs::open(
+        device.node(),
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    let open = open.unwrap();
+    refused(&format!("(pid {})", std::process::id()));
+    drop(open);
+    succeed(tool("mount").arg(device.node()).arg(bench.path("mnt")));
+    let place = bench.path("mnt").canonicalize().unwrap();
+    refused(&format!("in use: mounted on {}\n", place.display()));
+    succeed(tool("umount").arg(bench.path("mnt")));
+    if Need::Tool("dmsetup").missing().is_none() && Path::new("/dev/mapper/control").exists() {
+        let name = format!("ironmap-test-{}", std::process::id());
+        let table = format!("0 8192 linear {} 0", device.node());
+        let made = tool("dmsetup").args(["create", &name, "--table", &table]).output().unwrap();
+        if made.status.success() {
+            let said = text(&bench.run(["ls", &target]).stderr);
+            succeed(tool("dmsetup").args(["remove", "--retry", &name]));
+            assert!(said.contains(&format!("in use: held by /dev/mapper/{name} (dm-")), "{said}");
+        }
+    }
+    bench.succeed(["ls", &target]);
+}
+
+/// A link below `/dev/disk` as udev makes it, and the directories that were made for it; gone on drop.
+struct Link {
+    path: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Link {
+    fn new(dir: &str, name: &str, node: &str) -> Self {
+        let dir = Path::new("/dev/disk").join(dir);
+        let made = [Path::new("/dev/disk"), &dir].into_iter().filter(|dir| !dir.exists());
+        let made = made.map(Path::to_owned).collect();
+        fs::create_dir_all(&dir).unwrap();
+        let link = Self { path: dir.join(name), made };
+        let _ = fs::remove_file(&link.path);
+        std::os::unix::fs::symlink(node, &link.path).unwrap();
+        link
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        for dir in self.made.iter().rev() {
+            // Another test may have one there.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// LABEL= and UUID= lead to the device by the links of udev, whose names blkid(8) tells; `mount` takes them too.
+#[test]
+fn tags_lead_to_devices() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);
+    let bench = Bench::empty();
+    // At most 16 bytes, with what udev escapes and what it does not.
+    let label = format!("a b/é{}", std::process::id() % 100_000);
+    bench.succeed(["mkfs", "-q", "-L", &label, "image", "16M"]);
+    fs::create_dir(bench.path("mnt")).unwrap();
+    let device = LoopDevice::new(bench.image());
+    let found = text(&succeed(tool("blkid").args(["-p", "-o", "udev", device.node()])).stdout);
+    let value = |key: &str| {
+        let line = found.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.trim_start_matches('=').to_owned()
+    };
+    let (name, uuid) = (value("ID_FS_LABEL_ENC"), value("ID_FS_UUID_ENC"));
+    assert!(name.contains("\\x20") && name.contains("\\x2f"), "{name}");
+    let _label = Link::new("by-label", &name, device.node());
+    let _uuid = Link::new("by-uuid", &uuid, device.node());
+    for tag in
+        [format!("LABEL={label}"), format!("UUID={uuid}"), format!("UUID={}", uuid.to_uppercase())]
+    {
+        bench.succeed(["mkdir", "-p", &format!("{tag}:/d")]);
+        assert_eq!(bench.json(&["info", "--json", &tag])["label"], *label, "{tag}");
+        if !Path::new("/dev/fuse").exists() {
+            note_part("tags_lead_to_devices", "mount", "needs /dev/fuse");
+            continue;
+        }
+        let dir = bench.path("mnt");
+        let mount = bench.command().arg("mount").arg(&tag).arg(&dir).output().unwrap();
+        assert!(mount.status.success(), "{tag}: {}", text(&mount.stderr));
+        let there = dir.join("d").is_dir();
+        bench.succeed(["umount".as_ref(), dir.as_os_str()]);
+        assert!(there, "{tag}");
+    }
+}
+
 /// Commands of ext4 alone say that a volume is XFS, and what changes that; nothing is written.
 #[test]
 fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
@@ -127,6 +247,9 @@ fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
             ("resize image 400M", 3, "image: this is XFS"),
             ("undelete image", 1, "image: this is xfs, and that is of ext2, ext3 and ext4 only"),
             ("dump image superblock", 1, "image: this is xfs"),
+            ("mkdir image:/d", 1, "of XFS volumes only data are overwritten"),
+            ("rmdir image:/", 1, "of XFS volumes only data are overwritten"),
+            ("write image:/f", 1, "of XFS volumes only data are overwritten"),
             ("mount image .", 1, "image: a mount does not write xfs: add -o ro"),
         ],
     );

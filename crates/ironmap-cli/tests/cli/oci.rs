@@ -234,7 +234,7 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
 /// it cannot be applied, it is refused by name.
 #[test]
 fn an_archive_of_images_is_applied() {
-    require!([Need::Tool("tar"), Need::Tool("gzip")]);
+    require!([Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
     let bench = Bench::empty();
     let dir = bench.path("layout");
     layout(&dir);
@@ -265,29 +265,47 @@ fn an_archive_of_images_is_applied() {
     fs::write(bench.path("several/manifest.json"), json!([saved("x:1"), saved("y:1")]).to_string())
         .unwrap();
     let script =
-        "for dir in layout saved several; do tar -cf $dir.tar -C $dir .; gzip -k $dir.tar; done
+        "for dir in layout saved several tree; do tar -cf $dir.tar -C $dir .; gzip -k $dir.tar; done
+        zstd -q layout.tar
         tar --transform 's,^[.]/,,' -cf bare.tar -C layout ./index.json ./blobs ./oci-layout";
     succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
     let expected = image_of(&bench, "layout");
     fs::write(bench.path("kept"), &expected).unwrap();
     assert_eq!(bench.succeed(["ls", "kept:/etc"]), b"b\n");
-    for source in ["layout.tar", "bare.tar", "saved", "saved.tar"] {
+    for source in [
+        "layout.tar",
+        "bare.tar",
+        "saved",
+        "saved.tar",
+        "layout.tar.gz",
+        "saved.tar.gz",
+        "layout.tar.zst",
+    ] {
         assert!(image_of(&bench, source) == expected, "{source}");
     }
     // The size of an image that is made for them is counted from the same layers.
-    bench.succeed(["mkfs", "-q", "--oci", "-d", "saved.tar", "fits"]);
-    assert_eq!(bench.succeed(["ls", "fits:/etc"]), b"b\n");
+    for source in ["saved.tar", "saved.tar.gz"] {
+        bench.succeed(["mkfs", "-q", "--oci", "-d", source, "fits"]);
+        assert_eq!(bench.succeed(["ls", "fits:/etc"]), b"b\n");
+        fs::remove_file(bench.path("fits")).unwrap();
+    }
     // A tree or a layer may have a file of such a name.
-    for source in ["tree", "tree.tar"] {
+    for source in ["tree", "tree.tar", "tree.tar.gz"] {
         fs::write(bench.path("kept"), image_of(&bench, source)).unwrap();
         assert_eq!(bench.succeed(["cat", "kept:/manifest.json"]), b"{\"name\": 1}\n");
     }
-    for source in ["several", "several.tar"] {
-        refused(&bench, &["-d", source], &["manifest.json", "2 images", "x:1, y:1"]);
+    for source in ["several", "several.tar", "several.tar.gz"] {
+        refused(
+            &bench,
+            &["-d", source],
+            &["manifest.json", "2 images", "x:1, y:1", "--image NAME"],
+        );
     }
-    for source in ["layout.tar.gz", "saved.tar.gz", "several.tar.gz"] {
-        refused(&bench, &["-d", source], &[source, "is an archive of images"]);
-    }
+    // Of a stream only the layers of one image would do.
+    let mut mkfs = bench.command();
+    mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
+    let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
+    assert!(text(&output.stderr).contains("give it as a file"), "{output:?}");
     let mut other = image.clone();
     other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
     index(&dir, &[image, other]);
@@ -298,6 +316,84 @@ fn an_archive_of_images_is_applied() {
     )
     .unwrap();
     refused(&bench, &["-d", "saved"], &["is no name of a layer"]);
+}
+
+/// Of several images that is taken which is named, by a name or the begin of a digest, or is for the platform that is asked for: of a layout, of
+/// indexes within one, and of `docker save`, whose configurations name the platforms. Errors list the images.
+#[test]
+fn one_of_several_images_is_chosen() {
+    require!([Need::Tool("tar"), Need::Tool("gzip")]);
+    let bench = Bench::empty();
+    let dir = bench.path("layout");
+    layout(&dir);
+    let image = |content: &str, architecture: &str| {
+        let config = json!({"os": "linux", "architecture": architecture}).to_string();
+        let config = blob(&dir, "application/vnd.oci.image.config.v1+json", config.as_bytes());
+        let layer = blob(&dir, LAYER, &layer_of(FILE, content, "", ""));
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]});
+        blob(&dir, MANIFEST, manifest.to_string().as_bytes())
+    };
+    let named = |mut image: Value, name: &str| {
+        image["annotations"] = json!({"io.containerd.image.name": name});
+        image
+    };
+    let inner = json!({"schemaVersion": 2, "manifests": [
+        of_platform(image("arm", "arm64"), "arm64"), of_platform(image("z", "s390x"), "s390x")]});
+    let many = blob(&dir, INDEX, inner.to_string().as_bytes());
+    let riscv = image("riscv", "riscv64");
+    let digest = riscv["digest"].as_str().unwrap().to_owned();
+    index(
+        &dir,
+        &[named(many, "docker.io/library/many:1"), named(riscv, "docker.io/library/one:1")],
+    );
+    fs::create_dir(bench.path("saved")).unwrap();
+    let saved: Vec<_> = [("x", "arm64"), ("y", "s390x")]
+        .iter()
+        .map(|(name, architecture)| {
+            let write = |file: String, bytes: &[u8]| {
+                fs::write(bench.path("saved").join(&file), bytes).unwrap();
+                file
+            };
+            let config = json!({"os": "linux", "architecture": architecture}).to_string();
+            let config = write(format!("{name}0123456789.json"), config.as_bytes());
+            let layer = write(format!("{name}.tar"), &layer_of(FILE, name, "", ""));
+            json!({"Config": config, "RepoTags": [format!("{name}:1")], "Layers": [layer]})
+        })
+        .collect();
+    fs::write(bench.path("saved/manifest.json"), json!(saved).to_string()).unwrap();
+    let script = "for dir in layout saved; do tar -czf $dir.tar.gz -C $dir .; done";
+    succeed(tool("sh").args(["-ec", script]).current_dir(bench.path("")));
+    let short = &digest["sha256:".len()..][..12];
+    for (source, options, file) in [
+        ("layout", &["--image", "one:1"][..], "riscv"),
+        ("layout.tar.gz", &["--image", "docker.io/library/one:1"], "riscv"),
+        ("layout", &["--image", &digest], "riscv"),
+        ("layout", &["--image", short, "--platform", "linux/riscv64"], "riscv"),
+        ("layout.tar.gz", &["--image", "many:1", "--platform", "linux/s390x"], "z"),
+        ("layout", &["--image", "library/many:1", "--platform", "linux/arm64"], "arm"),
+        ("saved", &["--image", "x:1"], "x"),
+        ("saved.tar.gz", &["--platform", "linux/s390x"], "y"),
+        ("saved.tar.gz", &["--image", "y:1", "--platform", "linux/s390x"], "y"),
+    ] {
+        let args = [&["mkfs", "-q", "--oci", "-d", source][..], options, &["image"]].concat();
+        bench.succeed(args);
+        let found = text(&bench.succeed(["ls", "image:/"]));
+        let found: Vec<_> = found.lines().filter(|name| *name != "lost+found").collect();
+        assert_eq!(found, [file], "{options:?}");
+        fs::remove_file(bench.path("image")).unwrap();
+    }
+    let all = "library/many:1, docker.io/library/one:1";
+    for (source, options, says) in [
+        ("layout", &[][..], &[all, "names 2 images", "--image NAME"][..]),
+        ("layout.tar.gz", &["--image", "none:1"], &[all, "not none:1"]),
+        ("layout", &["--platform", "linux/arm64"], &[all, "not one for linux/arm64"]),
+        ("layout", &["--image", "one:1", "--platform", "linux/s390x"], &["for linux/riscv64, not"]),
+        ("layout", &["--image", "many:1", "--platform", "linux/386"], &["linux/arm64), sha256:"]),
+        ("saved", &["--image", "z:1"], &["x:1, y:1"]),
+        ("saved", &["--image", "x:1", "--platform", "linux/s390x"], &["x:1 (linux/arm64), y:1"]),
+    ] {
+        refused(&bench, &[&["-d", source], options].concat(), says);
+    }
 }
 
 /// An image may have more layers than a process may have files.

@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::process::{Output, Stdio};
 
-use crate::support::{Bench, text};
+use crate::common::skip::Need;
+use crate::require;
+use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const FAST: [&str; 4] = ["--runtime", "0.01", "--rounds", "1"];
 
@@ -96,6 +98,73 @@ fn results_are_not_written_over_a_target() {
         }
     }
     assert!(before == fs::read(bench.image()).unwrap());
+}
+
+/// A file for the results that cannot be written, a picture by the name of another format, and a file that holds a volume end the bench before its work.
+#[test]
+fn results_that_cannot_be_written_end_the_bench_at_once() {
+    let bench = Bench::new();
+    let before = fs::read(bench.image()).unwrap();
+    fs::create_dir(bench.path("dir")).unwrap();
+    for (option, code, says) in [
+        (["--plot", "plot.png"], 2, "write plot.svg"),
+        (["--plot", "none/plot.svg"], 1, "No such file or directory"),
+        (["--json", "none/json"], 1, "No such file or directory"),
+        (["--json", "dir"], 1, "Is a directory"),
+        (["--json", "image"], 3, "name another file for the results"),
+        (["--plot", "image"], 3, "name another file for the results"),
+    ] {
+        let began = std::time::Instant::now();
+        let output = bench.run([&["bench", "--runtime", "60", "null:1M"], &option[..]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{option:?}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{option:?}: {said}");
+        assert!(began.elapsed().as_secs() < 30, "{option:?}");
+    }
+    assert!(before == fs::read(bench.image()).unwrap());
+    let names = fs::read_dir(bench.path(".")).unwrap();
+    let parts = names
+        .filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().ends_with(".part"));
+    assert_eq!(parts.count(), 0);
+}
+
+/// A file of the host that a command writes beside its name is durable before it gets the name: results, archives, and copies that replace a file.
+/// So is the name of the first two.
+#[test]
+fn a_file_is_durable_before_it_has_its_name() {
+    require!([Need::Tool("strace")]);
+    let bench = Bench::new();
+    fs::write(bench.path("old"), "old").unwrap();
+    fs::write(bench.path("a.json"), "old").unwrap();
+    let measure =
+        [&["bench"], &FAST[..], &["null:1M", "--json", "a.json", "--plot", "a.svg"]].concat();
+    // The command, how many files it writes, and whether their names are durable.
+    let commands: [(&[&str], usize, bool); 4] = [
+        (&["tar", "-f", "new.tar", "image:/dir"], 1, true),
+        (&["tar", "-f", "new.tar", "image:/small"], 1, true),
+        (&measure, 2, true),
+        (&["cp", "image:/small", "old"], 1, false),
+    ];
+    for (args, files, named) in commands {
+        let mut strace = tool("strace");
+        strace.args(["-f", "-y", "-e", "signal=none", "-o", "log", "-e"]);
+        strace.args(["trace=fsync,fdatasync,rename,renameat,renameat2"]).arg(IRONMAP).args(args);
+        succeed(strace.current_dir(bench.path(".")));
+        let log = fs::read_to_string(bench.path("log")).unwrap();
+        let lines: Vec<_> = log.lines().collect();
+        let renames = (0..lines.len()).filter(|at| lines[*at].contains("rename"));
+        let renames: Vec<_> = renames.collect();
+        assert_eq!(renames.len(), files, "{args:?}: {log}");
+        for at in renames {
+            let begin = lines[at].find(".ironmap-").unwrap();
+            let part = lines[at][begin..].split('"').next().unwrap();
+            let synced = |line: &&str| line.contains("sync(") && line.contains(part);
+            assert!(lines[..at].iter().any(synced), "{args:?}: {log}");
+            let dir = format!("{}>)", bench.dir.path().display());
+            let is_dir = |line: &&str| line.contains("sync(") && line.contains(&dir);
+            assert!(!named || lines[at..].iter().any(is_dir), "{args:?}: {log}");
+        }
+    }
 }
 
 /// The devices of a journal and of realtime files belong to the source as well.

@@ -69,9 +69,16 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
             &["clone", "-F", "one.img", "disk.img@p1"],
             &["mkdir", "disk.img@p1:/new"],
             &["resize", "disk.img@p1"],
+            // It ends where a partition begins.
+            &["mkfs", "-qF", "disk.img@1M"],
+            &["clone", "-F", "one.img", "disk.img@1M"],
+            &["rm", "disk.img@1M:/f"],
+            &["resize", "disk.img@1M"],
         ] {
-            refused(&bench, args, "nothing is written by it");
+            refused(&bench, args, "@BYTE+LENGTH names a place without it");
         }
+        bench.succeed(["mkfs", "-qF", "disk.img@1M+4M"]);
+        bench.succeed(["clone", "-F", "one.img", "disk.img@0x100000+4096K"]);
     }
 }
 
@@ -123,6 +130,81 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
         bench.succeed(["mkfs", "-qF", "disk.img"]);
         bench.succeed(["check", "disk.img"]);
     }
+}
+
+/// Each command that writes to a place named by its first byte leaves the bytes past its partition, or past the free space before one; a range that
+/// is named with its length is taken as it is named.
+#[test]
+fn a_place_named_by_its_first_byte_ends_with_its_partition() {
+    require!([Need::Tool("sfdisk")]);
+    const END_OF_1: u64 = 9 * MIB;
+    for label in ["dos", "gpt"] {
+        // The end of the place, and the commands.
+        let commands: [(u64, &[&[&str]]); 9] = [
+            (END_OF_1, &[&["resize", "-q", "disk.img@1M"], &["resize", "-q", "-M", "disk.img@1M"]]),
+            (
+                END_OF_1,
+                &[&["mkfs", "-qF", "disk.img@1M"], &["rm", "-r", "disk.img@1M:/lost+found"]],
+            ),
+            (END_OF_1, &[&["mkfs", "-qF", "-d", "tree", "disk.img@1048576"]]),
+            (END_OF_1, &[&["mkfs", "-qF", "disk.img@5M"], &["write", "disk.img@5M:/f"]]),
+            (END_OF_1, &[&["mkdir", "one.img:/new"], &["clone", "-F", "one.img", "disk.img@1M"]]),
+            (END_OF_1, &[&["mkdir", "disk.img@1M:/d"], &["cp", "-r", "tree", "disk.img@1M:/d"]]),
+            (END_OF_1, &[&["fallocate", "-l", "2M", "disk.img@1M:/f"], &["rm", "disk.img@1M:/f"]]),
+            (MIB, &[&["mkfs", "-qF", "disk.img@0x20000"]]),
+            // The backup of the table.
+            (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
+        ];
+        for (end, commands) in commands {
+            let bench = Bench::empty();
+            disk(&bench, label);
+            let before = fs::read(bench.path("disk.img")).unwrap();
+            for args in commands {
+                bench.succeed(*args);
+            }
+            let after = fs::read(bench.path("disk.img")).unwrap();
+            assert!(before != after, "{label}: {commands:?} wrote nothing");
+            let past = end as usize..;
+            if end < MIB * 30 || label == "gpt" {
+                assert!(before[past.clone()] == after[past], "{label}: {commands:?}");
+            }
+        }
+        let bench = Bench::empty();
+        disk(&bench, label);
+        for (args, says) in [
+            (&["resize", "disk.img@1M", "12M"][..], "@OFFSET+LENGTH names a longer one"),
+            (&["mkfs", "-qF", "disk.img@1M", "12M"], "8388608"),
+            (&["clone", "-F", "disk.img@p2", "disk.img@1M"], "is on the device or image"),
+            (&["clone", "-F", "large.img", "disk.img@1M"], "has 8388608 bytes"),
+            (&["mkfs", "-qF", "disk.img@1M+48M"], "there are 1 to 40894464"),
+            (&["mkfs", "-qF", "disk.img@40M"], "is past its end"),
+            (&["mkfs", "-qF", "disk.img@0"], "byte 0 belongs to its"),
+        ] {
+            File::create(bench.path("large.img")).unwrap().set_len(12 * MIB).unwrap();
+            refused(&bench, args, says);
+        }
+        bench.succeed(["resize", "-q", "disk.img@1M+12M"]);
+        bench.succeed(["check", "disk.img@1M+12M"]);
+    }
+}
+
+/// Without a table, or with one that cannot be read, a place goes to the end of the disk; the latter is only read.
+#[test]
+fn a_place_without_a_table_ends_with_the_disk() {
+    let bench = Bench::empty();
+    File::create(bench.path("disk.img")).unwrap().set_len(DISK).unwrap();
+    bench.succeed(["mkfs", "-q", "disk.img@1M", "4M"]);
+    let resized = text(&bench.succeed(["resize", "disk.img@1M"]));
+    assert!(resized.contains("39936 blocks of 1024"), "{resized}");
+    // The protective MBR of a GPT that is lost.
+    let mut sector = [0; 512];
+    (sector[450], sector[454], sector[458]) = (0xEE, 1, 0xFF);
+    sector[510..].copy_from_slice(&[0x55, 0xAA]);
+    write(&bench.path("disk.img"), &sector, 0);
+    let found = bench.run(["ls", "disk.img@1M:/"]);
+    assert!(found.status.success() && text(&found.stderr).contains("0xEE"), "{found:?}");
+    refused(&bench, &["mkdir", "disk.img@1M:/d"], "@BYTE+LENGTH");
+    bench.succeed(["mkdir", "disk.img@1M+39M:/d"]);
 }
 
 /// A tag area of an integrity device has its superblock at one place, in the first or the last block: each is seen.
@@ -187,6 +269,8 @@ fn a_raw_image_gets_no_name_of_another_format() {
         ("a.vdi", "convert -O vdi RAW a.vdi"),
         ("a.vhd", "convert -O vpc RAW a.vhd"),
     ] {
+        let archive = name.split('.').next().unwrap();
+        let archive = format!("write {archive}.tar");
         let commands: [&[&str]; 6] = [
             &["clone", "one.img", name],
             &["clone", "-F", "one.img", name],
@@ -199,6 +283,7 @@ fn a_raw_image_gets_no_name_of_another_format() {
             let output = bench.run(args);
             let error = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+            let says = if args[0] == "tar" { &archive } else { says };
             assert!(error.contains(says), "{args:?}: {error}");
             assert!(!bench.path(name).exists(), "{args:?}");
         }

@@ -1,12 +1,14 @@
 //! What a new volume is filled with.
 
 use std::fs::File;
-use std::io::{self, Seek};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::device_table::{self, Node};
+use super::fit::spool;
 use super::{Args, Superblock, oci};
 use crate::archive::{Archive, Input};
 use crate::cmd::cp::into::{Filler, Role, needs_of_archive, needs_of_tree};
@@ -23,6 +25,8 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     /// It is only a part of the file: begin and length.
     pub(super) part: Option<(u64, u64)>,
+    /// The file that it is a part of, in the place of a compressed one.
+    pub(super) unpacked: Option<Arc<File>>,
     /// How messages name it.
     pub(super) shown: String,
     /// An image layout names it as a layer.
@@ -31,14 +35,16 @@ pub(super) struct Place {
 
 impl Place {
     fn of(path: &Path) -> Self {
-        Self { path: path.to_owned(), part: None, shown: shown(path), in_layout: false }
+        let (path, shown) = (path.to_owned(), shown(path));
+        Self { path, part: None, unpacked: None, shown, in_layout: false }
     }
 
     pub(super) fn input(&self) -> io::Result<Input> {
-        match self.part {
+        match (self.part, &self.unpacked) {
             _ if is_stdin(&self.path) => Input::stdin(),
-            Some((at, len)) => Input::part(&self.path, at, len),
-            None => Input::open(&self.path),
+            (Some((at, len)), Some(file)) => Input::shared(file, at, len),
+            (Some((at, len)), None) => Input::part(&self.path, at, len),
+            (None, _) => Input::open(&self.path),
         }
     }
 
@@ -101,7 +107,12 @@ impl Sources {
         refuse_own(args, &args.sources)?;
         let mut places = Vec::new();
         for path in &args.sources {
-            let layers = if args.oci && !is_stdin(path) { oci::layers(path)? } else { None };
+            let layers = if args.oci && !is_stdin(path) {
+                let spool = |content: &mut dyn Read| spool(&beside(args), &shown(path), content);
+                oci::layers(path, args.choice(), &spool)?
+            } else {
+                None
+            };
             match layers {
                 Some(layers) => places.extend(layers),
                 None => places.push(Place::of(path)),
@@ -193,6 +204,17 @@ pub(super) fn needs_of_all(args: &Args, sources: &Sources, unit: u64) -> Result<
         needs.file(node.file_type, 0, std::iter::empty());
     }
     Ok(needs)
+}
+
+/// The directory for what is kept meanwhile: that of the image, which has room for it, or the one for temporary files.
+fn beside(args: &Args) -> PathBuf {
+    let image = args.volume.data().path();
+    let image = image.filter(|path| !path.exists() || path.is_file());
+    match image.and_then(Path::parent) {
+        Some(dir) if dir.as_os_str().is_empty() => PathBuf::from("."),
+        Some(dir) => dir.to_owned(),
+        None => std::env::temp_dir(),
+    }
 }
 
 /// How messages name a source.

@@ -4,7 +4,7 @@
 //! content is moved. A stream is kept in an unnamed file meanwhile, as it came.
 
 use std::fs::File;
-use std::io::{self, Seek};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
@@ -12,7 +12,6 @@ use rustix::fs::{Mode, OFlags};
 
 use super::Args;
 use super::fill::{Sources, needs_of_all};
-use crate::archive::Input;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::needs::Needs;
@@ -53,7 +52,9 @@ impl<'a> Fit<'a> {
             }
             return Ok(None);
         };
-        sources.keep_streams(|name, input| spool(image.path(), name, input))?;
+        let dir = image.path().parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new("."));
+        sources.keep_streams(|name, mut input| spool(dir, name, &mut input))?;
         let blocks = args.block_size.unwrap_or(4096);
         let bigalloc = options.features.ro_compat.contains(RoCompat::BIGALLOC);
         let unit = args.cluster_size.unwrap_or(if bigalloc { 16 * blocks } else { blocks });
@@ -155,14 +156,13 @@ fn room(made: &Superblock) -> u64 {
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64
 }
 
-/// Keeps a stream in an unnamed file beside the image.
-fn spool(image: &Path, name: &str, mut input: Input) -> Result<File, Failure> {
-    let dir = image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+/// Keeps a stream in an unnamed file.
+pub(super) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
     io::copy(&mut input, &mut file)
         .and_then(|_| file.rewind())
-        .map_err(|error| Failure::host(format_args!("{name}, kept beside the image"), error))?;
+        .map_err(|error| Failure::host(format_args!("{name}, kept in {}", dir.display()), error))?;
     Ok(file)
 }

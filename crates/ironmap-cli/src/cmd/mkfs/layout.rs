@@ -4,22 +4,33 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ironmap::fs::FileType;
 use rustix::io::Errno;
 
 use super::fill::Place;
-use crate::archive::{Archive, Input, normal};
+use super::oci::is_of_images;
+use crate::archive::{Archive, Input, Member, decompressed, normal};
 use crate::failure::Failure;
 
 /// The longest index or manifest. The specification asks registries to take 4 MiB; archives of ten thousands of layers have longer ones.
 const LARGEST: u64 = 16 << 20;
+/// The memory that names of an archive may take. One of images has some hundred names for each.
+const NAMES: usize = 16 << 20;
 /// How often a name of an archive may lead to another one.
 const LINKS: u32 = 8;
 
 pub(super) enum Layout {
     Directory(PathBuf),
-    Archive(PathBuf, HashMap<Vec<u8>, Kept>),
+    Archive(Packed, HashMap<Vec<u8>, Kept>),
+}
+
+/// An archive of images.
+pub(super) struct Packed {
+    path: PathBuf,
+    /// Its content, if it is compressed.
+    unpacked: Option<Arc<File>>,
 }
 
 /// A member of an archive.
@@ -31,29 +42,44 @@ pub(super) enum Kept {
 }
 
 impl Layout {
-    /// A directory, or an archive where one of its members has one of these names. `None` for all else, also for an archive that is compressed
-    /// or can be read once only.
+    /// A directory, or an archive where one of its members has one of these names. `None` for all else, also for an archive that can be read once
+    /// only. `spool` keeps the content of a compressed archive that may be one of images.
     ///
     /// # Errors
     /// The archive cannot be read, or is damaged.
-    pub(super) fn open(path: &Path, marks: &[&str]) -> Result<Option<Self>, Failure> {
+    pub(super) fn open(
+        path: &Path,
+        marks: &[&str],
+        spool: &dyn Fn(&mut dyn Read) -> Result<File, Failure>,
+    ) -> Result<Option<Self>, Failure> {
         match path.metadata() {
             Ok(found) if found.is_dir() => return Ok(Some(Self::Directory(path.to_owned()))),
             Ok(found) if found.is_file() => {}
             _ => return Ok(None),
         }
-        let mut archive = members(path)?;
-        if !archive.is_plain() {
-            return Ok(None);
-        }
+        let mut packed = Packed { path: path.to_owned(), unpacked: None };
+        let mut archive = packed.members()?;
+        let is_plain = archive.is_plain();
         // Most are layers, and may have millions of members.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
-            if marks.iter().any(|mark| member.path == mark.as_bytes()) {
+            if marks.iter().any(|mark| member.path == mark.as_bytes())
+                && shows_images(&mut archive, &member)?
+            {
                 break;
             }
+            // Plain ones are passed over without being read.
+            if !is_plain && !may_be_of_images(&member) {
+                return Ok(None);
+            }
         }
-        let (mut archive, mut kept) = (members(path)?, HashMap::new());
+        if !is_plain {
+            let content = File::open(path).map(Input::new).and_then(decompressed);
+            let mut content = content.map_err(|error| Failure::host(path.display(), error))?;
+            packed.unpacked = Some(Arc::new(spool(&mut content)?));
+        }
+        let (mut archive, mut kept) = (packed.members()?, HashMap::new());
+        let mut memory = 0;
         while let Some(member) = archive.next()? {
             let (name, stat) = (member.path, &member.stat);
             let what = match (member.link, member.target, &member.data[..]) {
@@ -68,16 +94,21 @@ impl Layout {
                 (.., [(0, len)]) if *len == stat.size => Kept::Content(archive.position(), *len),
                 _ => continue,
             };
+            let link = if let Kept::Link(link) = &what { link.len() } else { 0 };
+            memory += name.len() + link + size_of::<(Vec<u8>, Kept)>();
+            if memory > NAMES {
+                return Ok(None);
+            }
             kept.insert(name, what);
         }
-        Ok(Some(Self::Archive(path.to_owned(), kept)))
+        Ok(Some(Self::Archive(packed, kept)))
     }
 
     /// How messages name a file of it.
     pub(super) fn shown(&self, name: &str) -> String {
         match self {
             Self::Directory(dir) => dir.join(name).display().to_string(),
-            Self::Archive(path, _) => format!("{}: {name}", path.display()),
+            Self::Archive(packed, _) => format!("{}: {name}", packed.path.display()),
         }
     }
 
@@ -93,16 +124,18 @@ impl Layout {
                 let path = dir.join(name);
                 let found = path.metadata()?;
                 let len = if found.is_file() { found.len() } else { return Err(missing()) };
-                Ok((Place { path, part: None, shown, in_layout: true }, len))
+                Ok((Place { path, part: None, unpacked: None, shown, in_layout: true }, len))
             }
-            Self::Archive(path, kept) => {
+            Self::Archive(Packed { path, unpacked }, kept) => {
                 let mut name = name.as_bytes();
                 for _ in 0..LINKS {
                     match kept.get(name).ok_or_else(missing)? {
                         Kept::Link(other) => name = other,
                         Kept::Content(at, len) => {
                             let (path, part) = (path.clone(), Some((*at, *len)));
-                            return Ok((Place { path, part, shown, in_layout: true }, *len));
+                            let unpacked = unpacked.clone();
+                            let place = Place { path, part, unpacked, shown, in_layout: true };
+                            return Ok((place, *len));
                         }
                     }
                 }
@@ -141,6 +174,34 @@ impl Layout {
     }
 }
 
-fn members(path: &Path) -> Result<Archive, Failure> {
-    Archive::new(path.display().to_string(), || File::open(path).map(Input::new))
+impl Packed {
+    fn members(&self) -> Result<Archive, Failure> {
+        Archive::new(self.path.display().to_string(), || match &self.unpacked {
+            Some(file) => Input::shared(file, 0, file.metadata()?.len()),
+            None => File::open(&self.path).map(Input::new),
+        })
+    }
+}
+
+/// Whether a member of such a name shows that the archive holds images: a tree may have a file of this name too.
+fn shows_images(archive: &mut Archive, member: &Member) -> Result<bool, Failure> {
+    let len = match member.data[..] {
+        [(0, len)] if len == member.stat.size && len <= LARGEST => len,
+        _ => return Ok(true),
+    };
+    let mut content = vec![0; len as usize];
+    archive.read(&mut content)?;
+    Ok(is_of_images(&member.path, &content))
+}
+
+/// Whether an archive with this member may be one of images: names that layouts and `docker save` have, and directories. A layer has others soon.
+fn may_be_of_images(member: &Member) -> bool {
+    if member.stat.file_type == FileType::Directory {
+        return true;
+    }
+    let name = member.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let ends = [&b".json"[..], b".tar", b".tar.gz", b".tgz"];
+    member.path.starts_with(b"blobs/")
+        || [&b"json"[..], b"VERSION", b"repositories"].contains(&name)
+        || ends.iter().any(|end| name.ends_with(end))
 }

@@ -1,5 +1,6 @@
 //! `ironmap mkfs`: an ext4 volume on a device or in an image file.
 
+mod choice;
 mod device_table;
 mod fill;
 mod fit;
@@ -18,6 +19,7 @@ use ironmap::location::{LocationOptions, Medium};
 use ironmap::{Engine, Errno, Error, ErrorKind, Location, Volume};
 use rustix::param::page_size;
 
+use self::choice::{Choice, Platform};
 use self::fill::Sources;
 use self::fit::Fit;
 use crate::epoch::source_date;
@@ -122,6 +124,12 @@ pub(crate) struct Args {
     /// SOURCE is an OCI image layout, an archive of one, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
+    /// Of an OCI image layout with several images, take the image with this name or digest (seven digits are enough)
+    #[arg(long, value_name = "NAME", requires = "oci")]
+    image: Option<String>,
+    /// Take the image for OS/ARCH or OS/ARCH/VARIANT, as linux/arm64; by default that for linux and this machine, if there are several
+    #[arg(long, value_name = "OS/ARCH", requires = "oci")]
+    platform: Option<Platform>,
     /// Give all that comes from SOURCE this owner, by number
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "sources")]
     owner: Option<(u32, u32)>,
@@ -271,6 +279,11 @@ fn missing(volume: &Location, error: Error) -> Error {
 }
 
 impl Args {
+    /// Which image of a layout is meant.
+    fn choice(&self) -> Choice<'_> {
+        Choice { image: self.image.as_deref(), platform: self.platform.as_ref() }
+    }
+
     fn options(&self) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {

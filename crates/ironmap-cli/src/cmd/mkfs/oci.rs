@@ -4,12 +4,15 @@
 //! Either is a directory or an archive of one.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::choice::{Candidate, Choice, Platform, choose};
 use super::fill::Place;
 use super::layout::Layout;
 use crate::failure::Failure;
@@ -28,6 +31,12 @@ const LAYERS: [&str; 3] = [
     "application/vnd.docker.image.rootfs.diff.tar",
 ];
 
+/// Types of descriptors that lead to an index.
+const INDEXES: [&str; 2] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+
 /// The names that an index gives an image.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
@@ -42,6 +51,7 @@ struct Version {
 struct Document {
     manifests: Option<Vec<Descriptor>>,
     layers: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
 }
 
 #[derive(Deserialize)]
@@ -56,34 +66,31 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize, PartialEq, Eq)]
-struct Platform {
-    architecture: String,
-    os: String,
-}
-
 /// An image of `manifest.json`: its names, and the files that are its layers.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
-    #[serde(rename = "Config")]
-    _config: String,
+    config: String,
     repo_tags: Option<Vec<String>>,
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest first. `None` for a source of neither form.
+/// The layers of the image at a path, the lowest first. `None` for a source of neither form. `spool` keeps the content of a compressed archive.
 ///
 /// # Errors
-/// A file cannot be read or is not as the specification says; there are several images, and not one for this machine; a layer is of an
+/// A file cannot be read or is not as the specification says; there are several images, and not one is chosen or for this machine; a layer is of an
 /// unknown type, for instance encrypted.
-pub(super) fn layers(path: &Path) -> Result<Option<Vec<Place>>, Failure> {
-    let Some(layout) = Layout::open(path, &[MARK, MANIFEST])? else { return Ok(None) };
+pub(super) fn layers(
+    path: &Path,
+    mut choice: Choice<'_>,
+    spool: &dyn Fn(&mut dyn Read) -> Result<File, Failure>,
+) -> Result<Option<Vec<Place>>, Failure> {
+    let Some(layout) = Layout::open(path, &[MARK, MANIFEST], spool)? else { return Ok(None) };
     let Some(version) = layout.read(MARK)? else {
         let manifest = layout.read(MANIFEST)?;
         // Any tree may have a file of this name.
         let Some(images) = manifest.as_deref().and_then(saved) else { return Ok(None) };
-        return layers_of_saved(&layout, &images).map(Some);
+        return layers_of_saved(&layout, &images, choice).map(Some);
     };
     let Version { image_layout_version: version } = parse(&layout, MARK, &version)?;
     if !version.starts_with("1.") {
@@ -95,12 +102,26 @@ pub(super) fn layers(path: &Path) -> Result<Option<Vec<Place>>, Failure> {
         let missing = || layout.failed(&name, Errno::NOENT);
         let document: Document = parse(&layout, &name, &text.ok_or_else(missing)?)?;
         match document {
-            Document { layers: Some(layers), manifests: None } => {
+            Document { layers: Some(layers), manifests: None, config } => {
+                if let Some(image) = choice.image {
+                    return Err(layout.wrong(&name, &format!("is not the image {image}")));
+                }
+                let config = config.map(|config| name_of_blob(&layout, &config)).transpose()?;
+                let platform = config.and_then(|config| platform_of(&layout, &config));
+                if let (Some(wanted), Some(found)) = (choice.platform, platform)
+                    && !wanted.takes(&found)
+                {
+                    let what = format!("is an image for {found}, not for {wanted}");
+                    return Err(layout.wrong(&name, &what));
+                }
                 let places = layers.iter().map(|layer| blob_of_layer(&layout, layer));
                 return places.collect::<Result<_, _>>().map(Some);
             }
-            Document { manifests: Some(images), layers: None } => {
-                let image = choose(&layout, &name, &images)?;
+            Document { manifests: Some(images), layers: None, .. } => {
+                let (image, named) = choose(candidates(&images), choice)
+                    .map_err(|what| layout.wrong(&name, &what))?;
+                choice.image = choice.image.filter(|_| !named);
+                let image = image.image;
                 blob(&layout, image)?;
                 name = name_of_blob(&layout, image)?;
             }
@@ -127,13 +148,16 @@ fn saved(text: &[u8]) -> Option<Vec<Saved>> {
     serde_json::from_slice(text).ok()
 }
 
-fn layers_of_saved(layout: &Layout, images: &[Saved]) -> Result<Vec<Place>, Failure> {
-    let [image] = images else {
-        let tags = images.iter().flat_map(|image| image.repo_tags.iter().flatten());
-        let tags: Vec<_> = tags.map(String::as_str).collect();
-        let what = format!("names {} images ({})", images.len(), tags.join(", "));
-        return Err(layout.wrong(MANIFEST, &what).because("save one of them, as by docker save"));
-    };
+fn layers_of_saved(
+    layout: &Layout,
+    images: &[Saved],
+    choice: Choice<'_>,
+) -> Result<Vec<Place>, Failure> {
+    let with_platform = choice.platform.is_some();
+    let candidates = images.iter().map(|image| candidate_of_saved(layout, image, with_platform));
+    let candidates = candidates.collect();
+    let chosen = choose(candidates, choice).map_err(|what| layout.wrong(MANIFEST, &what))?;
+    let image: &Saved = chosen.0.image;
     let place = |name: &String| {
         // No name leads out of a directory.
         let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
@@ -145,50 +169,50 @@ fn layers_of_saved(layout: &Layout, images: &[Saved]) -> Result<Vec<Place>, Fail
     image.layers.iter().map(place).collect()
 }
 
-/// The only image, or of several the image for this machine. An image with several names is one.
-fn choose<'a>(
+/// An image of `manifest.json`. Its platform stands in its configuration, whose digest is the image's (Docker Image Specification v1.2, "Image JSON").
+fn candidate_of_saved<'a>(
     layout: &Layout,
-    index: &str,
-    images: &'a [Descriptor],
-) -> Result<&'a Descriptor, Failure> {
-    let mut others: Vec<&Descriptor> = Vec::new();
+    image: &'a Saved,
+    with_platform: bool,
+) -> Candidate<'a, &'a Saved> {
+    let digest = image.config.rsplit('/').next().unwrap_or_default();
+    Candidate {
+        names: image.repo_tags.iter().flatten().map(String::as_str).collect(),
+        digest: format!("sha256:{}", digest.strip_suffix(".json").unwrap_or(digest)),
+        platform: with_platform.then(|| platform_of(layout, &image.config)).flatten(),
+        is_index: false,
+        image,
+    }
+}
+
+/// The platform that a configuration names; `None` where it names none or is not there.
+fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
+    serde_json::from_slice(&layout.read(config).ok()??).ok()
+}
+
+/// The images of an index. An image with several names is one.
+fn candidates(images: &[Descriptor]) -> Vec<Candidate<'_, &Descriptor>> {
+    let mut all: Vec<Candidate<'_, &Descriptor>> = Vec::new();
     for image in images {
-        let same = |other: &&&Descriptor| {
+        let names = NAMES.iter().filter_map(|name| image.annotations.get(*name));
+        let names = names.map(String::as_str);
+        let same = |other: &&mut Candidate<'_, &Descriptor>| {
             (&other.digest, &other.platform) == (&image.digest, &image.platform)
         };
-        if others.iter().find(same).is_none() {
-            others.push(image);
+        if let Some(other) = all.iter_mut().find(same) {
+            let new: Vec<_> = names.filter(|name| !other.names.contains(name)).collect();
+            other.names.extend(new);
+            continue;
         }
+        all.push(Candidate {
+            names: names.collect(),
+            digest: image.digest.clone(),
+            platform: image.platform.clone(),
+            is_index: INDEXES.contains(&image.media_type.as_str()),
+            image,
+        });
     }
-    if let [image] = others[..] {
-        return Ok(image);
-    }
-    let own = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let is_own = |image: &&&Descriptor| {
-        let platform = image.platform.as_ref();
-        platform.is_some_and(|platform| platform.os == "linux" && platform.architecture == own)
-    };
-    let mut fitting = others.iter().filter(is_own);
-    match (fitting.next(), fitting.next()) {
-        (Some(image), None) => Ok(image),
-        _ => {
-            let names = images.iter().filter_map(|image| {
-                NAMES.iter().find_map(|name| image.annotations.get(*name)).map(String::as_str)
-            });
-            let names: Vec<_> = names.collect();
-            let names =
-                if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
-            let count = others.len();
-            let what = format!("names {count} images, and not one for linux/{own}{names}");
-            Err(layout
-                .wrong(index, &what)
-                .because("copy one into a layout of its own, as by skopeo copy"))
-        }
-    }
+    all
 }
 
 fn blob_of_layer(layout: &Layout, layer: &Descriptor) -> Result<Place, Failure> {

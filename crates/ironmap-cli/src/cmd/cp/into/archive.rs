@@ -155,7 +155,7 @@ impl Reader {
             };
             match read {
                 Ok(bytes) if shows.is_some_and(|name| is_of_images(name, &bytes)) => {
-                    let what = "is an archive of images, compressed or read from a stream";
+                    let what = "is an archive of images, with other files or read from a stream";
                     let name = self.archive.name();
                     let failure = Failure::new(format!("{name}: {what}"));
                     return Ok(Err(failure.because("give it as a file that is not compressed")));

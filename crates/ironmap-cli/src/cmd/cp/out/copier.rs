@@ -193,7 +193,7 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        place.check(HostType::RegularFile, &self.spared)?;
+        let replaces = place.check(HostType::RegularFile, &self.spared)?;
         // Half a file looks like a whole one, and what it would replace may be a whole one.
         let part = place.beside();
         part.clear(HostType::RegularFile, &self.spared)?;
@@ -201,6 +201,10 @@ impl<'a> Copier<'a> {
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
             result.map_err(|errno| place.failed(errno))?;
+            if replaces {
+                // After a power cut one of the two is there.
+                copy.sync_all().map_err(|error| place.failed(error))?;
+            }
             place.take(&part)
         });
         if copied.is_err() {

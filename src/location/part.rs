@@ -1,0 +1,148 @@
+//! The part of a device that a location names, and where it ends.
+
+use std::fmt;
+
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::partition::{Partition, PartitionTable};
+use crate::probe::probe;
+
+/// A part of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// From this byte on: to the end of the partition that has it, else to the first one after it; without a partition table to the end of the device.
+    Offset(u64),
+    /// These bytes, whatever a partition table says.
+    Range {
+        /// The first byte.
+        offset: u64,
+        /// How many there are.
+        len: u64,
+    },
+    /// This partition of its GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
+    Partition(u32),
+}
+
+/// A part of a device that was found.
+pub(super) struct Window {
+    /// First byte and length.
+    pub(super) range: (u64, u64),
+    /// A fault of the partition table, for the user.
+    pub(super) fault: Option<String>,
+}
+
+impl Part {
+    /// This part of a device; `None` for the whole. Of a partition that was cut short, the rest where it may be `truncated`.
+    pub(super) fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
+        match self {
+            Self::Whole => Ok(None),
+            Self::Offset(offset) => from(device, offset).map(Some),
+            Self::Range { offset, len } => {
+                let (_, rest) = rest(device.size(), offset)?;
+                if len == 0 || len > rest {
+                    return Err(Error::invalid(format!(
+                        "{len} bytes from {offset} on: there are 1 to {rest}"
+                    )));
+                }
+                Ok(Some(Window { range: (offset, len), fault: None }))
+            }
+            Self::Partition(number) => partition(device, number, truncated).map(Some),
+        }
+    }
+
+    /// The part after the `@`; `None` if it belongs to the name of the file.
+    pub(super) fn parse(text: &str) -> Option<Result<Self>> {
+        if let Some(number) = text.strip_prefix('p') {
+            let number = number.parse().ok().filter(|number| *number > 0);
+            return number.map(|number| Ok(Self::Partition(number)));
+        }
+        let (offset, len) = match text.split_once('+') {
+            Some((offset, len)) => (bytes(offset)?, Some(bytes(len)?)),
+            None => (bytes(text)?, None),
+        };
+        let part = offset.and_then(|offset| match len {
+            Some(len) => len.map(|len| Self::Range { offset, len }),
+            None => Ok(Self::Offset(offset)),
+        });
+        Some(part.map_err(|()| Error::invalid(format!("the part @{text} exceeds 64 bits"))))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Offset(offset) => write!(f, "@{offset}"),
+            Self::Range { offset, len } => write!(f, "@{offset}+{len}"),
+            Self::Partition(number) => write!(f, "@p{number}"),
+        }
+    }
+}
+
+/// A number of bytes, which may exceed 64 bits; `None` if the text is not a number.
+fn bytes(text: &str) -> Option<Result<u64, ()>> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let (digits, radix) = match digits.strip_prefix("0x") {
+        Some(hex) => (hex, 16),
+        None => (digits, 10),
+    };
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
+        return None;
+    }
+    let value = u64::from_str_radix(digits, radix).ok();
+    Some(value.and_then(|value| value.checked_mul(1 << shift)).ok_or(()))
+}
+
+fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
+    match size.checked_sub(offset) {
+        Some(rest) if rest > 0 => Ok((offset, rest)),
+        _ => Err(Error::invalid(format!("offset {offset} is past its end at {size}"))),
+    }
+}
+
+/// The bytes from an offset on that are in one partition, or in none. A table that cannot be read is a fault: the part has the rest of the device then, to be read only.
+fn from(device: &dyn Device, offset: u64) -> Result<Window> {
+    let (_, rest) = rest(device.size(), offset)?;
+    let (end, fault) = match PartitionTable::read(device) {
+        Ok(Some(table)) if table.has_byte(offset) => {
+            let fault = format!("byte {offset} belongs to its {}", table.kind);
+            (table.end_from(offset), table.fault.or(Some(fault)))
+        }
+        Ok(Some(table)) => (table.end_from(offset), table.fault),
+        Ok(None) => (u64::MAX, None),
+        Err(error) => (u64::MAX, Some(error.to_string())),
+    };
+    Ok(Window { range: (offset, rest.min(end - offset)), fault })
+}
+
+fn partition(device: &dyn Device, number: u32, truncated: bool) -> Result<Window> {
+    let not_found = |what: String| Err(Error::new(ErrorKind::NotFound, what));
+    let Some(table) = PartitionTable::read(device)? else {
+        return not_found(match probe(device) {
+            Some(what) => format!("there is no partition table: holds {what}"),
+            None => "there is no partition table".to_owned(),
+        });
+    };
+    let found = table.partitions.iter().find(|partition| partition.number == number);
+    let Some(&Partition { start, len, .. }) = found else {
+        return not_found(format!("there is no partition {number}; {table}"));
+    };
+    let rest = device.size().saturating_sub(start);
+    if len > rest && (rest == 0 || !truncated) {
+        let (end, size) = (start + len, device.size());
+        let hint = if rest > 0 { ": --truncated reads the rest of it" } else { "" };
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("partition {number} has bytes {start} to {end}, the device only {size}{hint}"),
+        ));
+    }
+    Ok(Window { range: (start, len.min(rest)), fault: table.fault })
+}
