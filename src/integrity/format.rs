@@ -10,7 +10,7 @@ use super::geometry::{Info, MOST_REGIONS, Mode, SMALLEST_JOURNAL, default_region
 use super::journal::Journal;
 use super::tagging::Tagging;
 use crate::bio::Buffer;
-use crate::device::Device;
+use crate::device::{Device, Finer};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::protection::TupleKind;
 use crate::setters::setters;
@@ -33,7 +33,7 @@ pub enum TailLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The bytes that one tuple protects: 512 or 4096, and at least a block of the data device.
+    /// The bytes that one tuple protects: 512 or 4096. Writes shorter than a block of the data device read it first.
     pub interval: u32,
     /// Which tuple.
     pub kind: TupleKind,
@@ -101,7 +101,9 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    let device = tags.unwrap_or(data);
+    // Of the data nothing is written.
+    let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
+    let device = &device;
     if !options.force
         && !matches!(Superblock::read(&**device, tags.is_none()), Err(error) if error.kind() == ErrorKind::UnknownFormat)
     {
@@ -146,15 +148,6 @@ fn lay_out(
     // Of data whose tags lie elsewhere nothing is changed.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
-    }
-    if data.limits().logical_block > options.interval {
-        return Err(Error::invalid(format!(
-            "the data device has blocks of {} bytes, longer than the interval that a tuple protects",
-            data.limits().logical_block
-        )));
-    }
-    if device.limits().logical_block as usize > BLOCK {
-        return Err(Error::invalid("the tag device has blocks longer than 4096 bytes"));
     }
     // The bytes after the last whole sector have no tag.
     let unit = if tags.is_some() { u64::from(options.interval.max(1)) } else { BLOCK_LEN };

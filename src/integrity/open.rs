@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::area::{Area, Superblock};
 use super::checked::{Checked, Laziness};
 use super::dirty::Regions;
+use super::disk::BLOCK;
 use super::durability::Durability;
 use super::geometry::{Info, Mode};
 use super::journal::{Home, Journal, needs_replay};
@@ -13,7 +14,7 @@ use super::recover::{GIVE_UP, Recovered, Replay, retag};
 use super::report::Report;
 use super::tagging::Tagging;
 use super::tags::Tags;
-use crate::device::{Device, Limits, ThroughFlushes};
+use crate::device::{Device, Finer, Limits, ThroughFlushes};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::setters::setters;
 use crate::sync::Mutex;
@@ -74,7 +75,13 @@ pub(super) fn open(
     let writable = data.is_writable() && tag_device.is_writable();
     let adopted = adopt(&mut superblock.info, options)? && writable;
     let info = superblock.info;
-    check(&*data, &*tag_device, &info)?;
+    check(&*data, &info)?;
+    let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
+    // The tail is on the same device, and its blocks may lie in units of the data.
+    let tag_device = match tail {
+        true => Arc::clone(&data),
+        false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
+    };
     let durability = Durability::new(&*data, &*tag_device, tail);
     let area = Area { device: Arc::clone(&tag_device), durability: Arc::clone(&durability.tags) };
     let crashed = !superblock.clean;
@@ -163,18 +170,13 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     ))
 }
 
-fn check(data: &dyn Device, tags: &dyn Device, info: &Info) -> Result<()> {
+fn check(data: &dyn Device, info: &Info) -> Result<()> {
     let size = data.size();
     if size < info.data_size {
         let corrupt = ErrorKind::Corrupt;
         return Err(Error::new(
             corrupt,
             format!("the tags are for {} bytes, the data device has {size}", info.data_size),
-        ));
-    }
-    if data.limits().logical_block > info.interval || tags.limits().logical_block > 4096 {
-        return Err(Error::unsupported(
-            "the device's blocks are longer than the interval that a tuple protects",
         ));
     }
     Ok(())

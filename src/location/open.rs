@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Location, Medium, Site, Window};
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
-use crate::device::{BlockFile, Device, Engine, Null, OpenMode, OpenedEngine, open_engine};
+use crate::device::{BlockFile, Device, Engine, Finer, Null, OpenMode, OpenedEngine, open_engine};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
@@ -25,6 +25,8 @@ pub struct LocationOptions {
     pub force: bool,
     /// Open the rest of a partition whose device was cut short; for reading.
     pub truncated: bool,
+    /// The block size of a volume that will be made there. Otherwise the device is opened for the blocks of the volume that it holds.
+    pub block_size: Option<u32>,
 }
 
 impl LocationOptions {
@@ -35,7 +37,28 @@ impl LocationOptions {
     }
 }
 
-setters!(LocationOptions { engine: Engine, write: bool, force: bool, truncated: bool });
+setters!(LocationOptions {
+    engine: Engine,
+    write: bool,
+    force: bool,
+    truncated: bool,
+    block_size: impl Into<Option<u32>>,
+});
+
+impl LocationOptions {
+    /// The shortest blocks that a volume on a device has, or will have.
+    fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
+        self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
+    }
+
+    /// The device for these blocks, with a notice if its own requests are longer.
+    fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
+        let OpenedEngine { device, engine, mut notices } = opened;
+        let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
+        notices.extend(notice);
+        OpenedEngine { device, engine, notices }
+    }
+}
 
 /// The device at a location, open for this process alone.
 #[derive(Debug)]
@@ -106,7 +129,11 @@ impl Location {
         let opened = Integrity::open_with(data, halves.tags, &how)
             .map_err(|error| self.explain(error, &*below, tags.as_deref()))?;
         notices.extend(opened.recovered.notices(options.write));
+        let (sector, unit) = (opened.device.info().interval, below.limits().logical_block);
+        notices.extend((unit > sector).then(|| Finer::notice(sector as usize, unit)));
         let device = Arc::new(opened.device.clone());
+        let fit = options.fit(OpenedEngine { device, engine, notices });
+        let OpenedEngine { device, engine, notices } = fit;
         Ok(OpenLocation { device, engine, notices, faults, integrity: Some(opened) })
     }
 
@@ -179,10 +206,16 @@ impl Site {
                 let file = match options.engine {
                     // Memory has no alignment.
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
-                    _ => BlockFile::for_blocks(path, &mode, block_size_on)?,
+                    _ => BlockFile::for_blocks(path, &mode, |device| options.blocks_on(device))?,
                 };
                 let identity = file.identity();
-                Ok(OpenSite { opened: open_engine(file, options.engine)?, identity, fault })
+                let opened = open_engine(file, options.engine)?;
+                let opened = match options.engine {
+                    Engine::Dax => opened,
+                    // A namespace has no page cache to go through.
+                    _ => options.fit(opened),
+                };
+                Ok(OpenSite { opened, identity, fault })
             }
             // An address may lead to another export tomorrow: it is no identity.
             Medium::Nbd(address) => self.open_export(address, options),
@@ -199,12 +232,13 @@ impl Site {
         }
         let notices = export.notices();
         let device: Arc<dyn Device> = Arc::new(export);
+        let opened = options.fit(OpenedEngine { device, engine: Engine::Nbd, notices });
         let opened = match options.engine {
             Engine::Dax => {
                 return Err(Error::invalid("an export cannot be mapped").context(address));
             }
-            Engine::Null => nulled(device, notices),
-            _ => OpenedEngine { device, engine: Engine::Nbd, notices },
+            Engine::Null => nulled(opened.device, opened.notices),
+            _ => opened,
         };
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }

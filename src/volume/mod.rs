@@ -9,7 +9,7 @@ pub use self::paths::DirEntries;
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::device::{Device, Engine, InRange, QueueOptions};
+use crate::device::{Device, Engine, Finer, InRange, QueueOptions};
 use crate::dio::Geometry;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
@@ -20,7 +20,7 @@ use crate::fs::ext4::{
 use crate::fs::xfs::Xfs;
 use crate::fs::{
     Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
-    ext4, find_format,
+    block_size_on, ext4, find_format,
 };
 use crate::integrity::{self, ScrubFinding, Scrubbed, TailLoss};
 use crate::location::{self, Location, OpenLocation};
@@ -69,8 +69,9 @@ impl Volume {
         let opened = location.open(&options.location_options())?;
         let OpenLocation { device, engine, notices, faults, integrity } = opened;
         let mut volume = options.open_on(device).context(|| location)?;
-        volume.faults.splice(0..0, faults);
-        Ok(Self { engine, notices, integrity, ..volume })
+        volume.notices.splice(..0, notices);
+        volume.faults.splice(..0, faults);
+        Ok(Self { engine, integrity, ..volume })
     }
 
     /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
@@ -93,9 +94,12 @@ impl Volume {
 
     fn open_on(device: Arc<dyn Device>, how: How) -> Result<Self> {
         let format = format_for(&*device, how)?;
+        let (device, notice) = Finer::for_blocks(device, |device| block_size_for(device, how));
         let events = Arc::new(Events::of(&device));
         let fs = (format.open)(Arc::clone(&device), &events, how)?;
-        Ok(Self::with(fs, device, events))
+        let mut volume = Self::with(fs, device, events);
+        volume.notices.extend(notice);
+        Ok(volume)
     }
 
     /// A volume of a file system that the caller has made, on the device beneath it.
@@ -420,6 +424,13 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
         ),
         None => error,
     })
+}
+
+/// The block size by the superblock that a volume is opened by: its own, the backup that is named, or one that is found where its own is damaged.
+fn block_size_for(device: &dyn Device, how: How) -> Option<usize> {
+    let named = if let How::Rescue(rescue) = how { rescue.superblock } else { None };
+    let own = || block_size_on(device);
+    named.map_or_else(own, |_| None).or_else(|| ext4::block_size_by_backup(device, named))
 }
 
 const XFS_SIZES: &str =

@@ -179,7 +179,7 @@ impl VolumeOptions {
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         let (engine, write, truncated) = (self.engine, self.write, self.truncated);
-        LocationOptions { engine, write, force: false, truncated }
+        LocationOptions { engine, write, truncated, ..LocationOptions::default() }
     }
 }
 

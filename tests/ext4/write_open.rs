@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::image::scratch;
 use ironmap::bio::Buffer;
-use ironmap::device::{Device, Limits, Ram, Record};
+use ironmap::device::{Device, Entry, Limits, Ram, Record};
 use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Clock, Credentials, NewFile, SetAttributes};
 use ironmap::units::{DevOffset, FilePos};
-use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
+use ironmap::{FileOptions, Location, QueueOptions, Volume, VolumeOptions};
 
 fn fsck(image: &Path) {
     let out = Command::new("e2fsck").args(["-fn"]).arg(image).output().unwrap();
@@ -154,33 +154,45 @@ fn a_protected_volume_that_was_taken_away_is_left_alone() {
     assert!(bytes_of(&ram)[..] == before[..], "something was written");
 }
 
-/// A volume whose blocks are shorter than the device's sectors is refused before anything is written to it, by name, and so for reading.
+/// A volume whose blocks are shorter than the device's sectors is served: each request to the device has whole sectors, for each way to open it.
 #[test]
-fn blocks_shorter_than_sectors_are_refused_before_anything_is_written() {
+fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     let dir = scratch();
     let image = dir.path().join("image");
     let mut mke2fs = Command::new("mke2fs");
     mke2fs.args(["-Fq", "-t", "ext4", "-b", "1024"]);
     assert!(mke2fs.arg(&image).arg("32M").status().unwrap().success());
     let ram = Ram::from_image(&std::fs::read(&image).unwrap());
-    for sector in [512, 1024, 4096] {
+    for sector in [512, 1024, 4096, 65536] {
         let limits = Limits { logical_block: sector, physical_block: sector, ..*ram.limits() };
-        let record = Arc::new(Record::new(Arc::new(ram.with_limits(limits))));
-        let opened = [
-            Volume::on(record.clone()).map(drop),
-            Volume::writable_on(record.clone(), Clock::default()).map(drop),
-        ];
-        for opened in opened {
-            if sector <= 1024 {
-                opened.unwrap();
-                continue;
-            }
-            let error = opened.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            let text = "blocks of 1024 bytes on a device with sectors of 4096";
-            assert!(error.to_string().contains(text), "{error}");
+        let base = Arc::new(ram.with_limits(limits));
+        let record = Arc::new(Record::new(base.clone()));
+        Volume::on(record.clone()).unwrap();
+        assert!(record.log().is_empty(), "{sector}");
+        let volume = Volume::writable_on(record.clone(), Clock::default()).unwrap();
+        for number in 0..50 {
+            volume.write(&format!("/{number}"), &vec![number; 300 * number as usize]).unwrap();
         }
-        assert_eq!(record.log().is_empty(), sector == 4096, "{sector}");
+        volume.close().unwrap();
+        drop(volume);
+        let whole = |value: u64| value.is_multiple_of(u64::from(sector));
+        let log = record.log();
+        let writes = log.entries().iter().filter_map(|entry| match entry {
+            Entry::Write { at, data, .. } => Some((at.0, data.len() as u64)),
+            _ => None,
+        });
+        assert!(writes.clone().count() > 50, "{sector}");
+        for (at, len) in writes {
+            assert!(whole(at) && whole(len), "{sector}: {len} bytes at {at}");
+        }
+        base.store(&File::create(&image).unwrap()).unwrap();
+        let checked = Command::new("e2fsck").arg("-fn").arg(&image).output().unwrap();
+        assert!(checked.status.success(), "{sector}: {}", String::from_utf8_lossy(&checked.stdout));
+        let volume = Volume::on(record).unwrap();
+        for number in 0..50_u8 {
+            let read = volume.read(&format!("/{number}")).unwrap();
+            assert_eq!(read, vec![number; 300 * number as usize]);
+        }
     }
 }
 

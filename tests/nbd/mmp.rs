@@ -14,9 +14,18 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-fn served() -> Server {
-    let server = Server::nbdkit("file DISK", &vec![0; 32 << 20]);
-    let options = "-Fqt ext4 -b 4096 -O mmp -E mmp_update_interval=1";
+/// A server, and the blocks of the volume on it: as long as its requests, and shorter.
+const SERVED: [(&str, &str); 2] = [
+    ("file DISK", "4096"),
+    (
+        "--filter=blocksize-policy file DISK blocksize-minimum=4096 blocksize-preferred=4096 blocksize-error-policy=error",
+        "1024",
+    ),
+];
+
+fn served((args, block): (&str, &str)) -> Server {
+    let server = Server::nbdkit(args, &vec![0; 32 << 20]);
+    let options = format!("-Fqt ext4 -b {block} -O mmp -E mmp_update_interval=1");
     let disk = server.disk();
     run("mke2fs", &[options.split(' ').collect(), vec![disk.to_str().unwrap()]].concat());
     server
@@ -35,7 +44,11 @@ fn check(disk: &Path) {
 #[test]
 fn a_node_that_comes_back_goes_on() {
     require!(NEEDS);
-    let mut server = served();
+    SERVED.into_iter().for_each(come_back);
+}
+
+fn come_back(kind: (&str, &str)) {
+    let mut server = served(kind);
     let proxy = Proxy::gated(&server);
     let volume = opened(&proxy.address("&timeout=60"));
     for number in 0..5 {
@@ -60,7 +73,11 @@ fn a_node_that_comes_back_goes_on() {
 #[test]
 fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
     require!(NEEDS);
-    let server = served();
+    SERVED.into_iter().for_each(cut_off);
+}
+
+fn cut_off(kind: (&str, &str)) {
+    let server = served(kind);
     let proxy = Proxy::gated(&server);
     let first = opened(&proxy.address("&timeout=120"));
     first.write("/first", vec![b'A'; 6 << 20]).unwrap();
@@ -83,7 +100,7 @@ fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
 #[test]
 fn a_volume_that_is_held_is_not_replaced() {
     require!(NEEDS);
-    let server = served();
+    let server = served(SERVED[0]);
     let volume = opened(&server.address(""));
     let other: Location = server.address("").to_string().parse().unwrap();
     let other = other.open(&LocationOptions::new().write(true)).unwrap();

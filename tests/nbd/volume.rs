@@ -3,7 +3,7 @@
 use ironmap::device::QueueOptions;
 use ironmap::fs::Follow;
 use ironmap::fs::ext4::MkfsOptions;
-use ironmap::integrity::{FormatOptions, format};
+use ironmap::integrity::{FormatOptions, Mode, format};
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, FileOptions, Location, Volume, VolumeOptions};
 
@@ -18,11 +18,12 @@ fn location(server: &Server) -> Location {
 }
 
 /// Makes and fills a volume, and has e2fsck and the kernel's own reader look at it.
-fn make_and_fill(server: &mut Server, name: &str) {
-    let how = LocationOptions::new().write(true);
+fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>) {
+    let block = block.into();
+    let how = LocationOptions::new().write(true).block_size(block);
     let opened = location(server).open(&how).unwrap();
     assert_eq!(opened.engine, Engine::Nbd);
-    Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
+    Volume::make(&*opened.device, &MkfsOptions::new().block_size(block)).unwrap();
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(location(server)).unwrap();
     volume.create_dir_all("/a/b").unwrap();
@@ -52,6 +53,12 @@ fn make_and_fill(server: &mut Server, name: &str) {
                 let len = data.len().max(4096);
                 data.resize(len, 0);
                 data[..4096].copy_from_slice(&block);
+                for at in (0..len - 3072).step_by(7168) {
+                    // As long as the shortest block, at its positions.
+                    let piece = vec![at as u8; 1024];
+                    file.write_all_at(&mut queue, &piece, at as u64).unwrap();
+                    data[at..at + 1024].copy_from_slice(&piece);
+                }
                 file.sync(&mut queue).unwrap();
             });
         }
@@ -86,10 +93,29 @@ fn a_volume_on_an_export_is_one_for_linux() {
         "--filter=blocksize-policy file DISK blocksize-minimum=4096 blocksize-error-policy=error",
         "--filter=cache file DISK",
     ] {
-        make_and_fill(&mut Server::nbdkit(args, &disk), args);
+        make_and_fill(&mut Server::nbdkit(args, &disk), args, None);
     }
     let args = "-t -e 8 -k SOCKET -f raw DISK";
-    make_and_fill(&mut Server::start("qemu-nbd", args, &disk), args);
+    make_and_fill(&mut Server::start("qemu-nbd", args, &disk), args, None);
+}
+
+/// A volume whose blocks are shorter than the requests that its server takes: the server refuses all others.
+#[test]
+fn blocks_shorter_than_the_server_takes_are_served() {
+    require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
+    let disk = vec![0; 64 << 20];
+    for (unit, block) in [(2048, 1024), (4096, 1024), (4096, 2048), (65536, 1024), (65536, 4096)] {
+        for connections in ["", "--filter=multi-conn"] {
+            let args = format!(
+                "{connections} --filter=blocksize-policy file DISK blocksize-minimum={unit} \
+                 blocksize-preferred=65536 blocksize-error-policy=error"
+            );
+            let args = args.trim().to_owned()
+                + if connections.is_empty() { "" } else { " multi-conn-mode=disable" };
+            let name = format!("{args}, blocks of {block}");
+            make_and_fill(&mut Server::nbdkit(&args, &disk), &name, block);
+        }
+    }
 }
 
 /// Partitions of an export, and a volume that another location's options read.
@@ -114,11 +140,10 @@ fn partition_of(server: &Server) {
         .output();
     assert!(made.unwrap().status.success());
     let second: Location = format!("{}@p2", location(server)).parse().unwrap();
-    let opened = second.open(&LocationOptions::new().write(true)).unwrap();
+    let how = LocationOptions::new().write(true).block_size(4096);
+    let opened = second.open(&how).unwrap();
     assert_eq!(opened.device.size(), 32 << 20);
-    if opened.device.limits().logical_block > 4096 {
-        return;
-    }
+    assert!(opened.device.limits().logical_block <= 4096);
     Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(&second).unwrap();
@@ -130,6 +155,53 @@ fn partition_of(server: &Server) {
     let third: Location = format!("{}@p3", location(server)).parse().unwrap();
     let error = third.open(&LocationOptions::new()).unwrap_err().to_string();
     assert!(error.contains("there is no partition 3"), "{error}");
+}
+
+/// An integrity device whose sectors are shorter than the requests of the servers below it, and one with longer sectors than the blocks of the volume
+/// on it; in both modes.
+#[test]
+fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
+    require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
+    let policy = "blocksize-preferred=65536 blocksize-error-policy=error";
+    for (unit, interval, mode) in [
+        (4096, 512, Mode::Bitmap),
+        (65536, 4096, Mode::Bitmap),
+        (65536, 4096, Mode::Journal),
+        (4096, 4096, Mode::Journal),
+        (512, 4096, Mode::Bitmap),
+    ] {
+        let args = format!("--filter=blocksize-policy file DISK blocksize-minimum={unit} {policy}");
+        let (mut data, tags) =
+            (Server::nbdkit(&args, &vec![0; 32 << 20]), Server::nbdkit(&args, &vec![0; 32 << 20]));
+        let both: Location =
+            format!("integrity:{},{}", location(&data), location(&tags)).parse().unwrap();
+        let halves = both.open_halves(Engine::Auto, true).unwrap();
+        let options = FormatOptions::default().interval(interval).mode(mode);
+        format(&halves.data.device, halves.tags.as_ref(), &options, &mut |_, _| {}).unwrap();
+        drop(halves);
+        let opened = both.open(&LocationOptions::new().write(true).block_size(1024)).unwrap();
+        let options = MkfsOptions::new().block_size(1024);
+        Volume::make(&*opened.device, &options).unwrap();
+        opened.integrity.unwrap().device.close().unwrap();
+        drop(opened.device);
+        let volume = VolumeOptions::new().write(true).open(&both).unwrap();
+        for number in 0..40_u8 {
+            volume.write(format!("/{number}"), vec![number; 700 * number as usize]).unwrap();
+        }
+        volume.close().unwrap();
+        drop(volume);
+        let volume = Volume::open(&both).unwrap();
+        for number in 0..40_u8 {
+            let read = volume.read(format!("/{number}")).unwrap();
+            assert!(read == vec![number; 700 * number as usize], "{unit} {interval}: {number}");
+        }
+        drop(volume);
+        data.stop();
+        let disk = data.disk();
+        let checked = output("e2fsck", &["-fn", disk.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success(), "{unit} {interval}: {said}");
+    }
 }
 
 /// An integrity device whose halves are exports, on two servers.

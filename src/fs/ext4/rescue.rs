@@ -99,6 +99,15 @@ impl Superblock {
     }
 }
 
+/// The block size of the volume on a device by the backup in a block, or by the first that is found.
+pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
+    let backup = match block {
+        Some(block) => Superblock::backup_at(device, block).ok(),
+        None => Superblock::find_backup(device).ok().flatten(),
+    };
+    backup.map(|superblock| superblock.block_size.bytes())
+}
+
 /// The block size, the first data block and the blocks of a group in a damaged superblock.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;

@@ -1,9 +1,11 @@
 //! Devices whose direct requests are longer than the blocks, or the sectors, of the volume on them: it is served, and nothing else changes.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ironmap::fs::{Credentials, NewFile};
+use ironmap::fs::{Credentials, Follow, NewFile};
 use ironmap::units::FilePos;
 use ironmap::{FileOptions, QueueOptions, VolumeOptions};
 
@@ -74,6 +76,100 @@ fn blocks_that_are_shorter_than_sectors_are_written() {
     }
 }
 
+/// A volume with shorter blocks than sectors is made there, on a device that holds nothing and on one that holds a volume with longer blocks.
+#[test]
+fn shorter_blocks_than_sectors_are_made() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    let bench = Bench::empty();
+    for block in ["1024", "2048", "4096"] {
+        for old in [None, Some("4096")] {
+            let image = match old {
+                Some(old) => Image::mke2fs("32M", &["-t", "ext4", "-b", old]),
+                None => Image::mke2fs("32M", &["-t", "ext4", "-b", block]),
+            };
+            if old.is_none() {
+                fs::File::create(image.path()).unwrap().set_len(32 << 20).unwrap();
+            }
+            let device = LoopDevice::with(&["--sector-size=4096"], image.path());
+            bench.succeed(["mkfs", "-q", "-F", "-b", block, device.node()]);
+            assert_eq!(is_direct(&bench, device.node()), block == "4096", "{block}");
+            change(&bench, device.node());
+            bench.succeed(["check", device.node()]);
+            // Without a size the blocks are as long as the sectors.
+            if block == "1024" {
+                drop(device);
+                is_sound(&image.path());
+                let device = LoopDevice::with(&["--sector-size=4096"], image.path());
+                bench.succeed(["mkfs", "-q", "-F", device.node()]);
+                assert!(is_direct(&bench, device.node()), "{block}");
+            }
+        }
+    }
+}
+
+/// A volume with shorter blocks than sectors whose superblock is gone, or damaged: it is read by a backup, named or found.
+#[test]
+fn a_backup_stands_in_on_longer_sectors() {
+    require!([Need::Root, Need::Tool("losetup")]);
+    for (block, backup) in [("1024", "8193"), ("2048", "16384"), ("4096", "32768")] {
+        let bench = Bench::empty();
+        let image = Image::mke2fs("256M", &["-t", "ext4", "-b", block]);
+        change(&bench, image.path().to_str().unwrap());
+        let listed = bench.succeed(["ls", "-l", &format!("{}:/again", image.path().display())]);
+        let start = fs::File::options().write(true).open(image.path()).unwrap();
+        // The number of inodes, which no check of the superblock permits then.
+        start.write_all_at(&[0xFF; 4], 1024).unwrap();
+        // A warning says that a backup is used.
+        let read = |args: &[&str]| {
+            let output = bench.run(args);
+            assert!(output.status.success(), "{block} {args:?}: {}", text(&output.stderr));
+            output.stdout
+        };
+        for wiped in [false, true] {
+            if wiped {
+                start.write_all_at(&[0; 4096], 0).unwrap();
+            }
+            let device = LoopDevice::with(&["--sector-size=4096", "--read-only"], image.path());
+            let volume = format!("{}:/again", device.node());
+            let named = read(&["ls", "-l", "--superblock", backup, &volume]);
+            assert!(named == listed, "{block}: named");
+            if !wiped {
+                assert!(read(&["ls", "-l", &volume]) == listed, "{block}: found");
+            }
+            let file = format!("{volume}/10000");
+            assert!(read(&["cat", "--superblock", backup, &file]) == pattern(10_000, 10_000));
+        }
+    }
+}
+
+/// Blocks that are shorter than the requests that a server takes: one line says what that costs.
+#[test]
+fn blocks_that_are_shorter_than_a_server_takes_are_written() {
+    require!([Need::Tool("nbdkit")]);
+    let bench = Bench::empty();
+    let image = Image::mke2fs("32M", &["-t", "ext4", "-b", "1024"]);
+    for (unit, lines) in [(1, 0), (4096, 1), (65536, 1)] {
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", "--filter=blocksize-policy", "file"]).arg(image.path());
+        nbdkit.arg(format!("blocksize-minimum={unit}"));
+        nbdkit.args(["blocksize-preferred=65536", "blocksize-error-policy=error", "--run"]);
+        let write = "printf new | \"$IRONMAP\" write \"$uri:/file\"";
+        nbdkit.arg(format!("{write} && \"$IRONMAP\" info --json \"$uri\""));
+        nbdkit.env("IRONMAP", bench.command().get_program());
+        let said = text(&succeed(&mut nbdkit).stdout);
+        let info: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let notices = info["device"]["notices"].to_string();
+        assert_eq!(
+            notices.matches("blocks of 1024 bytes where requests have").count(),
+            lines,
+            "{said}"
+        );
+        is_sound(&image.path());
+        let file = bench.succeed(["cat", &format!("{}:/file", image.path().display())]);
+        assert_eq!(file, b"new");
+    }
+}
+
 /// An image that shares its blocks with a copy, which a plain `cp` makes on XFS: each of the two is changed, and the other stays as it is.
 #[test]
 fn images_with_shared_blocks_are_served() {
@@ -94,6 +190,73 @@ fn images_with_shared_blocks_are_served() {
             is_sound(changed);
             assert!(fs::read(other).unwrap() == before, "{block}");
         }
+    }
+}
+
+/// Cuts through the page cache of a device with sectors of 4096 bytes: copies of all that has come to the device, each made at once while blocks of
+/// 1024 bytes are written. Each is recovered, and blocks that share sectors with those that are written have their content.
+#[test]
+fn a_cut_through_the_page_cache_leaves_the_neighbours() {
+    require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
+    let host = Mounted::xfs_with_reflink();
+    let disk = host.path("disk");
+    let mut mke2fs = tool("mke2fs");
+    succeed(mke2fs.args(["-qF", "-t", "ext4", "-b", "1024"]).arg(&disk).arg("16M"));
+    let device = LoopDevice::with(&["--sector-size=4096"], &disk);
+    let volume = VolumeOptions::new().write(true).open(device.node()).unwrap();
+    assert!(volume.notices().iter().any(|notice| notice.contains("page cache")));
+    // Files of one block each, every second of which is written later.
+    let content = |number: usize| pattern(1024, number as u64);
+    for number in 0..64 {
+        volume.write(format!("/{number}"), content(number)).unwrap();
+    }
+    volume.fs().sync().unwrap();
+    let ended = AtomicBool::new(false);
+    let copies: Vec<_> = (0..8).map(|number| host.path(&format!("copy{number}"))).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for copy in &copies {
+                std::thread::sleep(std::time::Duration::from_millis(30));
+                succeed(tool("cp").arg("--reflink=always").arg(&disk).arg(copy));
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+        let files: Vec<_> = (0..64)
+            .step_by(2)
+            .map(|number| {
+                let inode = volume.fs().resolve(format!("/{number}").as_bytes(), Follow::All);
+                volume.open_inode(inode.unwrap(), FileOptions::new().write(true)).unwrap()
+            })
+            .collect();
+        let mut round = 100;
+        while !ended.load(Ordering::Relaxed) {
+            for file in &files {
+                file.write_at(&mut queue, &pattern(1024, round), FilePos(0)).unwrap();
+            }
+            volume.write(format!("/new{}", round % 7), pattern(3000, round)).unwrap();
+            if round % 3 == 0 {
+                volume.fs().sync().unwrap();
+            }
+            round += 1;
+        }
+        assert!(round > 101, "{round} rounds");
+    });
+    volume.close().unwrap();
+    drop(volume);
+    drop(device);
+    for image in copies.iter().chain([&disk]) {
+        let path = image.to_str().unwrap();
+        let volume = VolumeOptions::new().write(true).open(path).unwrap();
+        for number in (1..64).step_by(2) {
+            assert!(
+                volume.read(format!("/{number}")).unwrap() == content(number),
+                "{path} {number}"
+            );
+        }
+        volume.close().unwrap();
+        drop(volume);
+        is_sound(image);
     }
 }
 

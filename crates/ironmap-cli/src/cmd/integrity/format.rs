@@ -24,8 +24,7 @@ Examples:
   ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
   ironmap integrity format --generation /dev/sdb1")]
 pub(super) struct Args {
-    /// The bytes that a tag protects: 512 or 4K, and no less than a block of DATA; by default 4K, and 512 where an ext4 on DATA has
-    /// smaller blocks
+    /// The bytes that a tag protects: 512 or 4K; by default 4K, and 512 where an ext4 on DATA has smaller blocks
     #[arg(long, value_name = "BYTES", value_parser = size)]
     interval: Option<u64>,
     /// The checksum: CRC16 of T10 DIF, or CRC64 of NVMe
@@ -125,11 +124,6 @@ impl Args {
 
     fn options(&self, halves: &Halves) -> ironmap::Result<FormatOptions> {
         let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
-            (Some(interval), Some(block)) if interval > block as u64 => {
-                return Err(ironmap::Error::invalid(format!(
-                    "--interval {interval}: the file system on DATA has blocks of {block} bytes, which would be shorter than a sector"
-                )));
-            }
             (Some(interval), _) => interval,
             (None, Some(block)) if block < 4096 => 512,
             (None, _) => 4096,

@@ -243,6 +243,8 @@ fn make_to_fit(
 
 fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
+    // Blocks of 4096 bytes are made on a device with such sectors, if no size is given.
+    let how = how.block_size(options.block_size.unwrap_or(4096));
     let opened = open_device(&args.volume, &how)
         .map_err(|error| Failure::open(&missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());

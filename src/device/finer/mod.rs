@@ -1,0 +1,289 @@
+//! A device over one whose requests are longer than the blocks of the volume on it: an export with a minimum block size, an integrity device whose
+//! sectors are larger, a namespace with sectors of 4096 bytes.
+//!
+//! Requests of whole units go down as they are. A read of a part of a unit reads the unit. A write of a part reads the unit, changes the part, and
+//! writes the unit: its neighbours are written with the bytes that they had, so a cut within the unit never tears them. That is true only if no
+//! other write to the unit runs meanwhile: `units` sees to that, among all threads and queues of the device. A unit that cannot be read is not
+//! written.
+
+mod queue;
+#[cfg(test)]
+mod tests;
+mod units;
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use self::queue::FinerQueue;
+use self::units::Units;
+use super::{
+    AnyQueue, Device, DeviceProtection, Fence, InRange, Limits, QueueOptions, ThroughFlushes,
+    WrongTuple,
+};
+use crate::bio::Buffer;
+use crate::error::{Errno, Error, Result};
+use crate::units::DevOffset;
+
+/// The shortest requests that it takes: no volume has shorter blocks or sectors.
+const SECTOR: u32 = 512;
+/// The most bytes of a copy.
+const MOST: u64 = 1 << 20;
+
+/// A device over another one that takes longer requests only.
+#[derive(Debug)]
+pub struct Finer {
+    inner: Arc<Inner>,
+    limits: Limits,
+}
+
+/// The common part of a device and its queues.
+#[derive(Debug)]
+struct Inner {
+    below: Arc<dyn Device>,
+    /// The length of the shortest request below.
+    unit: u64,
+    /// The longest copy, in whole units.
+    most: u64,
+    units: Units,
+}
+
+impl Finer {
+    /// The device for a volume with blocks of so many bytes, and a line for its user if it is another one than that given. `block` is asked only
+    /// if the device takes none of the shortest requests.
+    #[must_use]
+    pub fn for_blocks(
+        device: Arc<dyn Device>,
+        block: impl FnOnce(&dyn Device) -> Option<usize>,
+    ) -> (Arc<dyn Device>, Option<String>) {
+        let unit = device.limits().logical_block;
+        if unit <= SECTOR {
+            return (device, None);
+        }
+        let Some(block) = block(&*device).filter(|block| *block < unit as usize) else {
+            return (device, None);
+        };
+        let notice = Self::notice(block, unit);
+        (Arc::new(Self::over(device)), Some(notice))
+    }
+
+    /// The line for the user of a device with blocks, or sectors, of so many bytes over one with requests of `unit` bytes.
+    pub(crate) fn notice(block: usize, unit: u32) -> String {
+        format!(
+            "blocks of {block} bytes where requests have {unit}: a write of a part of {unit} bytes reads them first"
+        )
+    }
+
+    /// A device over another one, for requests of 512 bytes and more.
+    #[must_use]
+    pub fn over(below: Arc<dyn Device>) -> Self {
+        let limits = *below.limits();
+        let unit = u64::from(limits.logical_block.max(1));
+        let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
+        let limits = Limits {
+            logical_block: limits.logical_block.min(SECTOR),
+            // A write of a part is several requests.
+            atomic_write: 0,
+            through_flushes: match limits.through_flushes {
+                // Queued writes of parts are calls.
+                ThroughFlushes::OfCalls => ThroughFlushes::Always,
+                other => other,
+            },
+            ..limits
+        };
+        let units = Units::default();
+        Self { inner: Arc::new(Inner { below, unit, most: most.max(unit), units }), limits }
+    }
+}
+
+impl Inner {
+    /// Whether requests below can have this position, and this length.
+    fn fits(&self, at: u64, len: usize) -> bool {
+        at.is_multiple_of(self.unit) && (len as u64).is_multiple_of(self.unit)
+    }
+
+    fn floor(&self, at: u64) -> u64 {
+        at / self.unit * self.unit
+    }
+
+    /// The units that a range touches.
+    fn around(&self, at: u64, len: u64) -> Range<u64> {
+        at / self.unit..at.saturating_add(len).div_ceil(self.unit)
+    }
+
+    /// The whole units within a range, in bytes.
+    fn within(&self, at: u64, len: u64) -> Range<u64> {
+        let start = at.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX);
+        start..self.floor(at.saturating_add(len)).max(start)
+    }
+
+    /// Writes all of `bufs`.
+    fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        if len == 0 {
+            return Ok(());
+        }
+        let locked = self.units.lock(self.around(at.0, len));
+        if bufs.iter().all(|buf| self.fits(at.0, buf.len())) {
+            return self.below.write_all_at(bufs, at, fua);
+        }
+        let end = at.0.saturating_add(len);
+        let whole = end.div_ceil(self.unit).saturating_mul(self.unit) - self.floor(at.0);
+        let mut copy = Buffer::aligned(whole.min(self.most) as usize)?;
+        let (mut rest, mut part) = (bufs.iter(), &[][..]);
+        let mut pos = at.0;
+        while pos < end {
+            let start = self.floor(pos);
+            let stop = (start + copy.len() as u64).min(self.around(pos, end - pos).end * self.unit);
+            let piece = &mut copy[..(stop - start) as usize];
+            let until = stop.min(end);
+            self.read_edges(piece, start, pos..until)?;
+            let mut left = &mut piece[(pos - start) as usize..(until - start) as usize];
+            while !left.is_empty() {
+                if part.is_empty() {
+                    part = rest.next().map_or(&[][..], |buf| &**buf);
+                    continue;
+                }
+                let (now, later) = part.split_at(part.len().min(left.len()));
+                left[..now.len()].copy_from_slice(now);
+                (part, left) = (later, &mut left[now.len()..]);
+            }
+            self.below.write_all_at(&[IoSlice::new(piece)], DevOffset(start), fua)?;
+            pos = until;
+        }
+        drop(locked);
+        Ok(())
+    }
+
+    /// Reads the first and the last unit of a piece that begins at `start`, so far as the bytes that will be `written` leave a part of them.
+    fn read_edges(&self, piece: &mut [u8], start: u64, written: Range<u64>) -> Result<()> {
+        let unit = self.unit as usize;
+        let stop = start + piece.len() as u64;
+        let last = stop - self.unit;
+        let is_first = written.start > start || written.end < start + self.unit;
+        if is_first {
+            self.below.read_exact_at(&mut piece[..unit], DevOffset(start))?;
+        }
+        if written.end < stop && !(is_first && last == start) {
+            let from = piece.len() - unit;
+            self.below.read_exact_at(&mut piece[from..], DevOffset(last))?;
+        }
+        Ok(())
+    }
+}
+
+impl Device for Finer {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.below.size()
+    }
+
+    fn end(&self) -> DevOffset {
+        self.inner.below.end()
+    }
+
+    fn protection(&self) -> Option<&DeviceProtection> {
+        self.inner.below.protection()
+    }
+
+    fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
+        self.inner.below.take_wrong_tuples()
+    }
+
+    fn read_within(&self, buf: &mut [u8], at: DevOffset, _: InRange) -> Result<()> {
+        self.inner.below.read_exact_at(buf, at)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.inner.below.is_writable()
+    }
+
+    fn write_within(
+        &self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        fua: bool,
+        _: InRange,
+    ) -> Result<()> {
+        self.inner.write(bufs, at, fua)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.inner.below.flush()
+    }
+
+    /// Parts of units keep their content.
+    fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        let Range { start, end } = self.inner.within(at.0, len);
+        if start == end {
+            return Ok(());
+        }
+        let _locked = self.inner.units.lock(self.inner.around(start, end - start));
+        self.inner.below.discard(DevOffset(start), end - start)
+    }
+
+    fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
+        let Range { start, end } = self.inner.within(at.0, len);
+        if start == end {
+            return Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")));
+        }
+        {
+            let _locked = self.inner.units.lock(self.inner.around(start, end - start));
+            self.inner.below.write_zeroes(DevOffset(start), end - start)?;
+        }
+        // What is left is shorter than a unit.
+        let zeros = vec![0; self.inner.unit as usize];
+        let zero = |from: u64, to: u64| {
+            self.inner.write(
+                &[IoSlice::new(&zeros[..(to - from) as usize])],
+                DevOffset(from),
+                false,
+            )
+        };
+        zero(at.0, start)?;
+        zero(end, at.0 + len)
+    }
+
+    fn data_within(&self, at: DevOffset, _: InRange) -> Result<Range<DevOffset>> {
+        self.inner.below.data_from(at)
+    }
+
+    fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
+        let unit = self.inner.unit;
+        self.inner.below.set_fence(fence.map(|fence| Arc::new(Wider { fence, unit }) as _));
+    }
+
+    fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue> {
+        let below = self.inner.below.queue_within(options, checked)?;
+        let queue = FinerQueue::new(below, Arc::clone(&self.inner), options.slots());
+        Ok(AnyQueue::other(queue))
+    }
+}
+
+/// A fence whose block is a part of a unit: the device below reads and writes the units around it.
+#[derive(Debug)]
+struct Wider {
+    fence: Arc<dyn Fence>,
+    unit: u64,
+}
+
+impl Fence for Wider {
+    fn place(&self) -> (DevOffset, usize) {
+        let (at, len) = self.fence.place();
+        let start = at.0 / self.unit * self.unit;
+        let end = (at.0 + len as u64).next_multiple_of(self.unit);
+        (DevOffset(start), (end - start) as usize)
+    }
+
+    fn confirm(&self, block: &mut [u8]) -> Result<()> {
+        let (at, len) = self.fence.place();
+        let skip = (at.0 % self.unit) as usize;
+        match block.get_mut(skip..skip + len) {
+            Some(own) => self.fence.confirm(own),
+            None => Err(Error::io(Errno::EIO, "the fence's block is not within its units")),
+        }
+    }
+}

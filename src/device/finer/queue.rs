@@ -1,0 +1,316 @@
+//! A queue of a device whose requests may be parts of the units below.
+//!
+//! Requests of whole units, and reads, are in flight below. A write of a part is done when it is submitted: it holds a lock, which must not depend
+//! on when a thread looks at its completions.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use super::Inner;
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
+use crate::device::{
+    AnyQueue, BlockFile, DeviceQueue, Drained, LentPart, through_queue, with_below,
+};
+use crate::error::{Errno, Error};
+use crate::units::DevOffset;
+
+pub(super) struct FinerQueue {
+    below: AnyQueue,
+    inner: Arc<Inner>,
+    /// The bios below, by the place that a bio names instead of its own end.
+    flying: Vec<Option<Flying>>,
+    done: VecDeque<Done>,
+    depth: usize,
+}
+
+enum Flying {
+    /// The caller's bio, with the ticket of a write of whole units.
+    Whole { end: BioEnd, ticket: Option<u64> },
+    /// A read of the units around the caller's bio.
+    Around(Bio),
+}
+
+impl FinerQueue {
+    pub(super) fn new(below: AnyQueue, inner: Arc<Inner>, depth: usize) -> Self {
+        Self { below, inner, flying: Vec::new(), done: VecDeque::new(), depth }
+    }
+
+    /// Whether a request goes down as it is.
+    fn passes(&self, bio: &Bio) -> bool {
+        let fits = |buf: &Buffer| self.inner.fits(bio.at.0, buf.len());
+        bio.dev != Dev::OWN || bio.op == BioOp::Flush || bio.memory.buffers().iter().all(fits)
+    }
+
+    fn complete(&mut self, bio: Bio, result: Result<usize, Errno>) {
+        self.done.push_back(Done { bio, result });
+    }
+
+    /// Hands a bio down.
+    fn send(&mut self, mut bio: Bio, flying: impl FnOnce(BioEnd) -> Flying) -> Result<(), Bio> {
+        let place = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
+        if place == self.flying.len() {
+            self.flying.push(None);
+        }
+        let end = std::mem::replace(&mut bio.end, BioEnd::Part { request: place as u32, part: 0 });
+        self.below.submit(bio).map_err(|mut bio| {
+            bio.end = end;
+            bio
+        })?;
+        self.flying[place] = Some(flying(end));
+        Ok(())
+    }
+
+    /// Hands a request of whole units down.
+    fn send_whole(&mut self, bio: Bio) -> Result<(), Bio> {
+        let writes = bio.dev == Dev::OWN && bio.op == BioOp::Write;
+        let units = writes.then(|| self.inner.around(bio.at.0, bio.memory.len() as u64));
+        let ticket = units.map(|units| self.inner.units.begin(units));
+        let sent = self.send(bio, |end| Flying::Whole { end, ticket });
+        if let (Err(_), Some(ticket)) = (&sent, ticket) {
+            self.inner.units.end(ticket);
+        }
+        sent
+    }
+
+    /// Reads the units around a request, which stay in flight if one request below reads them all.
+    fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
+        let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
+        let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
+        let fits = stop - start <= self.inner.most && stop <= self.inner.below.end().0;
+        let Ok(buffer) = Buffer::aligned(if fits { (stop - start) as usize } else { 0 }) else {
+            self.complete(bio, Err(Errno::ENOMEM));
+            return Ok(());
+        };
+        if !fits {
+            let (at, flags) = (bio.at, bio.flags);
+            let bufs = bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf);
+            let result = self.read_parts(bufs, at, flags);
+            self.complete(bio, result);
+            return Ok(());
+        }
+        let Bio { op, flags, dev, end, .. } = bio;
+        let memory = Memory::Flat(buffer);
+        let around = Bio { op, flags, dev, at: DevOffset(start), memory, end };
+        let mut own = Some(bio);
+        let sent = self.send(around, |_| match own.take() {
+            Some(bio) => Flying::Around(bio),
+            // Not reached: it is called once.
+            None => Flying::Whole { end, ticket: None },
+        });
+        match (sent, own) {
+            (Err(_), Some(bio)) => Err(bio),
+            (sent, _) => sent,
+        }
+    }
+
+    /// Reads by a call, up to the end of the device.
+    fn read_parts<'b>(
+        &self,
+        bufs: impl Iterator<Item = &'b mut [u8]>,
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if flags.contains(BioFlags::NOWAIT) {
+            return Err(Errno::EAGAIN);
+        }
+        let mut done = 0;
+        for buf in bufs {
+            let pos = DevOffset(at.0 + done as u64);
+            let left = usize::try_from(self.inner.below.end().0.saturating_sub(pos.0));
+            let len = buf.len().min(left.unwrap_or(usize::MAX));
+            let read = self.inner.below.read_exact_at(&mut buf[..len], pos);
+            read.map_err(|error| error.errno())?;
+            done += len;
+            if len < buf.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes by a call.
+    fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        if flags.contains(BioFlags::ATOMIC) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if flags.contains(BioFlags::NOWAIT) {
+            return Err(Errno::EAGAIN);
+        }
+        if !self.inner.below.is_writable() {
+            return Err(Errno::EBADF);
+        }
+        let written = self.inner.write(bufs, at, flags.contains(BioFlags::DSYNC));
+        written.map_err(|error: Error| error.errno())?;
+        Ok(bufs.iter().map(|buf| buf.len()).sum())
+    }
+
+    /// Takes the completions of the queue below.
+    fn collect(&mut self) {
+        while let Some(mut done) = self.below.pop() {
+            let BioEnd::Part { request: place, .. } = done.bio.end else { continue };
+            match self.flying.get_mut(place as usize).and_then(Option::take) {
+                Some(Flying::Whole { end, ticket }) => {
+                    done.bio.end = end;
+                    if ticket.is_some_and(|ticket| self.inner.units.end(ticket)) {
+                        self.repeat(&mut done);
+                    }
+                    self.done.push_back(done);
+                }
+                Some(Flying::Around(bio)) => self.done.push_back(self.parted(bio, &done)),
+                None => {}
+            }
+        }
+    }
+
+    /// Writes the data of a write once more, over those that a call may have written there.
+    #[cold]
+    fn repeat(&self, done: &mut Done) {
+        if let Ok(count) = done.result {
+            let bufs = done.bio.memory.buffers();
+            let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+            // It need not be short a second time.
+            let flags = done.bio.flags & BioFlags::DSYNC;
+            done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
+        }
+    }
+
+    /// The caller's bio, with its part of the units around it.
+    fn parted(&self, mut bio: Bio, around: &Done) -> Done {
+        let skip = (bio.at.0 % self.inner.unit) as usize;
+        let [units] = around.bio.memory.buffers() else {
+            return Done { bio, result: Err(Errno::EIO) };
+        };
+        let result = around.result.map(|count| {
+            let mut rest = units.get(skip..count.min(units.len())).unwrap_or_default();
+            let mut done = 0;
+            for buf in bio.memory.buffers_mut() {
+                let (now, later) = rest.split_at(buf.len().min(rest.len()));
+                buf[..now.len()].copy_from_slice(now);
+                (rest, done) = (later, done + now.len());
+            }
+            done
+        });
+        Done { bio, result }
+    }
+}
+
+impl DeviceQueue for FinerQueue {
+    through_queue!(resources, with_below);
+
+    fn read_now(
+        &mut self,
+        dev: Dev,
+        buf: &mut [u8],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN || self.inner.fits(at.0, buf.len()) {
+            return self.below.read_now(dev, buf, at, flags);
+        }
+        self.read_parts([buf].into_iter(), at, flags)
+    }
+
+    fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
+        let fits =
+            |part: &LentPart<'_>| part.bufs.iter().all(|buf| self.inner.fits(part.at.0, buf.len()));
+        if dev != Dev::OWN || parts.iter().all(fits) {
+            return self.below.read_parts_now(dev, parts, flags);
+        }
+        for part in parts {
+            let bufs = part.bufs.iter_mut().map(|buf: &mut IoSliceMut<'_>| &mut **buf);
+            part.result = self.read_parts(bufs, part.at, flags);
+        }
+    }
+
+    fn write_now(
+        &mut self,
+        dev: Dev,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        if dev != Dev::OWN {
+            return self.below.write_now(dev, bufs, at, flags);
+        }
+        if !bufs.iter().all(|buf| self.inner.fits(at.0, buf.len())) {
+            return self.write(bufs, at, flags);
+        }
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let _locked = self.inner.units.lock(self.inner.around(at.0, len));
+        self.below.write_now(dev, bufs, at, flags)
+    }
+
+    fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
+        self.below.flush_now(dev)
+    }
+
+    fn room(&self) -> usize {
+        (self.depth - self.in_flight().min(self.depth)).min(self.below.room())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len() + self.below.in_flight()
+    }
+
+    fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
+        if self.room() == 0 {
+            return Err(bio);
+        }
+        if self.passes(&bio) {
+            return self.send_whole(bio);
+        }
+        if bio.op == BioOp::Read {
+            return self.read_around(bio);
+        }
+        let bufs: Vec<_> = bio.memory.buffers().iter().map(|buf| IoSlice::new(buf)).collect();
+        let result = self.write(&bufs, bio.at, bio.flags);
+        drop(bufs);
+        self.complete(bio, result);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Errno> {
+        let committed = self.below.commit();
+        // Bios that the queue below has not taken come back with the error.
+        self.collect();
+        committed
+    }
+
+    fn wait(&mut self, min: usize) -> Result<(), Errno> {
+        let min = min.min(self.in_flight());
+        if self.done.len() >= min {
+            return self.commit();
+        }
+        while self.done.len() < min {
+            let waited = self.below.wait(self.below.in_flight().min(1));
+            self.collect();
+            waited?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Drained {
+        let drained = self.below.drain();
+        for flying in self.flying.drain(..).flatten() {
+            if let Flying::Whole { ticket: Some(ticket), .. } = flying {
+                self.inner.units.end(ticket);
+            }
+        }
+        self.done.clear();
+        drained
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        if self.done.is_empty() {
+            self.collect();
+        }
+        self.done.pop_front()
+    }
+}
+
+impl Drop for FinerQueue {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}

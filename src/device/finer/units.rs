@@ -1,0 +1,90 @@
+//! Which units of a device are being written.
+
+use std::ops::Range;
+
+use crate::sync::{Condvar, Mutex};
+
+/// The writes in flight to a device, of all threads and queues, by the units that they touch.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Units that calls are writing: no two calls have the same unit.
+    busy: Vec<Range<u64>>,
+    queued: Vec<Queued>,
+    next: u64,
+}
+
+/// A queued write of whole units.
+#[derive(Debug)]
+struct Queued {
+    ticket: u64,
+    units: Range<u64>,
+    /// A call wrote one of its units meanwhile, perhaps with older bytes of this write's range.
+    contested: bool,
+}
+
+/// The units of a call, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
+    of: &'a Units,
+    units: Range<u64>,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Units {
+    /// Waits until no other call has one of the units. A call has one lock at a time and waits for nothing but its device, so the wait ends.
+    pub(super) fn lock(&self, units: Range<u64>) -> Locked<'_> {
+        let mut state = self.state.lock();
+        while state.busy.iter().any(|busy| overlap(busy, &units)) {
+            self.freed.wait(&mut state);
+        }
+        state.contest(&units);
+        state.busy.push(units.clone());
+        Locked { of: self, units }
+    }
+
+    /// A queued write of whole units begins. It waits for no call: its queue's thread may be slow to see completions, and calls never wait for it.
+    pub(super) fn begin(&self, units: Range<u64>) -> u64 {
+        let mut state = self.state.lock();
+        let contested = state.busy.iter().any(|busy| overlap(busy, &units));
+        let ticket = state.next;
+        state.next += 1;
+        state.queued.push(Queued { ticket, units, contested });
+        ticket
+    }
+
+    /// A queued write has ended, and its issuer does not know yet. True: its data are to be written once more, since a call may have written older
+    /// bytes over them.
+    pub(super) fn end(&self, ticket: u64) -> bool {
+        let mut state = self.state.lock();
+        let place = state.queued.iter().position(|queued| queued.ticket == ticket);
+        place.is_some_and(|place| state.queued.swap_remove(place).contested)
+    }
+}
+
+impl State {
+    fn contest(&mut self, units: &Range<u64>) {
+        for queued in &mut self.queued {
+            queued.contested |= overlap(&queued.units, units);
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.state.lock();
+        if let Some(place) = state.busy.iter().position(|busy| *busy == self.units) {
+            state.busy.swap_remove(place);
+        }
+        drop(state);
+        self.of.freed.notify_all();
+    }
+}
