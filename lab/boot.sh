@@ -2,7 +2,9 @@
 # Runs a job in a virtual machine with Debian's packaged kernel: lab/boot.sh [-c COUNTS] JOB [PROGRAM...]
 #
 # JOB is a script of lab/ that the guest runs as root (see lab/init); each PROGRAM, with the libraries that it needs, stands in
-# the guest's /bin. LAB_NEWER names a directory that lab/newer.sh made: it is the guest's /newer. Ends with the job's exit status, with 1
+# the guest's /bin. LAB_NEWER names a directory that lab/newer.sh made: it is the guest's /newer. LAB_FILES names one that is its /files, and
+# LAB_DISKS files that are further namespaces, from 7 on, and are written; LAB_CONSOLE is
+# the console's log. Ends with the job's exit status, with 1
 # where the guest did not come to an end, and with 77 where a guest cannot be had here; its last line says why. -c counts the guest's instructions between markers (lab/marker.c) into a file.
 set -euo pipefail
 lab=$(cd "$(dirname "$0")" && pwd)
@@ -89,6 +91,7 @@ for program in mke2fs "$@"; do
     done
 done
 [ ! -x "${LAB_NEWER:-}/lib/ld.so" ] || cp -r "$LAB_NEWER" "$root/newer"
+[ -z "${LAB_FILES:-}" ] || cp -r "$LAB_FILES" "$root/files"
 for module in crypto/crc32c_generic lib/libcrc32c fs/exportfs/exportfs fs/xfs/xfs fs/configfs/configfs drivers/block/null_blk/null_blk drivers/scsi/scsi_{common,mod,debug} drivers/scsi/sd_mod; do
     [ ! -e "$modules/$module.ko.xz" ] || xz -dc "$modules/$module.ko.xz" >"$root/modules/${module##*/}.ko"
 done
@@ -125,9 +128,14 @@ tuples() {
 tuples 5 512 '%04x%04x%08x' 0 1
 tuples 6 4096 '%016x%04x%012x' 0x6482d367eb22b64e 0x6482d367eb22b64f
 disks+=(-drive "if=none,id=disk4,driver=null-co,size=268435456,read-zeroes=on" -device "nvme-ns,bus=nvme,nsid=4,drive=disk4")
+number=7
+for disk in ${LAB_DISKS:-}; do
+    disks+=(-drive "if=none,id=disk$number,file=$disk,format=raw,cache=unsafe" -device "nvme-ns,bus=nvme,nsid=$number,drive=disk$number,logical_block_size=512")
+    number=$((number + 1))
+done
 
 # One emulated processor whose clock is its count of instructions: the same job counts the same twice.
-console=$out/${job%.sh}.txt
+console=${LAB_CONSOLE:-$out/${job%.sh}.txt}
 "${pin[@]}" timeout "${LAB_SECONDS:-300}" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off "${plugin[@]}" \
     -machine q35,hpet=off -cpu max,rdrand=off,rdseed=off -smp 1 -m 1024 -rtc base=2026-01-01,clock=vm \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio "${disks[@]}" \

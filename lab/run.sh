@@ -4,6 +4,7 @@
 #   run.sh         the tests of tests/lab, which need NVMe and polled devices
 #   run.sh count   what reads cost in instructions, as a table
 #   run.sh xfs     XFS volumes of kinds that this machine's kernel may not mount
+#   run.sh fields  every field of their superblocks, with hostile values
 source "$(dirname "$0")/../tests/lib.sh"
 log=$target/lab.log
 mkdir -p "$target/lab"
@@ -44,6 +45,12 @@ case ${1:-} in
             export LAB_SECONDS=1800 LAB_KERNEL=$kernel LAB_NEWER=${newer:+$newer/..}
             if boot xfs.sh mkfs.xfs "$ironmap"; then cat "$log"; fi
         done
+        ;;
+    fields)
+        newer=$(lab/xfsprogs.sh) || [ $? = 77 ]
+        export IRONMAP_FIELDS=all IRONMAP_XFSPROGS=$newer
+        [ -n "$newer" ] || unset IRONMAP_XFSPROGS
+        cargo test -p ironmap --features images,psk --test xfs_check in_the_lab -- --nocapture
         ;;
     *) die "there is no job $1" ;;
 esac

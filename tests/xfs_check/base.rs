@@ -53,6 +53,10 @@ impl Tools {
     pub(crate) const SYSTEM: Self = Self { newer: false };
     pub(crate) const NEWER: Self = Self { newer: true };
 
+    pub(crate) fn is_newer(self) -> bool {
+        self.newer
+    }
+
     pub(crate) fn program(self, name: &str) -> String {
         if self.newer { xfsprogs::newer(name) } else { name.to_owned() }
     }

@@ -18,6 +18,9 @@ mod stripes;
 #[path = "../hostile_xfs/structures.rs"]
 mod structures;
 mod sweep;
+mod sweep_cases;
+mod sweep_exceptions;
+mod sweep_lab;
 mod trash;
 mod verdict;
 

@@ -28,7 +28,7 @@ const REALTIME: u8 = 1;
 /// A volume with two files of a block each, `one` and `other`, whose log is to be forged.
 pub(crate) struct World {
     pub(crate) image: Image,
-    device: File,
+    pub(crate) device: File,
     layout: Layout,
     pub(crate) numbers: [u64; 2],
     /// The block of the log at which the next record begins, and where the log begins.
@@ -109,6 +109,17 @@ impl World {
         operations.extend(items.iter().flatten().map(|region| operation(0, region)));
         operations.push(operation(2, &[]));
         self.record(tail, &operations);
+    }
+
+    /// The number of the root, and the place of an inode on the device.
+    pub(crate) fn root(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.device.read_exact_at(&mut bytes, 56).unwrap();
+        u64::from_be_bytes(bytes)
+    }
+
+    pub(crate) fn place_of(&self, number: u64) -> u64 {
+        self.layout.place_of(number)
     }
 
     pub(crate) fn generation(&self, number: u64) -> u32 {

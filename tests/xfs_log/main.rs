@@ -9,9 +9,11 @@ mod common;
 
 mod attributes;
 mod changes;
+mod created;
 mod features;
 mod forged;
 mod neighbours;
+mod older;
 mod recorded;
 mod state;
 mod torn;
@@ -146,7 +148,9 @@ newer_layouts! {
 #[test]
 fn new_inodes_of_every_number_in_a_block() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
-    for mkfs in ["-b size=65536 -i size=512", "-b size=65536 -i size=1024", "-b size=8192"] {
+    let sizes = (10..=16).flat_map(|block| (9..=11).map(move |inode| (1 << block, 1 << inode)));
+    for (block, inode) in sizes.filter(|(block, inode)| inode * 2 <= *block) {
+        let mkfs: &'static str = format!("-b size={block} -i size={inode}").leak();
         let variant = Variant { name: "new_inodes", size: "512M", mkfs, mount: "rw", newer: false };
         let image = make(&variant);
         match Mount::new(&image, "rw") {

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use ironmap::ErrorKind;
+
 use crate::common::compare::{assert_contents, assert_same};
 use crate::common::image::Image;
 use crate::common::rng::Rng;
@@ -49,6 +51,13 @@ impl Log {
         self.start..self.start + self.count * BLOCK
     }
 
+    /// All of it.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; (self.count * BLOCK) as usize];
+        self.file.read_exact_at(&mut bytes, self.start).expect("read the log");
+        bytes
+    }
+
     fn at(&self, block: u64) -> u64 {
         self.start + block % self.count * BLOCK
     }
@@ -59,7 +68,7 @@ impl Log {
         bytes
     }
 
-    fn write(&self, block: u64, bytes: &[u8]) {
+    pub(crate) fn write(&self, block: u64, bytes: &[u8]) {
         self.file.write_all_at(bytes, self.at(block)).expect("write the log");
     }
 
@@ -75,7 +84,7 @@ impl Log {
     }
 
     /// Makes a block look as if it was not written in this cycle.
-    fn make_old(&self, block: u64, rng: &mut Rng) {
+    pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;
         let cycle = word(&bytes, if is_header { 4 } else { 0 }).saturating_sub(1);
@@ -147,13 +156,13 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
 
 /// Counts of outcomes.
 #[derive(Debug, Default)]
-struct Outcomes {
-    alike: u64,
-    refused_by_both: u64,
-    /// The kernel mounts it, and then finds damage: metadata are at their place whose records are lost.
+pub(crate) struct Outcomes {
+    pub(crate) alike: u64,
+    pub(crate) refused_by_both: u64,
+    /// The kernel mounts it, and then finds damage: metadata are at their place whose records are lost. So does ironmap's check.
     contradictory: u64,
     /// The kernel refuses, ironmap does not.
-    only_opened: Vec<String>,
+    pub(crate) only_opened: Vec<String>,
 }
 
 fn compare(dirty: &Image, variant: &Variant, seed: u64, outcomes: &mut Outcomes) {
@@ -161,31 +170,40 @@ fn compare(dirty: &Image, variant: &Variant, seed: u64, outcomes: &mut Outcomes)
     let (image, undamaged) = (copy(dirty), dirty.open().expect("a dirty volume"));
     let head = undamaged.xfs().expect("an XFS volume").log().head.1;
     let how = damage(&Log::of(&image), head.into(), rng);
-    let what = format!("{variant:?}, seed {seed:#x}, {how}");
-    let ours = copy(&image);
+    judge(&image, &format!("{variant:?}, seed {seed:#x}, {how}"), seed, outcomes);
+}
+
+/// Lets the kernel and ironmap open an image.
+pub(crate) fn judge(image: &Image, what: &str, seed: u64, outcomes: &mut Outcomes) {
+    let ours = copy(image);
     let opened = ours.open();
-    let mount = match (Mount::new(&image, "ro"), &opened) {
+    let mount = match (Mount::new(image, "ro"), &opened) {
         (Ok(mount), Ok(_)) => mount,
         (Ok(_), Err(error)) => panic!("{what}: the kernel mounts it, but {error}"),
-        (Err(_), Err(_)) => {
+        (Err(_), Err(error)) => {
+            println!("{what}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
             outcomes.refused_by_both += 1;
             return;
         }
         (Err(_), Ok(_)) => {
-            outcomes.only_opened.push(what);
+            outcomes.only_opened.push(what.to_owned());
             return;
         }
     };
-    let log = opened.unwrap_or_else(|error| panic!("{error}")).xfs().unwrap().log().clone();
+    let opened = opened.unwrap_or_else(|error| panic!("{error}"));
+    let log = opened.xfs().unwrap().log().clone();
     let seen = std::panic::catch_unwind(|| theirs(&mount, seed));
     let Ok((expected, _)) = seen else {
+        let report = opened.fs().check(&mut |_| {});
+        assert!(!report.is_ok_and(|report| report.is_clean()), "{what}: the kernel finds damage");
         outcomes.contradictory += 1;
         return;
     };
     let mut subject = Subject::open(&ours);
     let actual = subject.view();
     assert_same(&expected, &actual, &format!("{what}, {log:?}"));
-    assert_contents(&expected, &mut subject, &actual, &what);
+    assert_contents(&expected, &mut subject, &actual, what);
     outcomes.alike += 1;
 }
 
@@ -211,5 +229,6 @@ fn torn_heads() {
         }
     }
     println!("{outcomes:#?}");
+    assert!(outcomes.only_opened.is_empty(), "the kernel refuses them: {outcomes:#?}");
     assert!(outcomes.alike > 0, "{outcomes:?}");
 }

@@ -8,6 +8,7 @@ use super::Xfs;
 use super::disk::inode::{
     CRC_OFFSET, FORKS_V2, FORKS_V3, MAGIC, RawInode, RawInodeV3, flags, flags2, format,
 };
+use super::features::Incompat;
 use super::fork::{Fork, Format};
 use super::geometry::InodePlace;
 use super::header::crc_of;
@@ -137,6 +138,14 @@ impl Xfs {
             return Err(place.field("di_size").corrupt(format!("{size} bytes")));
         }
         let flags2 = v3.map_or(0, |v3| v3.di_flags2.get());
+        let needs = [(flags2::BIGTIME, Incompat::BIGTIME), (flags2::NREXT64, Incompat::NREXT64)];
+        let lacks = |(flag, feature): &(u64, Incompat)| {
+            flags2 & flag != 0 && !self.superblock.incompat.contains(*feature)
+        };
+        if needs.iter().any(lacks) {
+            let what = format!("{flags2:#x}: a feature that the volume does not have");
+            return Err(place.field("di_flags2").corrupt(what));
+        }
         let (mut data, attributes) = self.forks(bytes, raw, flags2, file_type, place)?;
         data.is_realtime =
             raw.di_flags.get() & flags::REALTIME != 0 && file_type == FileType::Regular;

@@ -33,15 +33,16 @@ pub use log::LogState;
 pub use superblock::Superblock;
 
 use self::attr::AttributeChanges;
+use self::inode::XfsInode;
 use self::map_changes::MapChanges;
 use self::metadata::Metadata;
 use self::overwrite::Overwriting;
 use crate::device::Device;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::Rescue;
+use crate::fs::{FileType, Rescue};
 use crate::sync::Mutex;
-use crate::units::DevOffset;
+use crate::units::{DevOffset, InodeNo};
 
 /// An XFS file system.
 pub struct Xfs {
@@ -80,7 +81,9 @@ impl Xfs {
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let mut fs = Self::read(device, events, Rescue::default())?;
         fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
-        Ok(Arc::new(fs))
+        let fs = Arc::new(fs);
+        fs.check_own_inodes()?;
+        Ok(fs)
     }
 
     /// The same with the devices of its log and of its realtime files where these are given, or without its log: then the changes in the log
@@ -93,7 +96,40 @@ impl Xfs {
         events: &Arc<Events>,
         rescue: Rescue,
     ) -> Result<Arc<Self>> {
-        Self::read(device, events, rescue).map(Arc::new)
+        let fs = Arc::new(Self::read(device, events, rescue)?);
+        fs.check_own_inodes()?;
+        Ok(fs)
+    }
+
+    /// Refuses a volume without the inodes that Linux reads at a mount: the root of metadata directories, or else the realtime bitmap and summary.
+    /// Where the log is not read, a new volume may lack them.
+    fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
+        if self.inode_roots.is_none() {
+            return Ok(());
+        }
+        let sb = &self.superblock;
+        let Some(root) = sb.metadata_root else {
+            let [bitmap, summary] = sb.realtime_files;
+            self.own_inode("sb_rbmino", bitmap)?;
+            return self.own_inode("sb_rsumino", summary).map(drop);
+        };
+        let inode = self.own_inode("sb_metadirino", root)?;
+        if inode.is_metadata && inode.stat.file_type == FileType::Directory {
+            return Ok(());
+        }
+        let what = format!("inode {root} is no metadata directory");
+        Err(Place::new("superblock").field("sb_metadirino").corrupt(what))
+    }
+
+    /// An inode that a field of the superblock names.
+    fn own_inode(self: &Arc<Self>, field: &'static str, number: InodeNo) -> Result<XfsInode> {
+        self.inode(number).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let what = format!("inode {number}, which Linux reads at a mount, is not in use");
+                Place::new("superblock").field(field).corrupt(what)
+            }
+            _ => error,
+        })
     }
 
     fn read(device: Arc<dyn Device>, events: &Arc<Events>, rescue: Rescue) -> Result<Self> {

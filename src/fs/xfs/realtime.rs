@@ -6,6 +6,7 @@
 
 use zerocopy::FromBytes;
 
+use super::disk::realtime::HEADER;
 use super::disk::superblock::{REALTIME_CRC, REALTIME_MAGIC, RawRealtimeSuperblock, RawSuperblock};
 use super::features::Incompat;
 use super::header::crc_of;
@@ -40,33 +41,16 @@ pub(super) struct Realtime {
     start: u64,
 }
 
-/// Numbers of the superblock that contradict each other.
-#[derive(Clone, Debug)]
-pub(super) struct Fault {
-    pub(super) field: &'static str,
-    pub(super) what: String,
-}
-
-impl Fault {
-    fn error(&self) -> Error {
-        Place::new("superblock").field(self.field).corrupt(self.what.clone())
-    }
-}
-
 impl Realtime {
-    /// As the superblock has it, if there are realtime files. Of numbers that contradict each other nothing is used: the error is for users of these
-    /// files.
-    pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Option<Result<Self, Fault>> {
+    /// As the superblock has it, if there are realtime blocks. Linux refuses the volume where these numbers contradict each other.
+    pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Result<Option<Self>> {
         let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
-        if blocks == 0 {
-            return None;
-        }
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
-        let wrong = |field, what: String| Some(Err(Fault { field, what }));
-        if extent == 0 || extents == 0 {
+        let wrong = |field, what: String| Err(Place::new("superblock").field(field).corrupt(what));
+        if blocks != 0 && (extent == 0 || extents == 0) {
             return wrong("sb_rextsize", format!("{extents} realtime extents of {extent} blocks"));
         }
-        if blocks / extent != extents {
+        if blocks != 0 && blocks / extent != extents {
             let what = format!("{extents} extents of {extent} blocks for {blocks} blocks");
             return wrong("sb_rextents", what);
         }
@@ -75,6 +59,7 @@ impl Realtime {
         let of_group = u64::from(raw.sb_rgextents.get());
         // No overflow: both have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
+        // Without blocks there are no groups, and they have a size.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what = format!("{of_group} extents of {extent} blocks in a group");
@@ -89,11 +74,18 @@ impl Realtime {
                 return wrong("sb_rgblklog", what);
             }
         }
+        if blocks == 0 {
+            return Ok(None);
+        }
+        if Some(u32::from(raw.sb_rextslog)) != extents.checked_ilog2() {
+            let what = format!("{}: not log2 of {extents} extents", raw.sb_rextslog);
+            return wrong("sb_rextslog", what);
+        }
         let start = if is_zoned { raw.sb_rtstart.get() } else { 0 };
         if start != 0 && start < raw.sb_dblocks.get() {
             return wrong("sb_rtstart", format!("block {start} is one of the volume's own"));
         }
-        Some(Ok(Self {
+        let space = Self {
             log: if has_groups { log } else { NO_GROUPS_LOG },
             group_blocks,
             blocks,
@@ -102,7 +94,20 @@ impl Realtime {
             is_zoned,
             has_groups,
             start,
-        }))
+        };
+        let bitmap = space.bitmap_blocks(1 << raw.sb_blocklog);
+        let stored = u64::from(raw.sb_rbmblocks.get());
+        if !is_zoned && stored != bitmap {
+            let what = format!("{stored} blocks of a bitmap, should be {bitmap}");
+            return wrong("sb_rbmblocks", what);
+        }
+        Ok(Some(space))
+    }
+
+    /// Blocks of the bitmap of a group, of as many bytes as this.
+    pub(super) fn bitmap_blocks(&self, block: usize) -> u64 {
+        let content = block - if self.has_groups { HEADER } else { 0 };
+        self.most_extents().div_ceil(8 * content as u64)
     }
 
     /// How many groups there are.
@@ -180,9 +185,9 @@ impl Superblock {
         data.max(end.unwrap_or(0))
     }
 
-    /// How realtime blocks are numbered, if there are any and the superblock does not contradict itself.
+    /// How realtime blocks are numbered, if there are any.
     pub(super) fn realtime(&self) -> Option<&Realtime> {
-        self.realtime.as_ref()?.as_ref().ok()
+        self.realtime.as_ref()
     }
 
     /// The part of the volume's own device that has the realtime files.
@@ -202,10 +207,8 @@ impl Superblock {
 
     /// Checks that the device that is seen at this range has the realtime files, as far as that can be told.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
-        let realtime = match &self.realtime {
-            Some(Ok(realtime)) => realtime,
-            Some(Err(fault)) => return Err(fault.error()),
-            None => return Err(Error::invalid("the XFS volume has no realtime device")),
+        let Some(realtime) = &self.realtime else {
+            return Err(Error::invalid("the XFS volume has no realtime device"));
         };
         if realtime.len(self.geometry.block).is_none_or(|len| len > range.len) {
             let (blocks, bytes) = (self.realtime_blocks, range.len);

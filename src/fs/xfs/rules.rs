@@ -11,6 +11,7 @@ use crate::error::{Place, Result};
 /// extents, directories of version 2, more bits.
 const REQUIRED: u16 =
     0x20 | version::ALIGNED_INODES | 0x400 | 0x1000 | version::DIR_V2 | version::MORE_BITS;
+const UNWRITTEN: u16 = 0x1000;
 /// The same of `sb_features2`; and those that such a volume can have.
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
@@ -28,6 +29,9 @@ const LOG_BYTES: u64 = 1 << 31;
 const LOG_UNIT: u32 = 256 << 10;
 /// Bytes of a realtime extent.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
+/// The shortest log of version 5, in blocks. In which one Linux can reserve its changes depends on features and sizes: 294 to 5244 blocks were
+/// asked for.
+const LEAST_LOG_BLOCKS: u32 = 256;
 /// Inodes of a chunk.
 const CHUNK: u32 = 64;
 
@@ -46,6 +50,12 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_versionnum.get().into(),
         rule: "a bit is missing that each volume of version 5 has",
         holds: |raw| !is_v5(raw) || raw.sb_versionnum.get() & REQUIRED == REQUIRED,
+    },
+    Rule {
+        field: "sb_versionnum",
+        stored: |raw| raw.sb_versionnum.get().into(),
+        rule: "unwritten extents are in each volume with directories of version 2",
+        holds: |raw| raw.sb_versionnum.get() & UNWRITTEN != 0,
     },
     Rule {
         field: "sb_features2",
@@ -103,6 +113,21 @@ const RULES: &[Rule] = &[
         holds: |raw| {
             let blocks = raw.sb_logblocks.get();
             blocks <= LOG_BLOCKS && bytes(raw, blocks) <= LOG_BYTES
+        },
+    },
+    Rule {
+        field: "sb_logblocks",
+        stored: |raw| raw.sb_logblocks.get().into(),
+        rule: "a log of version 5 has 256 blocks or more",
+        holds: |raw| !is_v5(raw) || raw.sb_logblocks.get() >= LEAST_LOG_BLOCKS,
+    },
+    Rule {
+        field: "sb_rootino",
+        stored: |raw| raw.sb_rootino.get(),
+        rule: "a realtime bitmap or summary is no directory",
+        holds: |raw| {
+            let others = [raw.sb_rbmino.get(), raw.sb_rsumino.get()];
+            has(raw, Incompat::METADIR) || !others.contains(&raw.sb_rootino.get())
         },
     },
     Rule {
@@ -167,13 +192,28 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        field: "sb_features_incompat",
+        stored: |raw| raw.sb_features_incompat.get().into(),
+        rule: "metadata directories come with file types in names and with exchanges of ranges",
+        holds: |raw| {
+            let others = [Incompat::FTYPE, Incompat::EXCHANGE_RANGE];
+            !has(raw, Incompat::METADIR) || others.into_iter().all(|other| has(raw, other))
+        },
+    },
+    Rule {
+        field: "sb_pad",
+        stored: |raw| raw.sb_pad.iter().fold(0, |pad, byte| pad << 8 | u64::from(*byte)),
+        rule: "not 0",
+        holds: |raw| !has(raw, Incompat::METADIR) || raw.sb_pad == [0; 7],
+    },
+    Rule {
         field: "sb_spino_align",
         stored: |raw| raw.sb_spino_align.get().into(),
-        rule: "no part of sb_inoalignmt",
+        rule: "where chunks can have holes, these are halves of a chunk; else it is 0",
         holds: |raw| {
-            let (unit, part) = (raw.sb_inoalignmt.get(), raw.sb_spino_align.get());
-            let fits = part == 0 || part <= unit && unit.is_multiple_of(part);
-            !has(raw, Incompat::SPARSE_INODES) || fits
+            let half = (CHUNK / 2 * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
+            let expected = if has(raw, Incompat::SPARSE_INODES) { half } else { 0 };
+            !is_v5(raw) || raw.sb_spino_align.get() == expected
         },
     },
 ];

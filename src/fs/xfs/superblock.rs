@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use super::header::crc_of;
 use super::log::LogRange;
 use super::overlay::Replayed;
-use super::realtime::{Fault, Realtime};
+use super::realtime::Realtime;
 use super::rules;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
@@ -47,7 +47,9 @@ pub struct Superblock {
     /// The UUID that its metadata have.
     pub(crate) meta_uuid: [u8; 16],
     pub(crate) root: InodeNo,
-    /// Realtime bitmap and summary, and files of quota; none of them with metadata directories.
+    /// Realtime bitmap and summary, where there are no metadata directories.
+    pub(crate) realtime_files: [InodeNo; 2],
+    /// These, and files of quota; none of them with metadata directories.
     pub(crate) internal: Vec<InodeNo>,
     /// Those of quota.
     pub(crate) quota: Vec<InodeNo>,
@@ -59,7 +61,7 @@ pub struct Superblock {
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
     /// How these are numbered, if there are any.
-    pub(super) realtime: Option<std::result::Result<Realtime, Fault>>,
+    pub(super) realtime: Option<Realtime>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
     /// Names are compared without regard to the case of ASCII letters.
@@ -150,13 +152,14 @@ impl Superblock {
             label: label.to_vec(),
             meta_uuid: if has_meta_uuid { raw.sb_meta_uuid } else { raw.sb_uuid },
             root: InodeNo(raw.sb_rootino.get()),
+            realtime_files: [&raw.sb_rbmino, &raw.sb_rsumino].map(|at| InodeNo(at.get())),
             internal,
             quota,
             metadata_root: has_tree.then(|| InodeNo(raw.sb_metadirino.get())),
             log_start: raw.sb_logstart.get(),
             log_blocks: raw.sb_logblocks.get(),
             realtime_blocks: raw.sb_rblocks.get(),
-            realtime: Realtime::new(raw, incompat),
+            realtime: Realtime::new(raw, incompat)?,
             has_ftype: incompat.contains(Incompat::FTYPE) || features2 & features2::FTYPE != 0,
             ascii_ci: versionnum & version::ASCII_CI != 0,
             projid32: is_v5 || features2 & features2::PROJID32 != 0,

@@ -47,7 +47,7 @@ impl Layout {
         let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
         // A single short group has a bitmap and a summary as long as a full one's.
         let extents = realtime.most_extents();
-        let blocks = extents.div_ceil(words * WORD);
+        let blocks = realtime.bitmap_blocks(block);
         Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
     }
 
@@ -171,10 +171,6 @@ impl Checker<'_> {
         if realtime.is_zoned {
             return;
         }
-        let block = self.fs.superblock.geometry.block.bytes();
-        let blocks = Layout::new(&realtime, block).blocks;
-        let field = Place::new("superblock").field("sb_rbmblocks");
-        self.findings.expect(field, self.superblock.sb_rbmblocks.get(), blocks);
         if realtime.group_len(0) > u32::MAX.into() {
             let what = "space of a realtime device of 2^32 blocks and more";
             return self.findings.add(Place::new("superblock"), Kind::NotChecked { what });

@@ -53,14 +53,6 @@ impl Checker<'_> {
         // Some machines read the field at another offset: both have the same.
         let bits = raw.sb_features2.get();
         findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
-        if raw.sb_rextslog != 0 || raw.sb_rextents.get() != 0 {
-            let expected = raw.sb_rextents.get().checked_ilog2().unwrap_or(0);
-            findings.expect(PLACE.field("sb_rextslog"), raw.sb_rextslog, expected);
-        }
-        if let Some(Err(fault)) = &self.fs.superblock.realtime {
-            let what = Kind::Damaged { what: fault.what.clone() };
-            findings.add(PLACE.field(fault.field), what);
-        }
         if self.fs.superblock.is_v5() {
             let lsn = raw.sb_lsn.get();
             self.fs.check_age(&mut self.findings, lsn, PLACE);

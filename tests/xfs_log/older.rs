@@ -1,0 +1,71 @@
+//! Logs that do not fit the metadata: the log of an older state of the same volume under newer metadata, the other way round, and logs whose tail is
+//! lost. Where the kernel refuses the mount, ironmap refuses by name; where it recovers, both have the same tree.
+
+use crate::common::image::Image;
+use crate::common::rng::Rng;
+use crate::common::skip::Need;
+use crate::require;
+use crate::state::{End, Variant, Work, copy, load, make};
+use crate::torn::{Log, Outcomes, judge};
+
+const SEED: u64 = 0x01DE;
+/// Steps of each load, at most.
+const STEPS: u64 = 250;
+/// Damages of the tail of each volume.
+const DAMAGES: u64 = 2;
+
+/// An image with the log of another state of the volume.
+fn with_log_of(image: &Image, other: &Image) -> Image {
+    let copy = copy(image);
+    Log::of(&copy).write(0, &Log::of(other).bytes());
+    copy
+}
+
+/// Two states of a volume, one after the other, that end so.
+fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
+    let image = make(variant);
+    ends.map(|end| {
+        load(&image, variant, rng.next(), (Work::All, STEPS), end);
+        copy(&image)
+    })
+}
+
+/// The tail is lost: some blocks from it on are zeros, or of the cycle before.
+fn without_tail(image: &Image, rng: &mut Rng) -> (Image, String) {
+    let copy = copy(image);
+    let volume = image.open().expect("a dirty volume");
+    let tail = u64::from(volume.xfs().expect("an XFS volume").log().tail.1);
+    let (log, blocks, is_zeroed) = (Log::of(&copy), 1 + rng.below(8), rng.below(2) == 0);
+    for block in tail..tail + blocks {
+        if is_zeroed { log.write(block, &[0; 512]) } else { log.make_old(block, rng) }
+    }
+    (copy, format!("{blocks} blocks of the tail, zeroed: {is_zeroed}"))
+}
+
+#[test]
+fn logs_of_other_states() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
+    let rng = &mut Rng::new(SEED);
+    let mut outcomes = Outcomes::default();
+    let ends = [End::ShutDown, End::Unmount];
+    for mkfs in ["-m rmapbt=1", "-m finobt=0,reflink=0 -i sparse=0"] {
+        let variant = Variant { name: "older", size: "96M", mkfs, mount: "rw", newer: false };
+        for [first, second] in ends.map(|first| ends.map(|second| [first, second])).concat() {
+            let [older, newer] = states(&variant, [first, second], rng);
+            let seed = rng.next();
+            let what = format!("{variant:?}, {first:?}, then {second:?}, seed {seed:#x}");
+            let mut pair = |image: &Image, log: &Image, how: &str| {
+                judge(&with_log_of(image, log), &format!("{what}: {how}"), seed, &mut outcomes);
+            };
+            pair(&newer, &older, "the older log");
+            pair(&older, &newer, "the newer log");
+            for _ in (0..DAMAGES).filter(|_| second == End::ShutDown) {
+                let (image, how) = without_tail(&newer, rng);
+                judge(&image, &format!("{what}: {how}"), seed, &mut outcomes);
+            }
+        }
+    }
+    println!("{outcomes:#?}");
+    assert!(outcomes.only_opened.is_empty(), "the kernel refuses them: {outcomes:#?}");
+    assert!(outcomes.alike > 0 && outcomes.refused_by_both > 0, "{outcomes:?}");
+}
