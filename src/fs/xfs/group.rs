@@ -57,6 +57,23 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
+/// Refuses a volume if the group of the root inode has another length than the superblock says: a mount of Linux reads the header of that group's
+/// inodes. An operation that reads the header reports its other faults.
+pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
+    let geometry = &superblock.geometry;
+    let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;
+    let group = u32::try_from(group).unwrap_or(u32::MAX);
+    if group >= geometry.groups {
+        return Ok(());
+    }
+    let Ok((raw, place)) = inodes_of_any_age(metadata, superblock, group) else { return Ok(()) };
+    let (stored, expected) = (u64::from(raw.agi_length.get()), geometry.group_len(group));
+    if stored == expected {
+        return Ok(());
+    }
+    Err(place.field("agi_length").corrupt(format!("{stored} blocks, should be {expected}")))
+}
+
 fn inodes_of_any_age(
     metadata: &Metadata,
     superblock: &Superblock,

@@ -108,6 +108,7 @@ impl Xfs {
             return Ok(());
         }
         let sb = &self.superblock;
+        group::check_length(&self.metadata, sb)?;
         let Some(root) = sb.metadata_root else {
             let [bitmap, summary] = sb.realtime_files;
             self.own_inode("sb_rbmino", bitmap)?;
