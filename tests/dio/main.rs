@@ -12,4 +12,5 @@ mod dio_simple;
 mod dio_threads;
 mod dio_writes;
 mod kernel_dio;
+mod longer_requests;
 mod stable;
