@@ -382,8 +382,29 @@ impl BlockFile {
         Ok(DevOffset(data.start - self.base)..DevOffset(data.end - self.base))
     }
 
+    #[cold]
     fn failed(&self, what: &str, errno: Errno, at: u64) -> Error {
-        Error::io(errno, format!("{}: {what} at {at}", self.path.display()))
+        let path = self.path.display();
+        match self.longer_requests().filter(|_| errno == Errno::EINVAL) {
+            Some(unit) => {
+                let opened = self.limits.logical_block;
+                let why = format!(
+                    "direct requests have {unit} bytes now, and {opened} when it was opened: open it again"
+                );
+                Error::io(errno, format!("{path}: {what} at {at}: {why}"))
+            }
+            None => Error::io(errno, format!("{path}: {what} at {at}")),
+        }
+    }
+
+    /// The length of direct requests, if it has grown since the device was opened.
+    fn longer_requests(&self) -> Option<u32> {
+        let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
+        let limits = match self.is_device {
+            true => device_limits(&self.file, &queue_of(stat.st_rdev), true),
+            false => file_limits(&self.file, true),
+        };
+        Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
     /// Reads at least the first `least` bytes of `buf`, and the others as far as the file goes.

@@ -252,7 +252,10 @@ impl State {
         if errno == Errno::EAGAIN {
             return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
         }
-        Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}"))
+        // The request was checked against the limits that the device had when it was opened.
+        let why =
+            if errno == Errno::EINVAL { ", which the device does not take (any more)" } else { "" };
+        Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}{why}"))
     }
 }
 

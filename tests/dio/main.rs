@@ -12,5 +12,6 @@ mod dio_simple;
 mod dio_threads;
 mod dio_writes;
 mod kernel_dio;
+mod longer_requests;
 mod stable;
 mod stranger;
