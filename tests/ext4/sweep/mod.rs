@@ -77,7 +77,7 @@ impl Sweep {
         ];
         let differ = rows.into_iter().filter(|row| row.1 != row.2 && row.3);
         let sides = differ.map(|row| (row.0, if row.2 { Side::Ironmap } else { Side::Linux }));
-        // What ironmap alone reads it does not write, and finds faulty.
+        // A volume that ironmap alone reads is not written, and its check finds a fault.
         let is_kept = ours.writing && ours.check;
         let meant = |row: &(Difference, Side)| {
             let texts = [theirs.text.as_str(), ours.text.as_str()];

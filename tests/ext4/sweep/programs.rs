@@ -19,7 +19,7 @@ const LIMIT: &str = "--cpu=4";
 const TRIES: usize = 500;
 const CHUNK: usize = 4096;
 
-/// What is refused, or faulty.
+/// The refusals, and whether there is a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) reading: bool,
