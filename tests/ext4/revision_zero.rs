@@ -7,6 +7,7 @@ use ironmap::location::LocationOptions;
 use ironmap::{Volume, VolumeOptions};
 
 use crate::check::verdict::{agree, ironmap};
+use crate::common::command::output;
 use crate::common::image::{Image, words};
 use crate::common::skip::Need;
 use crate::require;
@@ -43,7 +44,7 @@ fn attribute(fs: &dyn FileSystem) {
     fs.setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
-/// A file that needs a feature switches it on. The kernel changes the superblock alone, and e2fsck does not ask for these features in the copies.
+/// A file that needs a feature switches it on.
 #[test]
 fn the_first_feature_of_a_file_raises_the_revision() {
     for (what, work) in [("large_file", large_file as fn(&dyn FileSystem)), ("ext_attr", attribute)]
@@ -62,20 +63,88 @@ fn the_first_feature_of_a_file_raises_the_revision() {
     }
 }
 
-/// A feature that is asked for by name does too, in all copies.
+/// How a volume gets a feature.
+enum By {
+    Operation(fn(&dyn FileSystem)),
+    Tune,
+}
+
+/// Each feature that an operation or `tune` switches on on such a volume.
+const FEATURES: [(&str, By); 14] = [
+    ("large_file", By::Operation(large_file)),
+    ("ext_attr", By::Operation(attribute)),
+    ("large_file", By::Tune),
+    ("dir_index", By::Tune),
+    ("stable_inodes", By::Tune),
+    ("extent", By::Tune),
+    ("ea_inode", By::Tune),
+    ("large_dir", By::Tune),
+    ("encrypt", By::Tune),
+    ("casefold", By::Tune),
+    ("huge_file", By::Tune),
+    ("dir_nlink", By::Tune),
+    ("verity", By::Tune),
+    ("read-only", By::Tune),
+];
+
+/// The three words of features.
+fn features(image: &Image, group: u64) -> [u64; 3] {
+    [92, 96, 100].map(|at| field(image, group, at, 4))
+}
+
+/// All copies of the superblock get a feature, and what it needs besides, on volumes of both revisions: e2fsck finds nothing wrong by any of them but the
+/// counts, which copies never have right, and what it makes of a copy has the same files and attributes.
 #[test]
-fn a_feature_by_name_raises_the_revision_in_all_copies() {
-    for feature in ["large_file", "dir_index", "extent", "dir_nlink", "large_dir", "huge_file"] {
-        let image = made();
-        let opened = image.location().open(&LocationOptions::new().write(true)).unwrap();
-        let options = TuneOptions::new().features(vec![feature.to_owned()]);
-        Volume::tune(&opened.device, &options, Clock::System).unwrap();
-        drop(opened);
-        for group in 0..2 {
-            assert_eq!(revision(&image, group), [1, 11, 128], "{feature}, group {group}");
+fn a_feature_is_in_all_copies() {
+    for revision_options in ["-r 0", "-O ^large_file,^ext_attr,^dir_index,^resize_inode"] {
+        for (feature, by) in &FEATURES {
+            let what = format!("{revision_options}: {feature}");
+            let image =
+                Image::mke2fs("12M", &words(&format!("-t ext2 -b 1024 {revision_options}")));
+            match by {
+                By::Operation(work) => {
+                    let options = VolumeOptions::new().write(true);
+                    let volume = crate::common::beneath::open(&image.location(), &options).unwrap();
+                    work(&**volume.fs());
+                    volume.close().unwrap();
+                }
+                By::Tune => {
+                    let opened =
+                        image.location().open(&LocationOptions::new().write(true)).unwrap();
+                    let options = TuneOptions::new().features(vec![(*feature).to_owned()]);
+                    Volume::tune(&opened.device, &options, Clock::System).unwrap();
+                }
+            }
+            assert_eq!(features(&image, 0), features(&image, 1), "{what}");
+            assert_eq!(revision(&image, 0)[0], 1, "{what}");
+            assert_eq!(revision(&image, 0), revision(&image, 1), "{what}");
+            agree(&what, &image.path(), true);
+            check_by_the_copy(&what, &image);
         }
-        agree(feature, &image.path(), true);
     }
+}
+
+fn check_by_the_copy(what: &str, image: &Image) {
+    let content = |image: &Image| {
+        image.ask_debugfs("stat large\nstat named\nea_get named user.name\nls -l /\n")
+    };
+    let path = image.path();
+    let by_copy = |how: &str| {
+        let args = [how.as_ref(), "-b".as_ref(), "8193".as_ref(), path.as_os_str()];
+        String::from_utf8_lossy(&output("e2fsck", &args).stdout).into_owned()
+    };
+    let said = by_copy("-fn");
+    let is_fault = |line: &&str| {
+        let usual = ["count wrong", "Fix?", "Pass ", "WARNING", "files (", "e2fsck 1."];
+        !line.is_empty() && !usual.iter().any(|text| line.contains(text))
+    };
+    let faults: Vec<_> = said.lines().filter(is_fault).collect();
+    assert!(faults.is_empty(), "{what}: {faults:?}");
+    let (before, words) = (content(image), features(image, 0));
+    by_copy("-fy");
+    assert_eq!(content(image), before, "{what}");
+    assert_eq!(features(image, 0), words, "{what}");
+    agree(what, &path, true);
 }
 
 /// Features that another program has set without the revision are obeyed, as by the kernel; a check notes them.

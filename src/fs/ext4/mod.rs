@@ -2,6 +2,7 @@
 
 mod alloc;
 mod attr;
+mod backups;
 mod blocks;
 mod casefold;
 mod check;

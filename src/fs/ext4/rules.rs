@@ -18,8 +18,8 @@ const MOST_CLUSTER: u32 = 20;
 const HURD: u32 = 1;
 /// `s_def_hash_version`: TEA of unsigned bytes. The next one, SipHash, is no volume's default.
 const LAST_HASH: u8 = 5;
-/// The inode of a journal.
-const JOURNAL: u32 = 8;
+/// The largest `s_desc_size`.
+const MOST_DESCRIPTOR: u16 = 1024;
 /// `s_encoding`: UTF-8 after Unicode 12.1.
 const UTF8: u16 = 1;
 
@@ -74,8 +74,8 @@ const RULES: &[Rule] = &[
         let clusters = raw.s_clusters_per_group.get();
         unless(clusters == sb.blocks_per_group / sb.cluster_blocks, clusters)
     }),
-    mount("s_first_ino", "not from 11 to the number of inodes", |_, sb| {
-        unless((FIRST_INODE..=sb.inodes_count).contains(&sb.first_inode), sb.first_inode)
+    mount("s_first_ino", "not from 11 to 2^31 - 1", |_, sb| {
+        unless((FIRST_INODE..1 << 31).contains(&sb.first_inode), sb.first_inode)
     }),
     mount("s_inode_size", "not a power of two from 128 to the size of a block", |_, sb| {
         let (size, block) = (usize::from(sb.inode_size), sb.block_size.bytes());
@@ -142,15 +142,23 @@ const RULES: &[Rule] = &[
         |raw, sb| {
             let number = raw.s_orphan_file_inum.get();
             let without = !sb.compat.contains(Compat::ORPHAN_FILE);
-            unless(without || (sb.first_inode..=sb.inodes_count).contains(&number), number)
+            unless(without || (FIRST_INODE..=sb.inodes_count).contains(&number), number)
         },
     ),
+    writing("s_first_ino", "more than the volume has inodes", |_, sb| {
+        unless(sb.first_inode <= sb.inodes_count, sb.first_inode)
+    }),
     writing("s_first_data_block", "not 0, with bigalloc", |_, sb| {
         unless(!sb.has_clusters() || sb.first_data_block == 0, sb.first_data_block)
     }),
     writing("s_feature_ro_compat", "bigalloc without extents", |_, sb| {
         let extents = sb.incompat.contains(Incompat::EXTENTS);
         unless(!sb.has_clusters() || extents, sb.ro_compat.bits())
+    }),
+    fsck("s_desc_size", "not a power of two up to 1024, without 64bit", |raw, sb| {
+        let size = raw.s_desc_size.get();
+        let plain = size == 0 || size.is_power_of_two() && size <= MOST_DESCRIPTOR;
+        unless(plain || sb.incompat.contains(Incompat::SIXTY_FOUR_BIT), size)
     }),
     fsck("s_log_groups_per_flex", "more than 31", |raw, _| {
         unless(raw.s_log_groups_per_flex <= MOST_FLEX, raw.s_log_groups_per_flex)
@@ -159,16 +167,19 @@ const RULES: &[Rule] = &[
         unless(sb.reserved_blocks <= sb.blocks_count / 2, sb.reserved_blocks)
     }),
     fsck("s_rev_level", "at most 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
-    fsck("s_journal_inum", "no inode of a journal, without has_journal", |raw, sb| {
-        let has_journal = sb.compat.contains(Compat::HAS_JOURNAL);
-        let number = raw.s_journal_inum.get();
-        unless(has_journal || matches!(number, 0 | JOURNAL), number)
-    }),
     fsck("s_journal_inum", "no journal, and no UUID of one, with has_journal", |_, sb| {
         unless(!sb.has_external_journal() || sb.journal_uuid != [0; 16], 0_u64)
     }),
+    fsck("s_feature_compat", "orphan_file without has_journal", |_, sb| {
+        let journal = sb.compat.contains(Compat::HAS_JOURNAL);
+        unless(journal || !sb.compat.contains(Compat::ORPHAN_FILE), sb.compat.bits())
+    }),
     fsck("s_feature_compat", "features that e2fsck does not know", |raw, _| {
         unless(Compat::KNOWN.contains(features(raw).compat), raw.s_feature_compat)
+    }),
+    fsck("s_feature_ro_compat", "orphan_present without orphan_file", |_, sb| {
+        let present = sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        unless(!present || sb.compat.contains(Compat::ORPHAN_FILE), sb.ro_compat.bits())
     }),
     fsck("s_feature_incompat", "64bit without extents", |_, sb| {
         let wide = sb.incompat.contains(Incompat::SIXTY_FOUR_BIT);

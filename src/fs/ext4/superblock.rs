@@ -201,6 +201,7 @@ impl Superblock {
             let names: Vec<_> = refused.names().collect();
             return Err(Error::unsupported(format!("the volume needs {}", names.join(", "))));
         }
+        // With uninit_bg beside it, metadata_csum alone counts.
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
@@ -306,11 +307,6 @@ impl Superblock {
     ) -> Result<Option<MetadataSeed>> {
         if !ro_compat.contains(RoCompat::METADATA_CSUM) {
             return Ok(None);
-        }
-        if ro_compat.contains(RoCompat::GDT_CSUM) {
-            return Err(PLACE
-                .field("s_feature_ro_compat")
-                .corrupt("metadata_csum and uninit_bg exclude each other"));
         }
         if raw.s_checksum_type != CHECKSUM_TYPE_CRC32C {
             let number = raw.s_checksum_type;

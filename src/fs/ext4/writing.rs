@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use zerocopy::FromBytes;
 
@@ -18,11 +18,11 @@ use super::orphan::OrphanList;
 use super::passed_over::PassedOver;
 use super::rules::By;
 use super::superblock::{PLACE, change_features, change_superblock, set_time};
-use super::{Ext4, Incompat, RoCompat};
+use super::{Compat, Ext4, Incompat, ROOT, RoCompat};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Place, Result};
 use crate::events::Events;
-use crate::fs::{Clock, OnError, Timestamp};
+use crate::fs::{Clock, FileType, OnError, Timestamp};
 use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
@@ -65,6 +65,8 @@ pub(crate) struct Writing {
     pub(crate) unheard: Mutex<Option<Error>>,
     /// The corruption that was met.
     pub(super) errors: Errors,
+    /// An operation has switched a feature on, which the backups of the superblock do not have yet.
+    pub(super) features_switched: AtomicBool,
 }
 
 impl Writing {
@@ -83,6 +85,11 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
+            // The first feature of revision 0 has been needs_recovery, if there is a journal.
+            features_switched: AtomicBool::new(
+                fs.superblock.revision < REV_DYNAMIC
+                    && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
+            ),
         }
     }
 
@@ -131,6 +138,7 @@ impl Ext4 {
         }
         // The checks that can refuse the volume come before anything is written.
         let alloc = Allocator::load(&found)?;
+        found.check_root()?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
@@ -206,7 +214,21 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
     }
 
-    fn raw_superblock(&self) -> Result<RawSuperblock> {
+    /// Linux mounts no volume whose root is no directory with a block.
+    ///
+    /// # Errors
+    /// `Corrupt`; as [`inode`](Self::inode).
+    fn check_root(self: &Arc<Self>) -> Result<()> {
+        let root = self.inode_or_orphan(ROOT)?;
+        let stat = root.stat();
+        if stat.file_type == FileType::Directory && stat.size > 0 && stat.blocks > 0 {
+            return Ok(());
+        }
+        let what = "the root is not a directory with a block";
+        Err(Place::new("inode").inode(ROOT).corrupt(what))
+    }
+
+    pub(super) fn raw_superblock(&self) -> Result<RawSuperblock> {
         let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, PLACE)?;
         let raw = RawSuperblock::read_from_prefix(&content[at..]);
@@ -291,6 +313,7 @@ impl Ext4 {
             set_time(&mut raw.s_wtime, &mut raw.s_wtime_hi, writing.clock.now());
             counts.store(raw);
         })?;
+        self.raise_backups()?;
         *writing.mmp.lock() = None;
         self.tell_unheard()
     }

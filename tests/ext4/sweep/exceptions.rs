@@ -22,98 +22,127 @@ struct Exception {
     side: Side,
     field: &'static str,
     values: Values,
+    /// A text of ironmap's messages and findings, or of e2fsck's.
+    said: &'static str,
     reason: &'static str,
 }
 
 type Values = fn(u64) -> bool;
 
-/// Linux refuses what ironmap takes.
-const fn linux(
-    what: Difference,
-    field: &'static str,
-    values: Values,
-    reason: &'static str,
-) -> Exception {
-    Exception { what, side: Side::Linux, field, values, reason }
+/// Linux alone refuses to read. Such a volume is not sound for ironmap either: it is not written, and its check finds the fault that is
+/// named here.
+const fn read(field: &'static str, values: Values, said: &'static str) -> Exception {
+    let reason = "reading asks for less than a mount: files are rescued, and the fault is found";
+    Exception { what: Reading, side: Side::Linux, field, values, said, reason }
 }
 
-/// The reverse.
-const fn ironmap(
-    what: Difference,
+/// ironmap alone refuses to write, with this message.
+const fn written(
     field: &'static str,
     values: Values,
+    said: &'static str,
     reason: &'static str,
 ) -> Exception {
-    Exception { what, side: Side::Ironmap, field, values, reason }
+    Exception { what: Writing, side: Side::Ironmap, field, values, said, reason }
+}
+
+/// The check of ironmap alone has a finding, of this text.
+const fn found(
+    field: &'static str,
+    values: Values,
+    said: &'static str,
+    reason: &'static str,
+) -> Exception {
+    Exception { what: Check, side: Side::Ironmap, field, values, said, reason }
 }
 
 const ANY: Values = |_| true;
-
-const DESCRIPTORS: &str =
-    "the kernel reads all descriptors when it mounts, ironmap each one that it needs";
-const ROOT: &str =
-    "the kernel reads the root directory when it mounts, ironmap when it is asked for";
-const INODES: &str = "the kernel asks for an upper bound when it makes an inode";
-const JOURNAL: &str = "a volume is read without a journal that is damaged";
-const ORPHANS: &str = "a reader has no use for the orphan file";
-const BITMAPS: &str =
-    "ironmap reads the bitmaps before it writes, and they are not those of such a volume";
-const FAST: &str = "the journal has no room for fast commits, which ironmap does not write";
-const READ_ONLY: &str = "the kernel mounts it for reading only, and does not fail";
-const NAMED: &str = "e2fsck asks only whether the inode has a name or data";
-const LEFT: &str = "without has_journal e2fsck calls a journal a fault, or does not";
-const QUOTA: &str = "this kernel writes no volume with quota";
+const NO_JOURNAL: &str = "a journal needs recovery, but the volume has no journal";
+const LOST: &str = "the volume has lost its log, or the flag is wrong: e2fsck does not go on";
+const COUNTS: &str = "ironmap asks for descriptors of such a volume before it writes";
+const NAMED: &str = "e2fsck passes over the resize inode and the orphan file as quota";
+const ASKS: &str = "e2fsck asks, and ends with 0";
 
 const EXCEPTIONS: &[Exception] = &[
-    linux(Reading, "s_inode_size", ANY, ROOT),
-    linux(Writing, "s_inode_size", ANY, ROOT),
-    linux(Reading, "s_journal_inum", ANY, JOURNAL),
-    linux(Reading, "s_orphan_file_inum", ANY, ORPHANS),
-    linux(Reading, "s_reserved_gdt_blocks", |value| value > 191, DESCRIPTORS),
-    linux(Reading, "s_desc_size", ANY, DESCRIPTORS),
-    linux(Reading, "s_feature_incompat", |value| value & 0x200 == 0, DESCRIPTORS),
-    linux(Reading, "s_feature_incompat", |value| value & 0x80 == 0, DESCRIPTORS),
-    linux(Reading, "s_feature_compat", |value| value & 0x400 != 0, FAST),
-    linux(Writing, "s_feature_compat", |value| value & 0x400 != 0, FAST),
-    linux(Writing, "s_feature_incompat", |value| value & 0x200 == 0, DESCRIPTORS),
-    linux(Writing, "s_feature_ro_compat", |value| value & 0x2100 != 0, QUOTA),
-    ironmap(Reading, "s_first_ino", |value| value > 64, INODES),
-    ironmap(Writing, "s_first_ino", |value| value > 64, INODES),
-    ironmap(Writing, "s_rev_level", ANY, READ_ONLY),
-    ironmap(Writing, "s_feature_ro_compat", |value| value & 0x1000 != 0, READ_ONLY),
-    ironmap(Writing, "s_feature_ro_compat", |value| value & 0x4 != 0, "btree_dir was never used"),
-    ironmap(Writing, "s_feature_ro_compat", |value| value & 0x400 == 0, BITMAPS),
-    ironmap(Writing, "s_feature_compat", |value| value & 0x200 != 0, BITMAPS),
-    ironmap(Writing, "s_feature_incompat", |value| value & 0x10 != 0, BITMAPS),
-    ironmap(Writing, "s_reserved_gdt_blocks", ANY, BITMAPS),
-    linux(
-        Check,
-        "s_prj_quota_inum",
-        |value| value > 11,
-        "e2fsck takes an inode that is named without the feature for one in use",
+    read("s_blocks_count_lo", |value| value < 3, "points to block"),
+    read("s_blocks_count_lo", |value| (3..74).contains(&value), "outside the volume"),
+    read("s_desc_size", |value| value > 64, "group descriptor"),
+    read("s_feature_incompat", |value| value & 0x80 == 0, "group descriptor"),
+    read("s_feature_incompat", |value| value & 0x200 == 0, "on a volume without flex_bg"),
+    read("s_feature_ro_compat", |value| value & 1 == 0, "superblock"),
+    read("s_feature_compat", |value| value & 0x400 != 0, "no room for fast commits"),
+    read("s_reserved_gdt_blocks", |value| value > 30, "which is in the reserved group descriptors"),
+    read("s_checksum_seed", ANY, "bg_checksum"),
+    read("s_inode_size", ANY, "the root is not a directory in use"),
+    read("s_rev_level", |value| value == 0, "s_rev_level: 0: features, which need revision 1"),
+    read("s_journal_inum", |value| value != 8, "journal: "),
+    read("s_orphan_file_inum", |value| value > 10 && value != 12, "orphan file: "),
+    Exception {
+        what: Reading,
+        side: Side::Ironmap,
+        field: "s_feature_incompat",
+        values: |value| value & 4 != 0,
+        said: NO_JOURNAL,
+        reason: LOST,
+    },
+    written("s_feature_incompat", |value| value & 4 != 0, NO_JOURNAL, LOST),
+    written("s_blocks_count_lo", |value| value < 12_288, "bg_free_blocks_count", COUNTS),
+    written(
+        "s_reserved_gdt_blocks",
+        |value| value == 24,
+        "overlap",
+        "Linux does not count the boot block of group 0, and e2fsck finds the fault",
     ),
-    linux(Check, "s_feature_compat", |value| value & 4 == 0, LEFT),
-    linux(Check, "s_journal_inum", |value| value == 8, LEFT),
-    ironmap(Check, "s_last_orphan", ANY, "e2fsck passes over a number that no inode has"),
-    ironmap(
-        Check,
-        "s_feature_compat",
-        |value| value & 0x10 == 0,
-        "e2fsck asks whether blocks for descriptors are to go, and ends with 0",
+    written(
+        "s_first_ino",
+        |value| value > 64,
+        "more than the volume has inodes",
+        "no inode can be made there, and e2fsck finds a fault",
     ),
-    ironmap(Check, "s_usr_quota_inum", ANY, NAMED),
-    ironmap(Check, "s_grp_quota_inum", ANY, NAMED),
+    written(
+        "s_feature_ro_compat",
+        |value| value & 4 != 0,
+        "btree_dir",
+        "the feature was never used, and e2fsck does not go on",
+    ),
+    Exception {
+        what: Writing,
+        side: Side::Linux,
+        field: "s_feature_ro_compat",
+        values: |value| value & 0x2100 != 0,
+        said: "",
+        reason: "this kernel writes no volume with quota",
+    },
+    found("s_feature_compat", |value| value & 0x10 == 0, "s_reserved_gdt_blocks", ASKS),
+    found("s_feature_ro_compat", |value| value & 0x410 == 0x10, "bg_checksum", ASKS),
+    found(
+        "s_feature_ro_compat",
+        |value| value & 0x200 != 0,
+        "not 0, with bigalloc",
+        "Linux does not write it, and e2fsck does not ask",
+    ),
+    found(
+        "s_last_orphan",
+        |value| value < 11 || value > 64,
+        "not an inode that can be the next orphan",
+        "e2fsck passes over a number that no file can have",
+    ),
+    found("s_usr_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
+    found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
 ];
 
-/// Why a difference is meant.
+/// Why a difference is meant. `texts` are the messages of the programs.
 pub(super) fn reason(
-    what: Difference,
-    side: Side,
-    field: &str,
-    value: u64,
+    (what, side): (Difference, Side),
+    (field, value): (&str, u64),
+    texts: [&str; 2],
 ) -> Option<&'static str> {
     let known = |row: &&Exception| {
-        row.what == what && row.side == side && row.field == field && (row.values)(value)
+        row.what == what
+            && row.side == side
+            && row.field == field
+            && (row.values)(value)
+            && texts.iter().any(|text| text.contains(row.said))
     };
     EXCEPTIONS.iter().find(known).map(|row| row.reason)
 }

@@ -1,30 +1,27 @@
 //! Each field of the superblock with hostile values: ironmap opens what the kernel mounts, for reading and for writing, and its check finds a fault where
-//! `e2fsck -fn` does. A sample, the same each time; `IRONMAP_FIELDS=N` takes a larger one, and `all` all of them. Where ironmap differs for a reason,
-//! [`exceptions`] names it.
+//! `e2fsck -fn` does. Where ironmap differs for a reason, [`exceptions`] names it.
+//!
+//! Fields that no program is known to ask for are tried together: where each program takes all of them as sound, none of their values is refused. Else they are tried in
+//! halves, down to one field. `IRONMAP_FIELDS=N` tries a sample.
 
 mod exceptions;
 mod fields;
+mod programs;
 
+use std::cell::Cell;
 use std::fs;
-
-use ironmap::VolumeOptions;
 
 use self::exceptions::{Difference, Side, reason};
 use self::fields::{Field, fields};
+use self::programs::Bench;
 use crate::check::repair::crc;
-use crate::check::verdict::ironmap;
-use crate::common::command::output;
-use crate::common::image::{Image, scratch_in, words};
+use crate::common::image::{Image, words};
 use crate::common::rng::Rng;
 use crate::common::skip::Need;
 use crate::require;
 
 const SEED: u64 = 0x4649_454C_4453;
-/// Cases of the sample, of all volumes.
-const SAMPLE: u64 = 60;
 const SUPERBLOCK: usize = 1024;
-/// With some damages e2fsck does not come to an end.
-const SECONDS: &str = "10";
 
 /// Volumes of three groups, of clusters, and without checksums and extents.
 const VOLUMES: [(&str, &str); 3] = [
@@ -33,110 +30,86 @@ const VOLUMES: [(&str, &str); 3] = [
     ("6M", "-t ext2 -b 1024 -g 2048 -N 128"),
 ];
 
-/// A field and the value that it gets in a volume.
-struct Case {
-    volume: usize,
-    field: Field,
-    value: u64,
-}
+/// A field and the value that it gets.
+type Case = (Field, u64);
 
-/// Which is refused, or faulty.
-#[derive(Debug, PartialEq, Eq)]
-struct Verdict {
-    reading: bool,
-    writing: bool,
-    check: bool,
-}
-
+/// A volume, and the programs that judge it.
 struct Sweep {
-    volumes: Vec<Vec<u8>>,
-    /// Whether the kernel mounts them for writing as they are.
-    written: Vec<bool>,
-    image: Image,
+    number: usize,
+    bytes: Vec<u8>,
+    /// Whether the kernel mounts it for writing as it was made.
+    written: bool,
+    bench: Bench,
+    /// How often the programs were asked.
+    asked: Cell<u32>,
 }
 
 impl Sweep {
-    fn new() -> Self {
-        let image = Image::within(scratch_in("/dev/shm".as_ref()));
-        let read = |(size, options)| fs::read(Image::mke2fs(size, &words(options)).path()).unwrap();
-        let volumes: Vec<_> = VOLUMES.into_iter().map(read).collect();
-        let mut sweep = Self { volumes, written: Vec::new(), image };
-        for volume in 0..VOLUMES.len() {
-            sweep.put(&sweep.volumes[volume]);
-            let sound = sweep.kernel();
-            assert!(!sound.reading && !sound.check, "{volume}: {sound:?}");
-            sweep.written.push(!sound.writing);
-        }
-        sweep
+    fn new(number: usize) -> Self {
+        let (size, options) = VOLUMES[number];
+        let bytes = fs::read(Image::mke2fs(size, &words(options)).path()).unwrap();
+        let bench = Bench::new(bytes.len());
+        let theirs = bench.linux(&bytes);
+        assert!(!theirs.reading && !theirs.check, "{theirs:?}");
+        Self { number, bytes, written: !theirs.writing, bench, asked: Cell::new(0) }
     }
 
-    fn put(&self, bytes: &[u8]) {
-        fs::write(self.image.path(), bytes).unwrap();
-    }
-
-    /// The verdict of the kernel and of e2fsck. The image is as before afterwards.
-    fn kernel(&self) -> Verdict {
-        let bytes = fs::read(self.image.path()).unwrap();
-        let refused = |options| {
-            let mounted = self.image.try_mount(options).map(drop);
-            self.put(&bytes);
-            mounted.is_err()
-        };
-        let (reading, writing) = (refused("ro"), refused("rw"));
-        let path = self.image.path();
-        let args = [SECONDS.as_ref(), "e2fsck".as_ref(), "-fn".as_ref(), path.as_os_str()];
-        // A volume that no kernel mounts is not clean, whatever e2fsck says.
-        let check = reading || !output("timeout", &args).status.success();
-        Verdict { reading, writing, check }
-    }
-
-    /// The verdict of ironmap. A volume that is read by a backup was refused.
-    fn ironmap(&self) -> Verdict {
-        let check = !ironmap(&self.image.path()).clean;
-        let opened = self.image.open();
-        let reading = opened.map_or(true, |volume| {
-            let left = volume.ext4().unwrap().take_left();
-            left.iter().any(|line| line.contains("superblock is damaged"))
-        });
-        let options = VolumeOptions::new().write(true);
-        let opened = crate::common::beneath::open(&self.image.location(), &options);
-        let writing = opened.and_then(|volume| volume.close()).is_err();
-        Verdict { reading, writing, check }
-    }
-
-    /// The differences that have no reason.
-    fn differences(&self, case: &Case) -> Vec<String> {
-        let mut bytes = self.volumes[case.volume].clone();
-        case.field.set(&mut bytes[SUPERBLOCK..], case.value);
+    /// The differences that have no reason, of cases that are tried together.
+    fn differences(&self, cases: &[Case]) -> Vec<String> {
+        let Some(((field, value), others)) = cases.split_first() else { return Vec::new() };
+        let mut bytes = self.bytes.clone();
+        cases.iter().for_each(|(field, value)| field.set(&mut bytes[SUPERBLOCK..], *value));
         let sum = crc(!0, &bytes[SUPERBLOCK..][..0x3FC]).to_le_bytes();
         bytes[SUPERBLOCK + 0x3FC..][..4].copy_from_slice(&sum);
-        self.put(&bytes);
-        let (theirs, ours) = (self.kernel(), self.ironmap());
-        let writes = self.written[case.volume];
+        self.asked.set(self.asked.get() + 1);
+        let (theirs, ours) = (self.bench.linux(&bytes), self.bench.ironmap(&bytes));
+        if !others.is_empty() {
+            if theirs.is_sound() && ours.is_sound() {
+                return Vec::new();
+            }
+            let (one, other) = cases.split_at(cases.len() / 2);
+            return [self.differences(one), self.differences(other)].concat();
+        }
         let rows = [
             (Difference::Reading, theirs.reading, ours.reading, true),
-            (Difference::Writing, theirs.writing, ours.writing, writes),
+            (Difference::Writing, theirs.writing, ours.writing, self.written),
             (Difference::Check, theirs.check, ours.check, true),
         ];
-        let (volume, name, value) = (case.volume, case.field.name, case.value);
         let differ = rows.into_iter().filter(|row| row.1 != row.2 && row.3);
         let sides = differ.map(|row| (row.0, if row.2 { Side::Ironmap } else { Side::Linux }));
-        let wrong = sides.filter(|(what, side)| reason(*what, *side, name, value).is_none());
-        let told =
-            |(what, side)| format!("volume {volume}, {name} {value}: {what:?}, {side:?} alone");
+        // A volume that ironmap alone reads is not written, and its check finds a fault.
+        let is_kept = ours.writing && ours.check;
+        let meant = |row: &(Difference, Side)| {
+            let texts = [theirs.text.as_str(), ours.text.as_str()];
+            (is_kept || *row != (Difference::Reading, Side::Linux))
+                && reason(*row, (field.name, *value), texts).is_some()
+        };
+        let wrong = sides.filter(|row| !meant(row));
+        let said = [&theirs.text, &ours.text].map(|text| indented(text)).concat();
+        let case = format!("volume {}, {} {value}", self.number, field.name);
+        let told = |(what, side)| format!("{case}: {what:?}, {side:?} alone{said}");
         wrong.map(told).inspect(|wrong| println!("{wrong}")).collect()
     }
 
-    fn all(&self) -> Vec<Case> {
-        let cases = |(volume, bytes): (usize, &Vec<u8>)| {
-            let sound = &bytes[SUPERBLOCK..][..1024];
-            fields()
-                .flat_map(|field| field.hostile(sound).into_iter().map(move |value| (field, value)))
-                .map(|(field, value)| Case { volume, field, value })
-                .collect::<Vec<_>>()
+    /// The cases that are tried together: one of a field that programs ask for, or a value of each of the others.
+    fn batches(&self) -> Vec<Vec<Case>> {
+        let values = |field: Field| field.hostile(&self.bytes[SUPERBLOCK..]).into_iter();
+        let (quiet, asked): (Vec<_>, Vec<_>) = fields().partition(|field| field.is_quiet());
+        let single = |field| values(field).map(move |value| vec![(field, value)]);
+        let single = asked.into_iter().flat_map(single);
+        let mut columns: Vec<_> = quiet.iter().map(|field| (*field, values(*field))).collect();
+        let next = || {
+            let row = columns.iter_mut().filter_map(|(field, left)| Some((*field, left.next()?)));
+            Some(row.collect::<Vec<_>>()).filter(|row| !row.is_empty())
         };
-        self.volumes.iter().enumerate().flat_map(cases).collect()
+        single.chain(std::iter::from_fn(next)).collect()
     }
+}
+
+/// The first lines that a program says of its findings.
+fn indented(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with("Pass ") && !line.is_empty());
+    lines.take(8).map(|line| format!("\n    {line}")).collect()
 }
 
 /// Values that were believed once.
@@ -152,6 +125,32 @@ const NAMED: [(&str, &[u64]); 9] = [
     ("s_def_hash_version", &[7]),
 ];
 
+/// Tries the values of a volume; the differences, and how many values there were.
+fn sweep(number: usize) -> (Vec<String>, usize) {
+    let sweep = Sweep::new(number);
+    let mut batches = sweep.batches();
+    if number == 0 {
+        let has = |(name, value): (&str, u64)| {
+            batches.iter().flatten().any(|case| case.0.name == name && case.1 == value)
+        };
+        let named =
+            NAMED.iter().flat_map(|(name, values)| values.iter().map(|value| (*name, *value)));
+        named.for_each(|case| assert!(has(case), "{case:?} is tried"));
+    }
+    if let Some(count) = std::env::var("IRONMAP_FIELDS").ok().and_then(|count| count.parse().ok()) {
+        let mut rng = Rng::new(SEED);
+        let drawn = |_| batches[rng.below(batches.len() as u64) as usize].clone();
+        batches = (0..count).map(drawn).collect();
+    }
+    let wrong = batches.iter().flat_map(|cases| sweep.differences(cases)).collect();
+    let values = batches.iter().map(Vec::len).sum();
+    println!(
+        "volume {number}: {values} values, the programs were asked {} times",
+        sweep.asked.get()
+    );
+    (wrong, values)
+}
+
 #[test]
 fn each_field_of_the_superblock() {
     require!(
@@ -159,21 +158,12 @@ fn each_field_of_the_superblock() {
         [Need::Tool("mke2fs")],
         [Need::Bare("the kernel mounts the image itself")]
     );
-    let sweep = Sweep::new();
-    let all = sweep.all();
-    let named = |case: &&Case| {
-        let row = NAMED.iter().find(|(name, _)| *name == case.field.name);
-        case.volume == 0 && row.is_some_and(|(_, values)| values.contains(&case.value))
-    };
-    let asked = std::env::var("IRONMAP_FIELDS").unwrap_or_default();
-    let mut rng = Rng::new(SEED);
-    let sample: Vec<&Case> = if asked == "all" {
-        all.iter().collect()
-    } else {
-        let count = asked.parse().unwrap_or(SAMPLE);
-        let drawn = (0..count).map(|_| &all[rng.below(all.len() as u64) as usize]);
-        all.iter().filter(named).chain(drawn).collect()
-    };
-    let wrong: Vec<_> = sample.iter().flat_map(|case| sweep.differences(case)).collect();
-    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), sample.len(), wrong.join("\n"));
+    let found: Vec<_> = std::thread::scope(|scope| {
+        // A mount waits more than it computes.
+        let threads = [0, 1, 2].map(|number| scope.spawn(move || sweep(number)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let values: usize = found.iter().map(|(_, values)| values).sum();
+    let wrong: Vec<_> = found.into_iter().flat_map(|(wrong, _)| wrong).collect();
+    assert!(wrong.is_empty(), "{} of {values} values:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -8,8 +8,11 @@ use super::group::LockedGroup;
 use super::summary::{GroupState, chunks};
 use crate::error::{Place, Result};
 use crate::fs::block::Block;
-use crate::fs::ext4::Ext4;
+use crate::fs::ext4::group::Group;
+use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::{Ext4, Incompat};
 use crate::sys::Buffer;
+use crate::units::FsBlock;
 
 pub(super) const DESCRIPTOR: Place = Place::new("group descriptor");
 pub(super) const BLOCK_BITMAP: Place = Place::new("block bitmap");
@@ -24,6 +27,7 @@ impl Allocator {
         let sb = &fs.superblock;
         let (mut clusters, mut inodes, mut directories) = (0_u64, 0, 0_u32);
         let mut groups = Vec::with_capacity(sb.groups as usize);
+        let mut zones = Zones::default();
         for number in 0..sb.groups {
             let group = fs.group(number)?;
             let place = DESCRIPTOR.block(fs.descriptor_block(number));
@@ -46,11 +50,13 @@ impl Allocator {
                     return Err(place.field(field).corrupt(what));
                 }
             }
+            zones.add_group(sb, number, &group)?;
             clusters += u64::from(group.free_clusters);
             inodes += group.free_inodes;
             directories = directories.saturating_add(group.directories);
             groups.push(GroupState::new(&group));
         }
+        zones.check_apart()?;
         Ok(Self {
             chunks: chunks(&groups),
             groups: groups.into(),
@@ -62,6 +68,51 @@ impl Allocator {
             discard: AtomicBool::new(false),
             keep_reserve: AtomicBool::new(false),
         })
+    }
+}
+
+/// The blocks of superblocks, descriptors, bitmaps and inode tables.
+#[derive(Default)]
+struct Zones(Vec<(u64, u64)>);
+
+impl Zones {
+    /// # Errors
+    /// `Corrupt` for a bitmap or table outside of its group, without flex_bg.
+    fn add_group(&mut self, sb: &Superblock, number: u32, group: &Group) -> Result<()> {
+        let start = sb.group_start(number);
+        let end = start.0.saturating_add(sb.blocks_per_group.into()).min(sb.blocks_count);
+        let own = [
+            (group.block_bitmap, 1),
+            (group.inode_bitmap, 1),
+            (group.inode_table, sb.inode_table_blocks()),
+        ];
+        for (first, count) in own {
+            let within = first >= start && first.0.saturating_add(count) <= end;
+            if !within && !sb.incompat.contains(Incompat::FLEX_BG) {
+                let what = format!("outside of group {number}, on a volume without flex_bg");
+                return Err(DESCRIPTOR.block(first).corrupt(what));
+            }
+            self.0.push((first.0, count));
+        }
+        let copies = sb.copies_in(number);
+        self.0.extend((copies > 0).then_some((start.0, copies)));
+        Ok(())
+    }
+
+    /// No block is of two of them: Linux mounts no other volume.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    fn check_apart(mut self) -> Result<()> {
+        self.0.sort_unstable();
+        for pair in self.0.windows(2) {
+            let ((start, count), (next, _)) = (pair[0], pair[1]);
+            if start.saturating_add(count) > next {
+                let what = "superblocks, descriptors, bitmaps or inode tables overlap";
+                return Err(DESCRIPTOR.block(FsBlock(next)).corrupt(what));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Setting and removing attributes: in the inode, else in a block, else with the value in an inode of its own.
 
+use std::sync::atomic::Ordering;
+
 use super::super::disk::inode::GOOD_OLD_SIZE;
 use super::super::features::{Compat, Incompat};
 use super::super::inode::Inode;
@@ -251,7 +253,9 @@ impl Attributes<'_> {
         h.update_superblock(|raw| {
             change_features(raw, |features| features.compat.insert(Compat::EXT_ATTR));
             Ok(())
-        })
+        })?;
+        self.fs.writing()?.features_switched.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 

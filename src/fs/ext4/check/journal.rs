@@ -10,7 +10,7 @@ use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{self, RawJournalSuperblock};
 use crate::fs::ext4::disk::orphan::{MAGIC, RawOrphanTail};
-use crate::fs::ext4::{JournalState, Recovery, RoCompat};
+use crate::fs::ext4::{Compat, JournalState, Recovery, RoCompat};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("journal");
@@ -20,6 +20,7 @@ const MAX_ORPHAN_BLOCKS: u64 = 16 << 10;
 impl Checker<'_> {
     pub(super) fn check_journal(&mut self) {
         self.check_users();
+        self.check_left_journal();
         match &self.fs.journal.state {
             JournalState::None | JournalState::Clean => {}
             JournalState::Recovered(Recovery { transactions, fast_commits, .. }) => {
@@ -58,6 +59,29 @@ impl Checker<'_> {
             let place = Place::new("journal superblock").inode(number).field("s_nr_users");
             let (stored, rule) = (u64::from(users), "more than one file system uses the journal");
             self.findings.add(place, Kind::Invalid { stored, rule });
+        }
+    }
+
+    /// Without has_journal the superblock may name an inode that is a journal, as a volume whose journal was switched off does.
+    fn check_left_journal(&mut self) {
+        let number = self.superblock.s_journal_inum.get();
+        if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
+            return;
+        }
+        let valid = number <= self.fs.superblock.inodes_count;
+        let inode = if valid { self.inode(number) } else { None };
+        let content = inode.and_then(|inode| self.first_block(&inode));
+        let is_journal = content.is_some_and(|content| {
+            RawJournalSuperblock::ref_from_prefix(&content)
+                .is_ok_and(|(raw, _)| raw.s_header.h_magic.get() == journal::MAGIC)
+        });
+        let place = Place::new("superblock").field("s_journal_inum");
+        if is_journal {
+            let what = Kind::Value { stored: number.into(), expected: 0 };
+            self.findings.add_as(Severity::Note, place, what);
+        } else {
+            let rule = "no inode of a journal, without has_journal";
+            self.findings.add(place, Kind::Invalid { stored: number.into(), rule });
         }
     }
 

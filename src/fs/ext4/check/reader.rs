@@ -76,14 +76,15 @@ impl<'a> Reader<'a> {
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
-        let number = block.0 / self.blocks_per_piece;
-        if let Some(piece) = self.pieces.get(&number) {
-            return Ok(self.within(piece.clone(), block));
-        }
-        if self.fs.superblock.contains(block)
-            && let Ok(piece) = self.load(number)
-        {
-            return Ok(self.within(piece, block));
+        // The last piece ends with the volume.
+        if self.fs.superblock.contains(block) {
+            let number = block.0 / self.blocks_per_piece;
+            if let Some(piece) = self.pieces.get(&number) {
+                return Ok(self.within(piece.clone(), block));
+            }
+            if let Ok(piece) = self.load(number) {
+                return Ok(self.within(piece, block));
+            }
         }
         self.fs.blocks.read(block, place).map(|content| Bytes::all(&content))
     }

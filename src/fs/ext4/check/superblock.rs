@@ -17,6 +17,7 @@ const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
 /// The inodes of the quota of users and of groups.
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
+const PROJECT_QUOTA: &str = "s_prj_quota_inum";
 /// Backups that are looked at: with sparse_super there are hardly more.
 const BACKUPS: usize = 32;
 
@@ -40,10 +41,10 @@ impl Checker<'_> {
             findings.add(PLACE.field("s_error_count"), Kind::RecordedErrors { count });
         }
         sb.find_broken_rules(raw, findings);
-        if !sb.compat.contains(Compat::HAS_JOURNAL) && raw.s_journal_inum.get() != 0 {
-            let stored = u64::from(raw.s_journal_inum.get());
-            let what = Kind::Value { stored, expected: 0 };
-            findings.add_as(Severity::Note, PLACE.field("s_journal_inum"), what);
+        if sb.ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM) {
+            let (stored, rule) = (sb.ro_compat.bits().into(), "uninit_bg beside metadata_csum");
+            let what = Kind::Invalid { stored, rule };
+            findings.add_as(Severity::Note, PLACE.field("s_feature_ro_compat"), what);
         }
         let journal = sb.compat.contains(Compat::HAS_JOURNAL);
         if (!journal || raw.s_journal_inum.get() != 0) && raw.s_journal_uuid != [0; 16] {
@@ -76,7 +77,7 @@ impl Checker<'_> {
         let named = [
             ("s_usr_quota_inum", raw.s_usr_quota_inum.get(), quota, Some(USER_QUOTA)),
             ("s_grp_quota_inum", raw.s_grp_quota_inum.get(), quota, Some(GROUP_QUOTA)),
-            ("s_prj_quota_inum", raw.s_prj_quota_inum.get(), quota, None),
+            (PROJECT_QUOTA, raw.s_prj_quota_inum.get(), quota, None),
             ("s_orphan_file_inum", raw.s_orphan_file_inum.get(), orphans, None),
         ];
         let used = |number: u32| {
@@ -85,9 +86,20 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
+        // e2fsck counts it as one in use where it looks at the table.
+        let unused = |number: u32| {
+            let index = number.wrapping_sub(1);
+            let group = self.groups.get((index / sb.inodes_per_group) as usize);
+            let looked_at = group.map_or(0, |group| group.initialised_inodes(sb.inodes_per_group));
+            number >= sb.first_inode
+                && index % sb.inodes_per_group < looked_at
+                && self.inodes.get(number).is_none()
+        };
         for (field, number, has_feature, own) in named {
             let rule = if !has_feature && used(number) {
                 "an inode in use, on a volume without the feature"
+            } else if !has_feature && field == PROJECT_QUOTA && unused(number) {
+                "an inode that is not in use, on a volume without the feature"
             } else if own.is_some_and(|own| own != number && used(own)) {
                 "not the inode that has the quota"
             } else {

@@ -74,6 +74,28 @@ impl Log {
         Self { superblock, ..self }
     }
 
+    /// No block of it is one of a superblock's or of descriptors: Linux mounts no such volume.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check_place(&self) -> Result<()> {
+        let sb = &self.fs.superblock;
+        let mut copies: Option<(u32, u64)> = None;
+        for index in 0..self.superblock.blocks {
+            let block = self.block(index)?;
+            let Some(group) = sb.group_of_block(block) else { continue };
+            let (_, end) = match copies {
+                Some(known) if known.0 == group => known,
+                _ => *copies.insert((group, sb.group_start(group).0 + sb.copies_in(group))),
+            };
+            if block.0 < end {
+                let what = "the journal has a block of the superblocks and descriptors";
+                return Err(Place::new("journal").block(block).corrupt(what));
+            }
+        }
+        Ok(())
+    }
+
     /// Where a block of the journal stands on the device.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
         self.home.block(index)

@@ -142,7 +142,8 @@ pub(super) fn recover(
             .and_then(|log| replay(fs, &log))
             .context(|| "journal recovery");
     }
-    let journal = match Log::open(fs, number) {
+    let room = |log: Log| log.superblock.check_room(sb.compat).map(|()| log);
+    let journal = match Log::open(fs, number).and_then(room) {
         Ok(log) => Journal {
             state: JournalState::Clean,
             features: log.superblock.features,
@@ -151,6 +152,17 @@ pub(super) fn recover(
         Err(error) => Journal::without_superblock(JournalState::Unreadable(error.to_string())),
     };
     nothing(journal)
+}
+
+/// Whether the journal has room for the features of a volume.
+///
+/// # Errors
+/// `Corrupt` where it has not, and Linux would not mount the volume.
+pub(super) fn check_room(fs: &Arc<Ext4>, compat: Compat) -> Result<()> {
+    match fs.superblock.journal_inode {
+        Some(number) => Log::open(fs, number)?.superblock.check_room(compat),
+        None => Ok(()),
+    }
 }
 
 fn replay(fs: &Arc<Ext4>, log: &Log) -> Result<(Journal, Overlay, FastCommits)> {

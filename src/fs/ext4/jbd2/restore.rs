@@ -31,8 +31,13 @@ pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> 
             return Err(Error::read_only(format!("the journal cannot be written: {why}")));
         }
         JournalState::NotLoaded => return Err(Error::read_only("the journal was not loaded")),
-        JournalState::Clean => {}
-        JournalState::Recovered(_) => write_overlay(fs)?,
+        JournalState::Clean | JournalState::Recovered(_) => {}
+    }
+    if let Some(number) = fs.superblock.journal_inode {
+        Log::open(fs, number)?.check_place()?;
+    }
+    if let JournalState::Recovered(_) = &fs.journal.state {
+        write_overlay(fs)?;
     }
     let Some(number) = fs.superblock.journal_inode else { return Ok(None) };
     let log = Log::open(fs, number)?;

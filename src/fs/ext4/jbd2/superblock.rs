@@ -6,6 +6,7 @@ use bitflags::bitflags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, ErrorKind, Place, Result};
+use crate::fs::ext4::Compat;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     CHECKSUM_CRC32C, MAGIC, RawJournalSuperblock, SUPERBLOCK_V1, SUPERBLOCK_V2,
@@ -20,6 +21,8 @@ const SIZE: usize = size_of::<RawJournalSuperblock>();
 const CHECKSUM_OFFSET: usize = 0xFC;
 /// Fast-commit blocks where `s_num_fc_blocks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
+/// The fewest blocks of a log beside an area for fast commits.
+const LEAST_LOG: u32 = 1024;
 
 bitflags! {
     /// The features of a journal, in one set: those of `s_feature_incompat`, and that of `s_feature_compat`.
@@ -63,6 +66,8 @@ pub(super) struct JournalSuperblock {
     pub(super) log: Range<u32>,
     /// The fast-commit area; empty without one.
     pub(super) fast_commits: Range<u32>,
+    /// Blocks of the area, which a journal without one would get.
+    fast_commit_blocks: u32,
     /// First block of the log that is in use; `None` where nothing is to be recovered.
     pub(super) start: Option<u32>,
     /// Sequence number of the transaction that begins there.
@@ -112,12 +117,12 @@ impl JournalSuperblock {
         }
         let mut log = raw.s_first.get()..blocks;
         let mut fast_commits = 0..0;
+        let fast_commit_blocks = match raw.s_num_fc_blocks.get() {
+            0 => DEFAULT_FAST_COMMIT_BLOCKS,
+            count => count,
+        };
         if features.contains(JournalFeatures::FAST_COMMIT) {
-            let count = match raw.s_num_fc_blocks.get() {
-                0 => DEFAULT_FAST_COMMIT_BLOCKS,
-                count => count,
-            };
-            log.end = blocks.saturating_sub(count);
+            log.end = blocks.saturating_sub(fast_commit_blocks);
             // The block between the log and the area is unused in the images that Linux left.
             fast_commits = log.end.saturating_add(1)..blocks;
         }
@@ -134,6 +139,7 @@ impl JournalSuperblock {
             blocks,
             log,
             fast_commits,
+            fast_commit_blocks,
             start: (start != 0).then_some(start),
             sequence: raw.s_sequence.get(),
             seed,
@@ -181,6 +187,22 @@ impl JournalSuperblock {
             return Err(place.field("s_checksum").bad_checksum(stored, computed));
         }
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
+    }
+
+    /// A volume with fast commits whose journal has no area for them gets one when Linux mounts it, and needs room for that.
+    ///
+    /// # Errors
+    /// `Corrupt` where Linux does not mount it.
+    pub(super) fn check_room(&self, compat: Compat) -> Result<()> {
+        let lacks = compat.contains(Compat::FAST_COMMIT) && !self.has(JournalFeatures::FAST_COMMIT);
+        let needed = LEAST_LOG.saturating_add(self.fast_commit_blocks);
+        if lacks && self.blocks < needed {
+            let blocks = self.blocks;
+            let what =
+                format!("{blocks} blocks have no room for fast commits: {needed} are needed");
+            return Err(PLACE.field("s_maxlen").corrupt(what));
+        }
+        Ok(())
     }
 
     pub(super) fn has(&self, feature: JournalFeatures) -> bool {

@@ -338,17 +338,19 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     if let Some(inodes) = options.inodes {
         return Ok(inodes);
     }
-    let ratio = options.inode_ratio.unwrap_or(match size {
+    let usual: u64 = match size {
         size if size < 3 * MIB => 8192,
         size if size < 512 * MIB => 4096,
         size if size < 4 * TIB => 16384,
         size if size < 16 * TIB => 32768,
         _ => 65536,
-    });
+    };
+    // Links and small files in their inodes need no cluster each: a ratio that is asked for is obeyed.
+    let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!("an inode for each {ratio} bytes: 1024 at least")));
     }
-    Ok(size / ratio.max(cluster))
+    Ok(size / ratio)
 }
 
 #[cfg(test)]
@@ -357,6 +359,23 @@ mod tests {
 
     fn of(size: u64) -> Geometry {
         Geometry::new(&MkfsOptions::default(), size, 512).unwrap()
+    }
+
+    /// The bytes for each inode may be fewer than those of a block or a cluster, where they are asked for. Figures of volumes that mke2fs 1.47 makes.
+    #[test]
+    fn a_ratio_of_inodes_that_is_asked_for_is_obeyed() {
+        let inodes = |options: &MkfsOptions| {
+            let geometry = Geometry::new(options, 64 * MIB, 512).unwrap();
+            geometry.inodes_per_group * geometry.groups
+        };
+        let with = |block: u32| MkfsOptions::default().block_size(block);
+        assert_eq!(inodes(&with(65_536)), 1024);
+        assert_eq!(inodes(&with(65_536).inode_ratio(4096)), 16_384);
+        assert_eq!(inodes(&with(4096).inode_ratio(1024)), 65_536);
+        let mut clusters = with(4096).cluster_size(65_536);
+        clusters.features.edit("bigalloc").unwrap();
+        assert_eq!(inodes(&clusters), 1024);
+        assert_eq!(inodes(&clusters.inode_ratio(16_384)), 4096);
     }
 
     /// Figures of volumes that mke2fs 1.47 makes.

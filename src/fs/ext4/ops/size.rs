@@ -1,6 +1,7 @@
 //! Sizes: files that get shorter or longer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
@@ -134,7 +135,9 @@ impl Operation<'_> {
         handle.update_superblock(|raw| {
             change_features(raw, |features| features.ro_compat.insert(RoCompat::LARGE_FILE));
             Ok(())
-        })
+        })?;
+        self.writing.features_switched.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Changes of a volume's superblock, as tune2fs makes them, where no other metadata change with it.
 //!
 //! All is decided before the first write. The backups come first, then the superblock itself: a power cut in between leaves a
-//! sound volume whose backups are newer. All backups become copies of the superblock, as with tune2fs.
+//! sound volume whose backups are newer. All backups become copies of the superblock, as with tune2fs. Where the revision is raised, the superblock
+//! comes first: with a backup of a newer revision it would count as damaged.
 
 mod options;
 mod switches;
@@ -13,11 +14,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::options::{mounts, put, time};
-use super::disk::superblock::{RawSuperblock, STATE_VALID};
+use super::disk::superblock::{REV_DYNAMIC, RawSuperblock, STATE_VALID};
 use super::mkfs::{random, random_uuid};
 use super::mmp_hold::MmpHold;
 use super::superblock::{Superblock, seal_superblock, set_time};
-use super::{Ext4, Incompat, RoCompat, mmp};
+use super::{Compat, Ext4, Incompat, RoCompat, jbd2, mmp};
 use crate::device::Device;
 use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::events::Events;
@@ -64,7 +65,16 @@ pub(crate) fn tune(
     }
     let raw = changed(&read(device)?, options, clock)?;
     let new = Superblock::parse(raw.as_bytes(), device.size())?;
-    let fs = Ext4::assemble(Arc::clone(device), sb, &events);
+    let raised = sb.revision < REV_DYNAMIC && new.revision >= REV_DYNAMIC;
+    let switched = new.compat - sb.compat;
+    let fs = Arc::new(Ext4::assemble(Arc::clone(device), sb, &events));
+    if switched.contains(Compat::FAST_COMMIT) {
+        jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
+    }
+    if raised {
+        // A backup of a newer revision would say that the superblock is damaged.
+        fs.write_superblock(|old| *old = raw.clone())?;
+    }
     write_backups(&fs, &raw).context(|| "backup superblock")?;
     if let Some(held) = &held {
         held.check()?;

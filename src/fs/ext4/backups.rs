@@ -1,0 +1,57 @@
+//! The backups of the superblock, where an operation has switched a feature on.
+//!
+//! Linux leaves the backups as they are. After `e2fsck -b` by such a backup a volume has lost its extended attributes: without ext_attr they are
+//! faults. So a close stores these features there, and with them the revision that they need. The superblock itself is at its place then: of a
+//! volume of revision 0, a backup of revision 1 would say that the superblock is damaged.
+
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+
+use zerocopy::FromBytes;
+
+use super::Ext4;
+use super::disk::superblock::{MAGIC, RawSuperblock};
+use super::features::{Compat, RoCompat};
+use super::superblock::{change_features, change_superblock, features, superblock_checksum};
+use crate::error::Result;
+
+impl Ext4 {
+    /// Stores the features that operations have switched on in all backups. A backup that is damaged, or cannot be read, stays so.
+    ///
+    /// # Errors
+    /// The device's, of writes.
+    pub(super) fn raise_backups(&self) -> Result<()> {
+        let writing = self.writing()?;
+        if !writing.features_switched.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let sb = &self.superblock;
+        let now = features(&self.raw_superblock()?);
+        for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
+            let block = sb.group_start(group);
+            let Ok(mut content) = self.blocks.read_device(block) else { continue };
+            if !self.is_backup_of(&content, group) {
+                continue;
+            }
+            change_superblock(content.for_change()?, |raw| {
+                change_features(raw, |features| {
+                    features.compat |= now.compat & Compat::EXT_ATTR;
+                    features.ro_compat |= now.ro_compat & RoCompat::LARGE_FILE;
+                });
+                Ok(())
+            })?;
+            self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
+        }
+        self.blocks.flush()
+    }
+
+    fn is_backup_of(&self, bytes: &[u8], group: u32) -> bool {
+        let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return false };
+        let summed =
+            self.superblock.seed.is_none() || raw.s_checksum.get() == superblock_checksum(bytes);
+        raw.s_magic.get() == MAGIC
+            && raw.s_uuid == self.superblock.uuid
+            && raw.s_block_group_nr.get() == group as u16
+            && summed
+    }
+}

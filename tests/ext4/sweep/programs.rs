@@ -1,0 +1,151 @@
+//! The programs that judge a superblock: the kernel, by mounts of a loop device without a process each; e2fsck; ironmap.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use ironmap::VolumeOptions;
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::common::command::output;
+use crate::common::image::{Image, scratch_in};
+use crate::common::loop_device::LoopDevice;
+
+/// Seconds of a processor: with some damages e2fsck does not come to an end.
+const LIMIT: &str = "--cpu=4";
+/// How often a mount is tried to end: other programs look at loop devices too.
+const TRIES: usize = 500;
+const CHUNK: usize = 4096;
+
+/// The refusals, and whether there is a fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) reading: bool,
+    pub(super) writing: bool,
+    pub(super) check: bool,
+    /// The reasons that the program gives.
+    pub(super) text: String,
+}
+
+impl Verdict {
+    pub(super) fn is_sound(&self) -> bool {
+        !self.reading && !self.writing && !self.check
+    }
+}
+
+/// Two copies of a volume in memory: the kernel's, beneath a loop device, and that of the programs.
+pub(super) struct Bench {
+    // Detached before its file goes.
+    device: LoopDevice,
+    kernels: Image,
+    programs: Image,
+    dir: PathBuf,
+}
+
+impl Bench {
+    /// For volumes of so many bytes at most.
+    pub(super) fn new(len: usize) -> Self {
+        let image = || Image::within(scratch_in("/dev/shm".as_ref()));
+        let (kernels, programs) = (image(), image());
+        fs::write(kernels.path(), vec![0; len]).unwrap();
+        fs::write(programs.path(), b"").unwrap();
+        let dir = kernels.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        Self { device: LoopDevice::new(kernels.path()), kernels, programs, dir }
+    }
+
+    /// The verdict of the kernel, and of e2fsck on a volume that the kernel mounts.
+    pub(super) fn linux(&self, bytes: &[u8]) -> Verdict {
+        let refuses = |flags| {
+            // By the device: its page cache has the same bytes then.
+            write_changes(&self.kernels.path(), self.device.node().as_ref(), bytes);
+            self.refuses(flags)
+        };
+        let writing = refuses(MountFlags::empty());
+        // A volume that is mounted for writing is mounted for reading too.
+        if writing && refuses(MountFlags::RDONLY) {
+            return Verdict { reading: true, writing, check: true, text: String::new() };
+        }
+        self.put(bytes);
+        let path = self.programs.path();
+        let args = [LIMIT.as_ref(), "e2fsck".as_ref(), "-fn".as_ref(), path.as_os_str()];
+        let said = output("prlimit", &args);
+        let text = String::from_utf8_lossy(&said.stdout).into_owned()
+            + &String::from_utf8_lossy(&said.stderr);
+        Verdict { reading: false, writing, check: !said.status.success(), text }
+    }
+
+    /// Whether the kernel does not mount the volume so. One that it mounts for reading only is not mounted for writing.
+    fn refuses(&self, flags: MountFlags) -> bool {
+        if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
+            return true;
+        }
+        let mounted = statvfs(&self.dir).unwrap().f_flag;
+        let ended = (0..TRIES).any(|_| unmount(&self.dir, UnmountFlags::empty()).is_ok());
+        assert!(ended, "{} stays mounted", self.dir.display());
+        mounted.contains(StatVfsMountFlags::RDONLY) && !flags.contains(MountFlags::RDONLY)
+    }
+
+    /// The verdict of ironmap. A volume that is read by a backup was refused.
+    pub(super) fn ironmap(&self, bytes: &[u8]) -> Verdict {
+        self.put(bytes);
+        let judged = catch_unwind(AssertUnwindSafe(|| self.judged()));
+        // So that the message names the case.
+        judged.unwrap_or_else(|_| Verdict { text: "it panics".to_owned(), ..Verdict::default() })
+    }
+
+    fn judged(&self) -> Verdict {
+        let mut verdict = Verdict::default();
+        match self.programs.open() {
+            Err(error) => {
+                (verdict.reading, verdict.check) = (true, true);
+                verdict.text = error.to_string();
+            }
+            Ok(volume) => {
+                let fs = volume.ext4().unwrap();
+                let found = fs.check(&mut |_| {});
+                verdict.check = found.as_ref().map_or(true, |report| !report.is_clean());
+                let lines = found.map(|report| report.findings);
+                let lines = lines.iter().flatten().map(ToString::to_string);
+                verdict.text = lines.collect::<Vec<_>>().join("\n");
+                let left = fs.take_left();
+                verdict.reading = left.iter().any(|line| line.contains("superblock is damaged"));
+                verdict.text += &left.join("\n");
+            }
+        }
+        let options = VolumeOptions::new().write(true);
+        let opened = crate::common::beneath::open(&self.programs.location(), &options);
+        let written = opened.and_then(|volume| volume.close());
+        verdict.writing = written.is_err();
+        if let Err(error) = written {
+            verdict.text += &format!("\nwriting: {error}");
+        }
+        verdict
+    }
+
+    fn put(&self, bytes: &[u8]) {
+        let path = self.programs.path();
+        File::options().write(true).open(&path).unwrap().set_len(bytes.len() as u64).unwrap();
+        write_changes(&path, &path, bytes);
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Of a test that has failed.
+        let _ = unmount(&self.dir, UnmountFlags::DETACH);
+    }
+}
+
+/// Writes those chunks that differ from a file's.
+fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
+    let old = fs::read(old).unwrap();
+    let to = File::options().write(true).open(to).unwrap();
+    for (at, (old, new)) in old.chunks(CHUNK).zip(bytes.chunks(CHUNK)).enumerate() {
+        if old != new {
+            to.write_all_at(new, (at * CHUNK) as u64).unwrap();
+        }
+    }
+}
