@@ -171,7 +171,7 @@ fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
         assert!(record.log().is_empty(), "{sector}");
         let volume = Volume::writable_on(record.clone(), Clock::default()).unwrap();
         for number in 0..50 {
-            volume.write(&format!("/{number}"), &vec![number; 300 * number as usize]).unwrap();
+            volume.write(format!("/{number}"), vec![number; 300 * number as usize]).unwrap();
         }
         volume.close().unwrap();
         drop(volume);
@@ -190,7 +190,7 @@ fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
         assert!(checked.status.success(), "{sector}: {}", String::from_utf8_lossy(&checked.stdout));
         let volume = Volume::on(record).unwrap();
         for number in 0..50_u8 {
-            let read = volume.read(&format!("/{number}")).unwrap();
+            let read = volume.read(format!("/{number}")).unwrap();
             assert_eq!(read, vec![number; 300 * number as usize]);
         }
     }

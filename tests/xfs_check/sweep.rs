@@ -73,7 +73,7 @@ impl Place {
             let found = format!("xfs_repair finds: {}", theirs.text);
             faults.extend(
                 (!theirs.clean)
-                    .then(|| (NOT_FOUND, found))
+                    .then_some((NOT_FOUND, found))
                     .and_then(|found| judged(sound, case, found)),
             );
         }

@@ -87,7 +87,7 @@ fn all_positions_are_written_and_read() {
             let bufs = [IoSlice::new(one), IoSlice::new(other)];
             let at = DevOffset(start as u64 * 512);
             match fill % 3 {
-                0 => finer.write_all_at(&bufs, at, fill % 2 == 0).unwrap(),
+                0 => finer.write_all_at(&bufs, at, fill.is_multiple_of(2)).unwrap(),
                 1 => {
                     let written = queue.write_now(Dev::OWN, &bufs, at, BioFlags::empty());
                     assert_eq!(written, Ok(len * 512));
@@ -188,7 +188,7 @@ fn a_queued_write_is_not_lost_to_a_call() {
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(UNIT));
     assert_eq!(content(&finer)[..9], [9, 8, 8, 8, 8, 8, 8, 8, 5]);
-    // A queue that is dropped leaves nothing behind.
+    // No request of a dropped queue remains.
     queue.submit(bio(BioOp::Write, 0, &[1; 8])).unwrap();
     drop(queue);
     assert!(!finer.inner.units.end(2));

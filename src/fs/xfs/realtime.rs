@@ -257,9 +257,9 @@ impl Xfs {
         let Some(range) = own.or(given) else { return Ok(()) };
         let checked = self.superblock.check_realtime_device(&**device, range);
         if given.is_some() {
-            checked.context(|| "realtime device")?
+            checked.context(|| "realtime device")?;
         } else {
-            checked?
+            checked?;
         }
         self.realtime_start = Some(DevOffset(range.start));
         Ok(())

@@ -123,7 +123,7 @@ const EXCEPTIONS: &[Exception] = &[
     ),
     found(
         "s_last_orphan",
-        |value| value < 11 || value > 64,
+        |value| !(11..=64).contains(&value),
         "not an inode that can be the next orphan",
         "e2fsck passes over a number that no file can have",
     ),
