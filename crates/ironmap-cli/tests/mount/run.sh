@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mounted volumes, for long (docs/TESTING.md), and their speed:
+# Mounted volumes, for long (docs/testing/campaigns.md), and their speed:
 #
 #   run.sh all             the three that follow
 #   run.sh programs        programs that nobody here wrote, on volumes of every kind
