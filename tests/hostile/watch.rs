@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A longer run hangs: most volumes are read in less than a millisecond, on however busy a machine in less than a second.
 const TIME: Duration = Duration::from_secs(120);
-/// The memory that all tests of this program may have allocated at one time: past it an allocation aborts. docs/SAFETY.md gives the
+/// The memory that all tests of this program may have allocated at one time: past it an allocation aborts. docs/safety/bounds.md gives the
 /// limits of the crate itself; these small volumes cannot make it take as much.
 const MEMORY: u64 = 768 << 20;
 
