@@ -3,6 +3,9 @@
 //! A mark stands in the line above its block, or once for the blocks of a page that have none: `<!-- page tested: arguments -->`.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
 /// Marks of blocks that run in an empty directory, without root and as root, the blocks of one mark on a page in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
@@ -13,6 +16,21 @@ const NOT: &str = "not tested: ";
 
 /// A block with a line that begins with one of these is shell, whatever its form.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
+
+/// The pages in a directory and in those below it, in order.
+pub(crate) fn pages_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            pages.extend(pages_below(&path)?);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            pages.push(path);
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
 
 /// Shell commands in a page.
 pub(crate) struct Block<'a> {

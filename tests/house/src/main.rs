@@ -3,6 +3,7 @@
 
 mod blocks;
 mod imports;
+mod links;
 mod packages;
 mod text;
 mod tokens;
@@ -39,6 +40,7 @@ fn check_all() -> io::Result<usize> {
         let source = std::fs::read_to_string(&path)?;
         count += print(&path, words::check_page(&source));
         count += print(&path, blocks::check(&source));
+        count += print(&path, links::check(&path, &source));
     }
     for path in &files {
         let source = std::fs::read_to_string(path)?;
@@ -93,11 +95,8 @@ fn phrases(dir: &str) -> io::Result<usize> {
 /// The pages for readers, in order.
 fn pages() -> io::Result<Vec<PathBuf>> {
     let mut pages = vec!["CONTRIBUTING.md".into(), "README.md".into(), "SECURITY.md".into()];
-    for entry in std::fs::read_dir("docs")? {
-        pages.push(entry?.path());
-    }
-    pages.retain(|page| words::is_clean(page) && page.extension().is_some_and(|end| end == "md"));
-    pages.sort();
+    pages.extend(blocks::pages_below(Path::new("docs"))?);
+    pages.retain(|page| words::is_clean(page));
     Ok(pages)
 }
 

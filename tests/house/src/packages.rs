@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
+use super::links;
+
 /// A crate that is published (the fio engine is not: it is under the GPL), the files that its package must contain, and the files and folders that it may
 /// contain.
 struct Package {
@@ -67,19 +69,13 @@ fn debian_pages(manifest: &str) -> Vec<String> {
 
 /// Links of a page to files that the list does not have. Only the links within the repository count.
 fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
-    let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
-    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
-    let links = links.filter(|link| !link.is_empty() && !link.contains(':'));
-    let missing = links.filter(|link| {
-        let path = match (link.strip_prefix("../"), dir) {
-            (Some(up), _) => up.to_owned(),
-            (None, "") => (*link).to_owned(),
-            (None, dir) => format!("{dir}/{link}"),
-        };
+    let missing = links::links(text).filter(|(_, link)| {
+        let path = links::target(page, link);
         let (folder, end) = path.rsplit_once('/').unwrap_or(("", &path));
         let end = end.rsplit_once('.').map_or("", |(_, end)| end);
         !listed.contains(&path) && !listed.contains(&format!("{folder}/*.{end}"))
     });
+    let missing = missing.map(|(_, link)| link.split('#').next().unwrap_or_default());
     missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
 }
 
@@ -87,8 +83,8 @@ fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
     let mut pages: Vec<_> = listed.iter().filter(|page| !page.contains('*')).cloned().collect();
-    if listed.iter().any(|page| page == "docs/*.md") {
-        let names = fs::read_dir("docs")?.map(|entry| Ok(entry?.path().display().to_string()));
+    for folder in listed.iter().filter_map(|page| page.strip_suffix("/*.md")) {
+        let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.path().display().to_string()));
         pages.extend(names.collect::<io::Result<Vec<_>>>()?);
     }
     let mut found = Vec::new();
@@ -166,5 +162,8 @@ mod tests {
             missing_links("docs/CLI.md", "[a](../README.md) [b](SAFETY.md)", &listed),
             [""; 0]
         );
+        let page = "[a](../CLI.md) [b](json.md) [c](../../README.md)";
+        let lacks = "the Debian package lacks json.md, to which docs/cli/map.md links";
+        assert_eq!(missing_links("docs/cli/map.md", page, &listed), [lacks]);
     }
 }
