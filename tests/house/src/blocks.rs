@@ -17,27 +17,31 @@ const NOT: &str = "not tested: ";
 /// A block with a line that begins with one of these is shell, whatever its form.
 const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
-/// The pages in a directory and in those below it, in order.
-pub(crate) fn pages_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut pages = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            pages.extend(pages_below(&path)?);
-        } else if path.extension().is_some_and(|end| end == "md") {
-            pages.push(path);
-        }
-    }
-    pages.sort();
-    Ok(pages)
-}
-
 /// Shell commands in a page.
 pub(crate) struct Block<'a> {
     /// Of the page, from 1.
     pub(crate) line: usize,
     pub(crate) mark: Option<&'a str>,
     pub(crate) commands: String,
+}
+
+/// The pages for readers in a copy of the repository, in order: three at its root, and all below `docs/`.
+pub(crate) fn pages(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
+    let mut pages: Vec<_> = names.iter().map(|name| root.join(name)).collect();
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    Ok(pages)
 }
 
 /// The shell blocks of a page, fenced or indented, in order.

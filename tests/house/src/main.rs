@@ -94,8 +94,7 @@ fn phrases(dir: &str) -> io::Result<usize> {
 
 /// The pages for readers, in order.
 fn pages() -> io::Result<Vec<PathBuf>> {
-    let mut pages = vec!["CONTRIBUTING.md".into(), "README.md".into(), "SECURITY.md".into()];
-    pages.extend(blocks::pages_below(Path::new("docs"))?);
+    let mut pages = blocks::pages(Path::new(""))?;
     pages.retain(|page| words::is_clean(page));
     Ok(pages)
 }

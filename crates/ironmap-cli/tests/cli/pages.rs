@@ -15,10 +15,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Each page with blocks of this mark, and their commands.
 fn pages(mark: &str) -> Vec<(PathBuf, String)> {
-    let workspace = Path::new(WORKSPACE);
-    let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
-    let mut pages: Vec<_> = names.iter().map(|name| workspace.join(name)).collect();
-    pages.extend(blocks::pages_below(&workspace.join("docs")).unwrap());
+    let pages = blocks::pages(Path::new(WORKSPACE)).unwrap();
     let commands = |page: &PathBuf| {
         let source = fs::read_to_string(page).unwrap();
         let marked = blocks::blocks(&source).into_iter().filter(|block| block.mark == Some(mark));
