@@ -1,6 +1,6 @@
 #!/bin/sh
 # A rescuer of disks: the superblock is gone, then half of the disk. What is left?
-# From docs/CLI.md, "Damaged volumes".
+# From docs/cli/rescue.md.
 set -eu
 mkdir -p tree/letters && date > tree/letters/first && head -c 2M /dev/urandom > tree/photo
 ironmap mkfs -q -b 4K -d tree disk.img 512M

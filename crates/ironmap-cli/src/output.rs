@@ -1,4 +1,4 @@
-//! The output of commands that several of them have: progress bars, and the JSON that docs/CLI.md describes.
+//! The output of commands that several of them have: progress bars, and the JSON that docs/cli/json.md describes.
 
 use std::fmt;
 use std::io::Write;

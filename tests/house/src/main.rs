@@ -3,6 +3,7 @@
 
 mod blocks;
 mod imports;
+mod links;
 mod packages;
 mod text;
 mod tokens;
@@ -39,6 +40,7 @@ fn check_all() -> io::Result<usize> {
         let source = std::fs::read_to_string(&path)?;
         count += print(&path, words::check_page(&source));
         count += print(&path, blocks::check(&source));
+        count += print(&path, links::check(&path, &source));
     }
     for path in &files {
         let source = std::fs::read_to_string(path)?;

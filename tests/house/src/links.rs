@@ -1,0 +1,66 @@
+//! Links of pages to files of the repository, and to headings in them.
+
+use std::fs;
+use std::path::Path;
+
+/// The links of a page to files and headings, each with its line. Links to the web are not among them.
+pub(super) fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(text.lines()).flat_map(|(line, text)| {
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        links.map(move |link| (line, link))
+    });
+    lines.filter(|(_, link)| !link.is_empty() && !link.starts_with('#') && !link.contains(':'))
+}
+
+/// The file of a link, from the root of the repository.
+pub(super) fn target(page: &str, link: &str) -> String {
+    let mut parts: Vec<_> = page.split('/').collect();
+    parts.pop();
+    for part in link.split('#').next().unwrap_or_default().split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." => {}
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
+/// The links of a page that lead to no file, or to no heading of a page.
+pub(super) fn check(page: &Path, text: &str) -> Vec<(usize, String)> {
+    let page = page.display().to_string();
+    let dead = links(text).filter(|(_, link)| !leads(&target(&page, link), link));
+    dead.map(|(line, link)| (line, format!("a link to nothing: {link}"))).collect()
+}
+
+fn leads(file: &str, link: &str) -> bool {
+    match link.split_once('#').filter(|_| file.ends_with(".md")) {
+        None => Path::new(file).exists(),
+        Some((_, heading)) => fs::read_to_string(file)
+            .is_ok_and(|text| text.lines().any(|line| anchor(line) == heading)),
+    }
+}
+
+/// The name by which a link names a heading.
+fn anchor(line: &str) -> String {
+    let Some(heading) = line.strip_prefix('#') else { return String::new() };
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+    kept.map(|char| if char == ' ' { '-' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_has_a_file_and_a_heading() {
+        let text = "[a](../CLI.md) and [b](https://x.org/y)\n[c](#here) [d](x.md#part)";
+        assert_eq!(links(text).collect::<Vec<_>>(), [(1, "../CLI.md"), (2, "x.md#part")]);
+        assert_eq!(target("docs/cli/json.md", "../CLI.md"), "docs/CLI.md");
+        assert_eq!(target("docs/cli/json.md", "x.md#part"), "docs/cli/x.md");
+        assert_eq!(target("README.md", "docs/CLI.md"), "docs/CLI.md");
+        assert_eq!(anchor("### `ls --json`: an array"), "ls---json-an-array");
+        assert_eq!(anchor("text"), "");
+    }
+}
