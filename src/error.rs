@@ -100,9 +100,9 @@ pub enum ErrorKind {
     /// A stated memory or length limit was reached.
     LimitExceeded,
     /// The value of an extended attribute is longer than the system calls take.
-    TooBig,
+    AttributeTooBig,
     /// The name of an extended attribute is longer than the system calls take.
-    OutOfRange,
+    AttributeNameLength,
     /// No blocks or no inodes are left.
     NoSpace,
     /// The name is taken, or the device holds something already.
@@ -142,8 +142,8 @@ impl ErrorKind {
             Self::NameTooLong => Errno::ENAMETOOLONG,
             Self::NoData => Errno::ENODATA,
             Self::LimitExceeded => Errno::ENOMEM,
-            Self::TooBig => Errno::E2BIG,
-            Self::OutOfRange => Errno::ERANGE,
+            Self::AttributeTooBig => Errno::E2BIG,
+            Self::AttributeNameLength => Errno::ERANGE,
             Self::NoSpace => Errno::ENOSPC,
             Self::Exists => Errno::EEXIST,
             Self::NotEmpty => Errno::ENOTEMPTY,

@@ -223,7 +223,7 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
 /// A process that was stopped for so long that the kernel took its lease away believes nothing that it reads after that, though
 /// nobody has told it yet.
 #[test]
-fn a_stopped_process_believes_nothing() {
+fn a_stopped_process_accepts_no_read() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
     let _alone = alone();
     let _time = Setting::change(BREAK_TIME, "1");

@@ -93,7 +93,7 @@ impl Drop for Thaw<'_> {
 
 fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
-    let mut process = Process::start(&name_of(module_path!(), "what_a_process_does"), &variables);
+    let mut process = Process::start(&name_of(module_path!(), "run_in_a_process"), &variables);
     // Before the process is killed, which ends when its requests do.
     let _thaw = Thaw(ground.dir());
     until(case, || !process.runs());
@@ -108,7 +108,7 @@ fn run_on_disk(case: &str) -> bool {
 }
 
 #[test]
-fn writes_in_flight_end_the_volume_and_nobody_waits_for_them() {
+fn writes_in_flight_end_the_volume_and_block_no_thread() {
     require!([Need::Root, Need::Tool("fsfreeze"), Need::Tool("losetup")]);
     for case in ["filter", "descriptor", "bounced", "layered", "integrity"] {
         assert!(run_on_disk(case), "{case}: the volume does not say what happened");
@@ -122,7 +122,7 @@ fn reads_in_flight_keep_their_memory_and_nothing_else() {
 }
 
 #[test]
-fn what_the_kernel_has_not_taken_comes_back() {
+fn requests_that_the_kernel_did_not_take_come_back() {
     require!([Need::Root, Need::Tool("losetup")]);
     for case in ["untaken", "untaken integrity"] {
         assert!(!run_on_disk(case), "{case}: nothing was wrong with the volume");
@@ -139,7 +139,7 @@ fn reads_of_a_host_file_keep_their_memory() {
 
 /// The processes of the tests above.
 #[test]
-fn what_a_process_does() {
+fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
     end_with_parent();
     let path = |name| PathBuf::from(std::env::var_os(name).expect(name));

@@ -64,7 +64,7 @@ fn read_only(file: impl AsRef<OsStr>) -> LoopDevice {
 }
 
 #[test]
-fn what_the_kernel_has_is_refused() {
+fn an_image_that_the_kernel_has_is_refused() {
     require!([Need::Root, Need::Tool("losetup")]);
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
     let path = image.path().to_str().unwrap().to_owned();
@@ -151,7 +151,7 @@ impl Drop for Elsewhere {
 
 /// The kernel says by which path a loop device was given its file: in another mount namespace that leads nowhere here.
 #[test]
-fn what_another_mount_namespace_has_is_refused() {
+fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
     let path = image.path().to_str().unwrap().to_owned();

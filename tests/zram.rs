@@ -82,7 +82,7 @@ fn a_read_stays_within_its_memory() {
 
 /// Where a request goes on to zram with the memory that it has: an image on a file system there, and loop devices over both.
 #[test]
-fn what_lies_over_it_takes_whole_pages_too() {
+fn a_device_over_it_takes_whole_pages_too() {
     require!([Need::Root, Need::Tool("blockdev"), Need::Tool("mkfs.ext4"), Need::Tool("losetup")]);
     let Some(zram) = Zram::of(64 << 20) else {
         return common::skip::note("zram", "the kernel has no zram");

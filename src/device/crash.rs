@@ -417,7 +417,7 @@ mod tests {
 
     /// But not where the device promises more; the first sector of the write is the device's tenth.
     #[test]
-    fn what_is_atomic_is_not_torn() {
+    fn an_atomic_write_is_not_torn() {
         let log = [write(10, 4, 7, false)].into_iter().collect();
         let bytes = |sector: u64| DevOffset(sector * SECTOR as u64);
         let mut crashes = Crashes::new(&base(), log).with_atomic(bytes(11)..bytes(13));

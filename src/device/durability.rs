@@ -331,7 +331,7 @@ mod tests {
 
     /// Beside a flush that fails no other succeeds, and none after it.
     #[test]
-    fn nobody_is_told_that_all_is_well_beside_or_after_a_failure() {
+    fn no_flush_succeeds_beside_or_after_a_failure() {
         let (device, has_begun, end) = told();
         let durability = Durability::default();
         thread::scope(|scope| {

@@ -63,7 +63,7 @@ mod tests {
 
     /// A partition and the same part of its disk are one; another disk is another; a device without a name has no identity.
     #[test]
-    fn a_part_is_told_by_its_disk_and_its_begin() {
+    fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();
         let disk = dir.path().join("disk");
         let part = disk.join("part");

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sysfs_does_not_say_is_an_error() {
+    fn a_value_that_sysfs_lacks_is_an_error() {
         let sysfs = Sysfs::new();
         sysfs.add("virtual/block/vda", (254, 0), &[("size", "2000")]);
         let kind = |dev| sysfs.device_paths(dev).unwrap_err().kind();

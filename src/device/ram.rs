@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_block_device_would_refuse_is_refused() {
+    fn requests_that_a_block_device_refuses_are_refused() {
         let limits = Limits { logical_block: 4096, dma_align: 512, ..Ram::LIMITS };
         let ram = Ram::new(8192).with_limits(limits);
         for (at, len) in [(512, 4096), (0, 512), (8192, 4096), (u64::MAX - 4095, 4096)] {

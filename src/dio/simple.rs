@@ -86,10 +86,10 @@ pub(super) fn gate_write<M: MapFile>(
     let most = u64::from(target.geometry.limits.max_transfer);
     gate_request(state, target, request, address, copied, most)?;
     let Some(iomap) = target.map.map_recorded(request.pos) else {
-        return Err(seldom(NotSimple::NotResident));
+        return Err(rare(NotSimple::NotResident));
     };
     let Some(left) = iomap.plain_completion_work() else {
-        return Err(seldom(NotSimple::NotMapped));
+        return Err(rare(NotSimple::NotMapped));
     };
     Ok((at(&iomap, request.pos, request.len)?, left))
 }
@@ -105,20 +105,20 @@ fn gate_request<M>(
     most: u64,
 ) -> Result<(), NotSimple> {
     if !state.simple {
-        return Err(seldom(NotSimple::Disabled));
+        return Err(rare(NotSimple::Disabled));
     }
     let Request { pos, len, flags, .. } = *request;
     if flags.intersects(REFUSED) {
-        return Err(seldom(NotSimple::Flags));
+        return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
     // A length of 0 is beyond every limit here.
     if length.wrapping_sub(1) >= most {
-        return Err(seldom(NotSimple::Length));
+        return Err(rare(NotSimple::Length));
     }
     // The size is below 2^63 and the length at most a bio's, so neither side overflows.
     if pos.0 >= target.size || length > target.size - pos.0 {
-        return Err(seldom(NotSimple::PastSize));
+        return Err(rare(NotSimple::PastSize));
     }
     if (pos.0 | length) & target.geometry.sector_mask != 0 || address & copied != 0 {
         return Err(target.geometry.why_copied(pos, len, address));
@@ -129,7 +129,7 @@ fn gate_request<M>(
 /// The reason as a call gives it: otherwise each is made ready on the way of the requests that pass.
 #[cold]
 #[inline(never)]
-fn seldom(reason: NotSimple) -> NotSimple {
+fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
@@ -137,10 +137,10 @@ fn seldom(reason: NotSimple) -> NotSimple {
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {
-        return Err(seldom(NotSimple::SeveralExtents));
+        return Err(rare(NotSimple::SeveralExtents));
     }
     if iomap.flags.contains(IomapFlags::INTEGRITY) {
-        return Err(seldom(NotSimple::Integrity));
+        return Err(rare(NotSimple::Integrity));
     }
     Ok(iomap.addr_of(pos))
 }

@@ -162,7 +162,7 @@ fn a_piece_with_integrity_takes_no_short_cut() {
 /// A device that gives EAGAIN to one who would wait is asked again, and then it is EIO with an event; one who would not wait
 /// is told at once.
 #[test]
-fn eagain_is_retried_for_those_who_wait() {
+fn eagain_is_retried_for_waiting_requests() {
     let busy = |count| vec![Err(Errno::EAGAIN); count];
     for len in [512, 2 * BLOCK] {
         let map = Fake::mapped();

@@ -88,7 +88,7 @@ impl HostHandle {
     #[inline(always)]
     fn judge(&self, queue: &mut Queue, tenure: u64, result: Result<usize>) -> Attempt {
         match &result {
-            Ok(_) if self.open.believes(tenure) => Attempt::Done(result),
+            Ok(_) if self.open.is_valid_for(tenure) => Attempt::Done(result),
             Ok(_) => {
                 queue.state.stats_mut().cut += 1;
                 Attempt::Kernel

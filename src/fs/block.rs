@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_right_is_not_taken_for_it_later() {
+    fn a_damaged_block_never_counts_as_verified() {
         let block = block();
         assert!(block.verify_once(inode(1), || Err(Error::invalid("wrong"))).is_err());
         assert!(verifies(&block, inode(1)));

@@ -215,7 +215,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// Sets an extended attribute; its name with the prefix.
     ///
     /// # Errors
-    /// Those of [`SetXattr`]; `TooBig`, `OutOfRange`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
+    /// Those of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         Err(self.not_written())
     }

@@ -235,7 +235,7 @@ impl Lanes {
 
     /// Ends a request: the data are believed, or read again through the kernel.
     #[inline]
-    pub(crate) fn believe(
+    pub(crate) fn accept(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,
@@ -260,11 +260,11 @@ impl Lanes {
             return;
         }
         let pos = *pos;
-        self.believe_rest(device, state, completion, index as u64, pos);
+        self.accept_rest(device, state, completion, index as u64, pos);
     }
 
     #[inline(never)]
-    fn believe_rest(
+    fn accept_rest(
         &mut self,
         device: &mut AnyQueue,
         state: &mut State,

@@ -70,7 +70,7 @@ impl OpenFile {
 
     /// Whether data that were read from the device in a tenure may be believed.
     #[inline(always)]
-    pub(crate) fn believes(&self, tenure: u64) -> bool {
+    pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()
     }
 

@@ -142,12 +142,12 @@ impl Checked {
     }
 
     /// Begins a write that waits for all others to its sectors.
-    pub(super) fn claim_alone(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
+    pub(super) fn claim_exclusively(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
         let size = self.tagging.size();
         let (first, count) = (self.sector(at.0), (len >> self.tagging.shift) as usize);
         for piece in self.tags.pieces(first, count) {
             let tuples = &tuples.0[piece.before * size..(piece.before + piece.count) * size];
-            if let Err(error) = self.tags.claim_alone(piece, tuples) {
+            if let Err(error) = self.tags.claim_exclusively(piece, tuples) {
                 self.end_pieces(first, piece.before, None, Outcome::Nothing, false);
                 return Err(error);
             }

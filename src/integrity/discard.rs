@@ -57,7 +57,7 @@ impl Checked {
         if journal.no_discards.load(Ordering::Relaxed) {
             return Err(Error::io(Errno::EOPNOTSUPP, "the data device does not support discards"));
         }
-        self.claim_alone(at, len, &self.unwritten(at, len))?;
+        self.claim_exclusively(at, len, &self.unwritten(at, len))?;
         let gate = match journal.enter(self.home(), &[journal.extent(at, len, DISCARDED)], &[], &[])
         {
             Ok(gate) => gate,

@@ -46,7 +46,7 @@ impl Checked {
         order.sort_unstable_by_key(|number| writes[*number].at);
         for (claimed, &number) in order.iter().enumerate() {
             if let Err(error) =
-                self.claim_alone(writes[number].at, writes[number].len(), &tuples[number])
+                self.claim_exclusively(writes[number].at, writes[number].len(), &tuples[number])
             {
                 self.unclaim(writes, &order[..claimed]);
                 return Err(error);

@@ -351,7 +351,7 @@ mod tests {
 
     /// A write that failed leaves its sectors to be read; one that did nothing leaves the tags as they were.
     #[test]
-    fn what_a_writer_leaves_depends_on_how_it_ended() {
+    fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();
         slot.claim(0..3, &[1; 24]);
         assert_eq!(slot.end(0..3, Outcome::Unknown)[..], [0, 1, 2]);

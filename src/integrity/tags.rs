@@ -172,7 +172,7 @@ impl Tags {
     }
 
     /// Begins a write, and waits while another one is in flight to one of these sectors.
-    pub(super) fn claim_alone(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
+    pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
         loop {

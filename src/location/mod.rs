@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_left_alone_where_the_location_says_so() {
+    fn a_journal_is_skipped_where_the_location_says_so() {
         let parse = |text: &str| text.parse::<Location>().unwrap();
         let plain = parse("a.img@p1");
         for (text, shown) in

@@ -305,7 +305,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn who_wants_a_range_closes_the_lanes_and_waits_for_them() {
+    fn a_thread_that_needs_a_range_closes_the_lanes_and_waits() {
         let lock = ContentLock::default();
         let lane = lock.add_lane();
         assert!(lock.enter(&lane) && lock.enter(&lane));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_one_whom_he_conflicts_with() {
+    fn no_range_overtakes_one_that_it_conflicts_with() {
         let lock = ContentLock::default();
         let first = lock.ask(0..10, false);
         let alone = lock.ask(5..15, true);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_alone_what_a_lost_queue_has_is_told_and_the_rest_goes_on() {
+    fn a_range_that_a_lost_queue_holds_is_an_error_and_other_ranges_go_on() {
         let inode = Arc::<OpenInode>::default();
         let content = &inode.content;
         let (lane, other) = (content.add_lane(), content.add_lane());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_requests_in_flight_is_told_instead_of_waiting_for_himself() {
+    fn a_thread_with_requests_in_flight_gets_busy() {
         let inode = Arc::<OpenInode>::default();
         let lane = inode.content.add_lane();
         let requests = InFlight::default();

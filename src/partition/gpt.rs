@@ -68,7 +68,7 @@ pub(super) fn read(
 }
 
 /// Refuses a disk that has nothing of a table but its backup: it may be left from an older table.
-pub(super) fn refuse_backup_alone(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
+pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
         if let Some(Ok(copy)) = read_copy(device, sector, at)? {

@@ -75,7 +75,7 @@ impl PartitionTable {
             partitions => partitions?,
         };
         if partitions.is_none() {
-            gpt::refuse_backup_alone(device, sectors)?;
+            gpt::refuse_lone_backup(device, sectors)?;
         }
         let usable = 512..u64::MAX;
         let table = |partitions| Self { kind: TableKind::Mbr, partitions, fault: None, usable };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_gpt_is_read_from_its_backup_and_never_believed() {
+    fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
         // A byte of the header's fields, and one of the entries: both are covered by checksums.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
@@ -319,7 +319,7 @@ mod tests {
 
     /// The entry of a GPT in a hybrid table is no partition, nor are those beside it without the GPT.
     #[test]
-    fn a_hybrid_table_is_read_by_its_gpt_alone() {
+    fn a_hybrid_table_is_read_only_by_its_gpt() {
         let Some(image) = gpt_disk() else { return };
         entry(&image, 0, 1, 0x83, 2048, 16384);
         assert_eq!(table(image.path()).unwrap().unwrap().partitions, gpt_parts());

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_seen_and_at_its_sector_alone() {
+    fn every_flipped_bit_is_seen_and_only_at_its_sector() {
         for protection in all() {
             let (mut data, mut tuples) = sectors(protection, 3, 2);
             let interval = protection.interval.bytes();

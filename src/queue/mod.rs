@@ -213,7 +213,7 @@ impl Queue {
     fn pop_finished(&mut self) -> Option<Completion> {
         let mut popped = with_queue!(&mut self.device, device => dio::pop(device, &mut self.state));
         if let (Some(lanes), Some(completion)) = (&mut self.lanes, &mut popped) {
-            lanes.believe(&mut self.device, &mut self.state, completion);
+            lanes.accept(&mut self.device, &mut self.state, completion);
         }
         popped
     }

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_page_cache_is_not_counted() {
+    fn a_file_without_page_cache_is_not_counted() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let counted = PageCache::of(reader.as_fd());
         assert!(counted.is_none_or(|cache| cache.pages == 0), "{counted:?}");

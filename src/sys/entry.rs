@@ -305,7 +305,7 @@ mod tests {
 
     /// All shapes of owned memory, while the slots and other requests move.
     #[test]
-    fn what_a_request_owns_is_read_into_by_the_addresses_of_its_entry() {
+    fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {
             let mut whole = Buffer::aligned(300).unwrap();
             let (first, second) = (whole.split_to(64), whole.split_to(100));

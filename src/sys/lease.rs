@@ -223,7 +223,7 @@ mod tests {
 
     /// An open for writing waits until the thread that watches has let the lease go, and no longer.
     #[test]
-    fn a_break_is_told_to_the_watching_thread_and_to_no_other() {
+    fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, b"x").unwrap();

@@ -546,7 +546,7 @@ mod tests {
     /// No data are written into the pipe, so the kernel keeps the reads from it. Requests that it took before the ring's descriptor is gone stay
     /// in their slots, and requests that were queued since come back.
     #[test]
-    fn what_the_kernel_has_taken_stays_with_a_ring_whose_descriptor_is_gone() {
+    fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();
         let Ok(mut ring) = Ring::<u32>::new(OPTIONS) else { return };
         let request = request(RingFile::descriptor(empty.as_fd()));

@@ -110,7 +110,7 @@ impl Mounted {
     }
 
     /// Lets every user come to the files by their paths.
-    pub(crate) fn let_everyone_in(&self) {
+    pub(crate) fn allow_all_users(&self) {
         run("chmod", &["755".as_ref(), self.disk.dir.path().as_os_str()]);
     }
 

@@ -37,7 +37,7 @@ fn read(volume: &Volume, number: InodeNo) -> Result<usize, Error> {
 /// The kernel, with a key of its own for tests, encrypts a tree. Without the key it tells what stat tells and refuses the
 /// rest with ENOKEY, and so do we.
 #[test]
-fn encrypted_files_can_be_told_and_not_read() {
+fn encrypted_files_are_recognized_and_not_read() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);
     let image = Image::mke2fs("32M", &words("-t ext4 -b 4096 -O encrypt"));
     let mount = image.mount("test_dummy_encryption");
@@ -96,7 +96,7 @@ fn a_file_with_the_flag_is_not_read() {
 
 /// fs-verity keeps a tree of hashes in blocks of the file that lie past its end: data is read, those are not.
 #[test]
-fn what_lies_behind_the_end_of_a_verity_file_is_not_read() {
+fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     let source = scratch();
     let content = Rng::new(SEED).bytes(200_000);
     let size = 5000;

@@ -204,7 +204,7 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
 /// At, past, and far past the end there is nothing to read, and no reason to ask the device, however the request
 /// looks.
 #[test]
-fn behind_the_end_there_is_nothing() {
+fn no_data_are_past_the_end() {
     let fixture = Fixture::new(4096, SEED);
     let (sim, volume) = fixture.sim(Faults::default());
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();

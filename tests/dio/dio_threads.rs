@@ -70,7 +70,7 @@ fn reads(volume: &Volume, files: &[(File, &[u8])], thread: u64) {
 
 /// Volumes and files can be handed to threads; buffers travel between them.
 #[test]
-fn what_is_shared_is_shareable() {
+fn shared_types_are_sync() {
     fn shareable<T: Send + Sync>() {}
     shareable::<Volume>();
     shareable::<File>();

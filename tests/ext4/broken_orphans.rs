@@ -154,7 +154,7 @@ fn the_name_of_a_broken_file_can_be_removed() {
 
 /// The orphans beside it are freed.
 #[test]
-fn a_broken_orphan_keeps_nobody_from_opening() {
+fn a_broken_orphan_prevents_no_opening() {
     for (what, mkfs, break_it) in BREAKS {
         let image = image(mkfs);
         break_it(&image);
@@ -174,7 +174,7 @@ fn a_broken_orphan_keeps_nobody_from_opening() {
 
 /// A file with a name whose truncation was under way stays, with its blocks past the end.
 #[test]
-fn a_broken_truncation_keeps_nobody_from_opening() {
+fn a_broken_truncation_prevents_no_opening() {
     // Not for faults before the end.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {

@@ -161,7 +161,7 @@ fn damaged_multiple_mount_protection_is_passed_over() {
 
 /// A journal that needs recovery and whose superblock, or inode, is gone.
 #[test]
-fn a_damaged_journal_is_left_alone_where_asked_for() {
+fn a_damaged_journal_is_skipped_on_request() {
     for what in ["superblock", "inode", "feature"] {
         let image = image(MKFS);
         let data = image.beside("data");

@@ -117,7 +117,7 @@ fn pointer_blocks_of_zeros_are_freed() {
 
 /// Maps after the kernel's punching, which is how such maps arise.
 #[test]
-fn what_the_kernel_punched_is_freed() {
+fn ranges_that_the_kernel_punched_are_freed() {
     require!([Need::Root]);
     for work in WORK {
         let image = Image::mke2fs("16M", &words(POINTERS));

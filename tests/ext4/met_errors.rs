@@ -451,7 +451,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
 
 /// A volume that was opened for reading is not written, whatever it meets and `s_errors` says.
 #[test]
-fn what_is_met_by_reading_a_read_only_volume_is_written_nowhere() {
+fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");
     break_inode(&image, "/bad");
     let before = std::fs::read(image.path()).unwrap();
@@ -506,7 +506,7 @@ fn the_kernel_takes_and_records_the_same() {
 
 /// Where a file lies is asked without its attributes: a broken block of those is nobody's business then, and nothing is recorded.
 #[test]
-fn who_asks_for_holes_meets_no_broken_attribute() {
+fn a_search_for_holes_meets_no_broken_attribute() {
     let image = image("");
     std::fs::write(image.beside("value"), vec![b'v'; 600]).unwrap();
     image.debugfs(&format!("ea_set -f {} good user.large\n", image.beside("value").display()));

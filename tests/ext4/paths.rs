@@ -374,7 +374,7 @@ fn a_change_of_the_content_ends_capabilities() {
 
 /// A file that no kernel could read back is not made: a target with a NUL, a device that has no number.
 #[test]
-fn what_cannot_be_is_not_made() {
+fn impossible_files_are_not_made() {
     use ironmap::fs::{Credentials, NewFile};
     let image = made();
     let volume = writable(&image);

@@ -130,7 +130,7 @@ fn stamps_go_with_the_next_change() {
 
 /// Writes that follow one another closely need not leave a stamp each, but the first one after an explicitly set time does.
 #[test]
-fn a_write_leaves_a_stamp_however_soon_it_comes_behind_a_time_that_is_set() {
+fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     for kind in KINDS {
         let (image, volume, file) = used(kind);
         let fs = volume.fs();

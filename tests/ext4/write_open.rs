@@ -119,7 +119,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
 
 /// A volume that another node has taken meanwhile is not written any more, by its close neither, and that tells so.
 #[test]
-fn a_protected_volume_that_was_taken_away_is_left_alone() {
+fn a_protected_volume_that_another_node_took_is_not_written() {
     let dir = scratch();
     let image = dir.path().join("image");
     let mut mke2fs = Command::new("mke2fs");

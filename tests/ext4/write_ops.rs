@@ -340,7 +340,7 @@ fn attributes_are_set() {
 /// Preallocated blocks can be written on a volume without space, in pieces that cut its extents until the map takes nodes; and a hole
 /// can be punched into it.
 #[test]
-fn what_was_preallocated_can_be_written_on_a_full_volume() {
+fn preallocated_blocks_can_be_written_on_a_full_volume() {
     for kind in ["-t ext4 -b 1024", "-t ext4", "-t ext4 -O bigalloc -C 16384"] {
         let image = Image::new(kind);
         image.run(

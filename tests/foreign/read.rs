@@ -317,11 +317,13 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
 }
 
 #[test]
-fn what_the_kernel_reads_is_read() {
+fn files_that_the_kernel_reads_are_read() {
     require!([Need::Variable(VARIABLE)]);
     let root = Need::Root.missing();
     if let Some(reason) = &root {
-        note_part("what_the_kernel_reads_is_read", "beside the kernel", reason);
+        note_part("files_that_the_kernel_reads_are_read", "beside the kernel", reason);
     }
-    each("what_the_kernel_reads_is_read", |foreign, steps| image(foreign, root.is_none(), steps));
+    each("files_that_the_kernel_reads_are_read", |foreign, steps| {
+        image(foreign, root.is_none(), steps)
+    });
 }

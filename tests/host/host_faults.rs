@@ -40,7 +40,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
 
 /// Whether all reads fail or some, all at once or late: no error comes of it, and no wrong byte.
 #[test]
-fn what_fails_raw_is_read_by_the_kernel() {
+fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
     let mounted = Mounted::ext4();
     let content = Rng::new(SEED).bytes(SIZE);
@@ -81,7 +81,7 @@ fn what_fails_raw_is_read_by_the_kernel() {
 
 /// Short transfers and late ones are the device's to finish.
 #[test]
-fn what_is_short_or_late_needs_no_kernel() {
+fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
     let mounted = Mounted::ext4();
     let content = Rng::new(SEED).bytes(SIZE);
@@ -132,7 +132,7 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
 
 /// A disk that ends too early fails the kernel as well: then there is one error for each request, with its errno, and no other.
 #[test]
-fn what_fails_both_ways_is_an_error_once() {
+fn a_read_that_fails_both_ways_is_one_error() {
     require!([Need::Root, Need::Tool("losetup")]);
     let mounted = Mounted::new("mke2fs -t ext4 -b 4096", 64, "noatime");
     let path = mounted.write("file", &Rng::new(SEED).bytes(1 << 20));

@@ -31,7 +31,7 @@ fn read_all(file: &File, queue: &mut Queue) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_ext4_and_xfs_are_read_raw_while_nobody_writes() {
+fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
     for mounted in [Mounted::ext4(), Mounted::xfs()] {
         let first = content(1 << 20, 1);

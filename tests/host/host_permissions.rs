@@ -54,7 +54,7 @@ fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     }
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("setpriv")]);
     let mounted = Mounted::ext4();
-    mounted.let_everyone_in();
+    mounted.allow_all_users();
     let path = mounted.write("file", &Rng::new(SEED).bytes(300_001));
     // Where the tests are built, others may not look.
     let program = mounted.path("program");

@@ -27,7 +27,7 @@ fn scrub(device: &Integrity) -> (u64, u64) {
 
 /// Discarded sectors are read by every way as the device gives them, also after a close and after a crash; a write makes them verified again.
 #[test]
-fn what_was_discarded_reads_as_anything() {
+fn discarded_sectors_have_any_content() {
     for (number, options) in all_options().enumerate() {
         let what = format!("{options:?}");
         let mut rng = Rng::new(number as u64);
@@ -103,7 +103,7 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
 /// A device that has no use for discards leaves data and tags as they were, also after a crash; one that fails at them leaves no sector
 /// that cannot be read.
 #[test]
-fn a_discard_that_fails_is_told_and_harms_nothing() {
+fn a_discard_that_fails_is_reported_and_harms_nothing() {
     for (number, options) in all_options().enumerate() {
         let stand = Stand::new(SIZE, false, &options, number as u64);
         let interval = u64::from(options.interval);

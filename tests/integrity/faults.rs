@@ -74,7 +74,7 @@ fn sectors_of_a_write_that_failed_can_be_read() {
 
 /// Errors of either device come up as they are, at any place, and nothing is wrong after them.
 #[test]
-fn an_error_at_any_request_is_told_and_harms_nothing_else() {
+fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     for mode in [Mode::Bitmap, Mode::Journal] {
         for of_tags in [false, true] {
             for number in 0..40 {
@@ -260,7 +260,7 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
 /// One block that a device refuses makes the others no less of a device: the map where there is nothing to recover, and what a crash has
 /// left, where it is asked to be given up. That is never read as if it were there.
 #[test]
-fn one_refused_block_keeps_nobody_from_the_others() {
+fn one_refused_block_does_not_stop_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
         let data = Arc::new(Sim::new(as_device(&stand.data), data));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), tags));
@@ -307,7 +307,7 @@ fn one_refused_block_keeps_nobody_from_the_others() {
 
 /// Writes that share a record fail each for itself, and reads for no write's sake.
 #[test]
-fn a_refused_block_of_tags_fails_nobody_else() {
+fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);
     let faults = Faults { bad_sectors: [stand.tags_at() / 512].into(), ..Faults::default() };
     let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), faults));
@@ -480,7 +480,7 @@ fn read_only_after_a_crash() {
 /// The properties of the devices below, and the sectors that they found wrong, are reported by those above: one that injects faults, one that
 /// records, one whose data is nothing, and another integrity device.
 #[test]
-fn wrong_tuples_are_told_through_every_device_above() {
+fn wrong_tuples_are_reported_through_every_device_above() {
     type Above = fn(Arc<dyn Device>) -> Arc<dyn Device>;
     let above: [Above; 4] = [
         |below| Arc::new(Sim::new(below, Faults::default())),

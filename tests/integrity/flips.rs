@@ -10,7 +10,7 @@ use crate::stand::{Stand, all_options, change, queue, read, read_each_way};
 const SIZE: u64 = 1 << 20;
 
 /// Every way to read a sector fails, and its neighbours are there.
-fn assert_fails_alone(device: &Integrity, stand: &Stand, sector: u64, what: &str) {
+fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str) {
     let interval = u64::from(stand.info.interval);
     let mut queue = queue(device);
     for (way, result) in read_each_way(device, &mut queue, sector * interval, interval as usize)
@@ -131,7 +131,7 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                 format!("tag of {sector} at {at} ^ {mask:#x}, {options:?}")
             };
             let opened = here.open();
-            assert_fails_alone(&opened.device, &here, sector, &what);
+            assert_only_fails(&opened.device, &here, sector, &what);
             let mut found = Vec::new();
             let scrubbed =
                 opened.device.scrub(&mut |finding| found.push(finding), &mut |_, _| {}).unwrap();
@@ -164,12 +164,12 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
         swap(&stand.data, one * interval, two * interval, interval);
         // Data alone.
         let here = stand.snapshot();
-        assert_fails_alone(&here.open().device, &here, one, "data alone");
+        assert_only_fails(&here.open().device, &here, one, "data alone");
         let tags_at = stand.tags_at();
         swap(stand.tag_ram(), tags_at + one * size, tags_at + two * size, size);
         let device = stand.open().device;
         for sector in [one, two] {
-            assert_fails_alone(&device, &stand, sector, "data and tags");
+            assert_only_fails(&device, &stand, sector, "data and tags");
         }
         let (events, _) = device.take_events();
         let by_reference = |event: &Event| matches!(event, Event::Mismatch(found) if found.field == Field::ReferenceTag);
@@ -198,7 +198,7 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
         device.close().unwrap();
         drop(device);
         crate::stand::write(&*stand.data, 0, &old, false).unwrap();
-        assert_fails_alone(&stand.open().device, &stand, 0, "lost data");
+        assert_only_fails(&stand.open().device, &stand, 0, "lost data");
     }
 }
 

@@ -90,7 +90,7 @@ fn every_kind_of_device_holds_what_was_written() {
 }
 
 #[test]
-fn what_is_asked_for_must_fit() {
+fn requested_options_must_fit() {
     let data = Arc::new(Ram::new(SIZE));
     let small = Arc::new(Ram::new(16 << 10));
     let make = |tags: Option<&Arc<Ram>>, options: &FormatOptions| {

@@ -128,7 +128,7 @@ fn write_much(device: &Integrity, writer: u64) {
 
 /// One thread, two queues, and nobody looks at the first: the second and the device itself go on all the same.
 #[test]
-fn nobody_waits_for_a_queue_that_nobody_looks_at() {
+fn no_thread_waits_for_a_queue_without_a_reader() {
     for mode in [Mode::Bitmap, Mode::Journal] {
         let stand = Stand::new(SIZE, false, &options(mode), 12);
         let faults = Faults { seed: 3, latency: 5, ..Faults::default() };

@@ -208,7 +208,7 @@ fn a_device_that_is_gone_ends_the_scrub() {
 
 /// A check names the blocks of the area that the device refuses to read, and looks at the others.
 #[test]
-fn a_check_goes_on_behind_blocks_that_cannot_be_read() {
+fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     for (number, options) in all_options().enumerate() {
         let stand = Stand::new(4 * SIZE, number % 2 == 0, &options, number as u64);
         let area = stand.info.area_start;

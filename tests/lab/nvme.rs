@@ -129,7 +129,7 @@ fn a_failed_command_is_an_errno() {
 
 /// Written by commands, read back by the kernel: flat, vectored, from registered memory, through the cache and flushed.
 #[test]
-fn what_is_written_is_what_the_kernel_reads() {
+fn the_kernel_reads_written_data() {
     let path = given("LAB_CHAR2");
     let rng = &mut Rng::new(0x903);
     for engine in [Engine::IoUring, Engine::IoUringPoll] {

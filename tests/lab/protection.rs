@@ -121,7 +121,7 @@ fn info_shows_the_format() {
 
 /// The kernel computed the tuples of these volumes; here they are verified.
 #[test]
-fn what_the_kernel_wrote_is_read_with_its_tuples() {
+fn data_of_the_kernel_are_read_with_their_tuples() {
     for path in protected() {
         let engines: &[_] = match path.starts_with("/dev/sd") {
             true => &[Engine::IoUring],
@@ -136,7 +136,7 @@ fn what_the_kernel_wrote_is_read_with_its_tuples() {
 /// Tuples are computed here; the device compares them, and the kernel when it reads them: flat, vectored with sectors that two
 /// buffers share, from registered memory, and from memory that was lent.
 #[test]
-fn what_is_written_with_tuples_is_what_the_kernel_reads() {
+fn the_kernel_reads_data_written_with_tuples() {
     let rng = &mut Rng::new(0x912);
     for path in protected() {
         let mut expected = Vec::new();
@@ -213,7 +213,7 @@ fn many_requests_carry_their_own_tuples() {
 /// Beneath the controller stand, for sectors of zeros: a right tuple, a wrong reference tag, a wrong guard, a wrong guard whose check is
 /// switched off, and right ones.
 #[test]
-fn a_wrong_tuple_is_told_by_sector_and_field() {
+fn a_wrong_tuple_is_reported_by_sector_and_field() {
     for path in protected() {
         if path.starts_with("/dev/sd") {
             continue;
@@ -261,7 +261,7 @@ fn a_wrong_tuple_is_told_by_sector_and_field() {
 
 /// The kernel's tuples switched off, a SCSI disk keeps those of what stood there before.
 #[test]
-fn a_stale_tuple_is_told_by_sector() {
+fn a_stale_tuple_is_reported_by_sector() {
     if !has_attributes() {
         return;
     }

@@ -165,7 +165,7 @@ fn a_volume_that_is_only_read_is_not_written() {
 
 /// A sync updates the metadata: the state of the extents, and the size.
 #[test]
-fn what_is_written_to_a_hole_is_converted_by_a_sync() {
+fn a_sync_converts_writes_to_holes() {
     for kind in [Kind::WHOLE, LAZY] {
         let mut world = World::new(kind, 16);
         world.fs.truncate(world.number, 3 * BLOCK as u64).unwrap();
@@ -236,7 +236,7 @@ fn overwrites_take_the_simple_path() {
 
 /// Each has its place when it is submitted, and the file ends after the last one when all are complete.
 #[test]
-fn appends_in_flight_stand_one_behind_the_other() {
+fn appends_in_flight_lie_one_after_the_other() {
     for kind in KINDS {
         let mut world = World::new(kind, 64);
         let mut model = Vec::new();
@@ -262,7 +262,7 @@ fn appends_in_flight_stand_one_behind_the_other() {
 }
 
 #[test]
-fn what_must_not_wait_changes_no_metadata() {
+fn a_nowait_write_changes_no_metadata() {
     let mut world = World::new(Kind::WHOLE, 16);
     world.fs.truncate(world.number, 2 * BLOCK as u64).unwrap();
     world.write(0, &[1; BLOCK]);
@@ -298,7 +298,7 @@ fn a_write_that_finds_no_space_is_short_or_none() {
 
 /// A thread that moves blocks waits for requests in flight, but not for its own.
 #[test]
-fn a_file_is_cut_when_nobody_is_at_it() {
+fn a_file_is_truncated_while_no_request_uses_it() {
     let mut world = World::new(Kind::WHOLE, 16);
     world.write(0, &[1; 4 * BLOCK]);
     world.sync();

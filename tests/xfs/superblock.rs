@@ -67,7 +67,7 @@ fn a_device_without_xfs_is_of_no_known_format() {
 }
 
 #[test]
-fn a_volume_cut_short_is_told() {
+fn a_volume_cut_short_is_reported() {
     require!([Need::Tool("mkfs.xfs")]);
     let victim = Victim::new();
     assert!(victim.error(&victim.sound).is_none());

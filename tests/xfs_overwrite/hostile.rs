@@ -117,7 +117,7 @@ fn a_circle_of_empty_leaves_ends() {
 
 /// Whether blocks are shared, and which attributes a file has, only a write asks.
 #[test]
-fn damage_that_only_a_write_meets_keeps_nobody_from_reading() {
+fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     let Some(image) = filled(&["-d", "agcount=2"], 4096) else { return };
     let files = known(&image);

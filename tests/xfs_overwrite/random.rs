@@ -140,7 +140,7 @@ fn without_checksums() {
 
 /// A handle that only reads, of a volume for writing, reads as any other.
 #[test]
-fn what_was_never_written_reads_as_zeros() {
+fn unwritten_ranges_read_as_zeros() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     let Some(image) = filled(&[], 4096) else { return };
     let files = known(&image);

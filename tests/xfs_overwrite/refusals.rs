@@ -23,7 +23,7 @@ fn assert_says(result: Result<impl std::fmt::Debug, Error>, kind: ErrorKind, say
 }
 
 #[test]
-fn what_would_need_the_log_is_refused_by_name() {
+fn operations_that_need_the_log_are_refused_by_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("chattr"), Need::Tool("setcap")]);
     let Some(image) = filled(&[], 4096) else { return };
     {
@@ -97,7 +97,7 @@ fn what_would_need_the_log_is_refused_by_name() {
 
 /// Set-id bits stay where the writer may keep them.
 #[test]
-fn set_id_bits_are_kept_for_who_may() {
+fn set_id_bits_are_kept_for_privileged_writers() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
     let Some(image) = filled(&[], 4096) else { return };
     {

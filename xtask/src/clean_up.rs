@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_keeps_its_own() {
+    fn a_running_process_keeps_its_files() {
         assert!(!is_abandoned(&format!("/tmp/ironmap-test-{}-a", std::process::id())));
         assert!(is_abandoned("/tmp/ironmap-test-4294967295-a"));
     }

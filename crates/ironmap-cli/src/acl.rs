@@ -117,7 +117,7 @@ mod tests {
 
     /// A value that contradicts its form is no list, whatever it holds.
     #[test]
-    fn what_is_no_list_is_left() {
+    fn an_invalid_acl_is_not_changed() {
         let owners = Owners::new(true);
         let name = b"system.posix_acl_access";
         let entry = [1, 0, 6, 0, 255, 255, 255, 255];

@@ -109,7 +109,7 @@ impl Failure {
     }
 
     /// The same, as the program told it that served the volume.
-    pub(crate) fn lost_as_told(message: &str) -> Self {
+    pub(crate) fn lost_with(message: &str) -> Self {
         Self::with(Code::Corrupt, message)
     }
 

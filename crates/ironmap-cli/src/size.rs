@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffixes_are_binary_unless_they_end_in_b_alone() {
+    fn suffixes_are_binary_except_a_single_b() {
         let good = [
             ("0", 0),
             ("4096", 4096),

@@ -129,7 +129,7 @@ pub(crate) fn tell_faults(location: &Location, faults: &[String]) {
 }
 
 /// Opens a volume on a server, and says why if that takes long.
-fn told_if_slow<T>(location: &Location, open: impl FnOnce() -> T) -> T {
+fn announce_if_slow<T>(location: &Location, open: impl FnOnce() -> T) -> T {
     const LONG: Duration = Duration::from_secs(2);
     let (opened, waits) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ impl Source {
         check_realtime(location)?;
         let opened = || open_volume(location, &with_rescue(options));
         let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
-            told_if_slow(location, opened)
+            announce_if_slow(location, opened)
         } else {
             opened()
         };

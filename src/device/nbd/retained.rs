@@ -142,7 +142,7 @@ mod tests {
 
     /// The memory of data that newer ones replace is given back.
     #[test]
-    fn what_is_kept_takes_no_more_memory_than_is_counted() {
+    fn kept_writes_take_no_more_memory_than_is_counted() {
         let mut kept = Retained::default();
         for number in 0..200 {
             kept.keep(number * 4096, &Memory::Flat(Buffer::from(vec![1; 1 << 20])));

@@ -343,7 +343,7 @@ impl WriteFile for OpenForWriting {
     }
 
     fn zero_tail(&self) -> Result<()> {
-        self.held.fs().zero_behind_end(self.held.number())
+        self.held.fs().zero_past_end(self.held.number())
     }
 
     fn write_from(

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_waits_as_long_as_a_slow_holder_may_take() {
+    fn a_writer_waits_as_long_as_a_slow_holder_may_take() {
         for (interval, to_read, to_write) in [(5, 11, 11), (30, 20, 61), (300, 20, 360)] {
             for (purpose, seconds) in [(Purpose::Read, to_read), (Purpose::Write, to_write)] {
                 let (outcome, waited) =

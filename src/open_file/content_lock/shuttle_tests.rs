@@ -127,7 +127,7 @@ fn run(work: &[Work]) {
 }
 
 #[test]
-fn nobody_is_in_a_range_that_another_has_for_himself() {
+fn an_exclusive_range_excludes_all_other_threads() {
     explore(1, || {
         run(&[
             |model| model.requests(0..4),
@@ -150,7 +150,7 @@ fn ranges_are_had_in_the_order_in_which_they_were_asked_for() {
 }
 
 #[test]
-fn one_who_does_not_wait_leaves_nobody_asleep() {
+fn a_thread_that_does_not_wait_loses_no_wakeup() {
     explore(1, || {
         run(&[
             |model| model.requests(0..4),
@@ -163,7 +163,7 @@ fn one_who_does_not_wait_leaves_nobody_asleep() {
 
 /// Each thread that waits for a range is told that its requests never end, whenever it came; and no thread gets it exclusively.
 #[test]
-fn who_waits_for_a_lost_queue_is_told() {
+fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {
         run(&[
             |model| model.lose(0..4),

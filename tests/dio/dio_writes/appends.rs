@@ -69,7 +69,7 @@ fn check(bench: Bench, number: InodeNo, expected: &[u8], what: &str) {
 
 /// Lengths that are all sectors, or any: the latter are not all in flight at a time, but have their places as well.
 #[test]
-fn appends_of_many_threads_lie_one_behind_the_other() {
+fn appends_of_many_threads_lie_one_after_the_other() {
     for unit in [512, 4096, 1] {
         let what = format!("units of {unit}, seed {:#x}", seed(SEED));
         let bench = Bench::new(EXT4);

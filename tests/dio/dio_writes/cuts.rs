@@ -134,7 +134,7 @@ fn no_append_is_lost_where_content_moves() {
 
 /// A file without extents, whose appends the file system writes, has one place for each too; and so has content within the inode.
 #[test]
-fn appends_that_the_file_system_writes_come_one_behind_the_other() {
+fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {
         let bench = Bench::new(mkfs);
         let file = bench.open(bench.create("file"), false);

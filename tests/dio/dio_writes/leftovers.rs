@@ -25,7 +25,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
 /// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
-fn a_queue_that_goes_with_writes_in_flight_keeps_nobody_waiting() {
+fn a_queue_that_ends_with_writes_in_flight_blocks_no_thread() {
     // The queue may go just before the other looks whether he has to wait: then once more.
     assert!((0..20).any(|_| has_waited_for_a_queue_that_goes()), "nobody has waited");
 }
@@ -55,7 +55,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
 /// The size is the first thing that a conversion brings to the journal: whatever commits come between its transactions, no state of the
 /// device has written blocks past the end that no recovery would find.
 #[test]
-fn nothing_written_lies_behind_the_end_after_a_crash() {
+fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
     let bench = Bench::new(EXT4);
     let other = bench.written("other", 1);
@@ -176,7 +176,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
 
 /// A file that cannot be converted is told, and keeps nothing else from being durable.
 #[test]
-fn what_cannot_be_converted_keeps_nobody_else_from_the_journal() {
+fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.unwritten("file", 8), bench.queue());
@@ -252,7 +252,7 @@ fn append_only_files_take_many_appends_at_a_time() {
 
 /// An append is placed after a write that is about to make the file longer.
 #[test]
-fn an_append_comes_behind_an_extending_write_in_flight() {
+fn an_append_comes_after_an_extending_write_in_flight() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 1), bench.queue());
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(BLOCK), NONE, 1).unwrap();
@@ -270,7 +270,7 @@ fn an_append_comes_behind_an_extending_write_in_flight() {
 
 /// Blocks preallocated past the end stay when a file that grew towards it is closed.
 #[test]
-fn what_is_preallocated_behind_the_end_is_kept() {
+fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
     bench.fs().fallocate(number, KEEP, FilePos(BLOCK), 64 * BLOCK).unwrap();
@@ -285,7 +285,7 @@ fn what_is_preallocated_behind_the_end_is_kept() {
 
 /// Blocks that a failed write has allocated far past the end are freed by the close, though nothing lies between.
 #[test]
-fn a_failed_write_behind_a_hole_leaves_no_blocks() {
+fn a_failed_write_past_a_hole_keeps_no_blocks() {
     let bench = Bench::new(EXT4);
     let sectors = bench.soil();
     let (file, mut queue) = (bench.written("file", 1), bench.queue());

@@ -285,7 +285,7 @@ fn run(layout: &str, engine: Engine, seed: u64) {
 }
 
 #[test]
-fn what_is_written_is_what_is_read() {
+fn reads_return_written_data() {
     let seed = seed(SEED);
     for (at, layout) in LAYOUTS.iter().enumerate() {
         for engine in ENGINES {

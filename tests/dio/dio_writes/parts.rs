@@ -19,7 +19,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 
 /// A partial transfer of the device is continued, with NOWAIT too: a refused request must have changed nothing.
 #[test]
-fn nowait_is_not_refused_behind_a_short_transfer() {
+fn nowait_is_not_refused_after_a_short_transfer() {
     require!([Need::Bare("it counts requests of the device below")]);
     for (way, flags) in CALLS.into_iter().flat_map(|way| [(way, NONE), (way, DioFlags::BOUNCE)]) {
         let bench = Bench::new(EXT4);

@@ -76,7 +76,7 @@ fn no_bytes_are_written_without_a_trace() {
 }
 
 #[test]
-fn behind_what_the_format_maps_is_too_large() {
+fn a_position_past_the_format_is_too_large() {
     for (mkfs, limit) in [(EXT4, u64::from(u32::MAX) * BLOCK), ("-t ext2 -b 1024", 17_247_252_480)]
     {
         let bench = Bench::new(mkfs);
@@ -162,7 +162,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
 
 /// Aligned to the block or not, by one bio or several, an overwrite of written blocks starts no handle and excludes nobody.
 #[test]
-fn pure_overwrites_start_no_handle_and_exclude_nobody() {
+fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 64), bench.queue());
     let cost = bench.cost(|| {
@@ -182,7 +182,7 @@ fn pure_overwrites_start_no_handle_and_exclude_nobody() {
 
 /// Nor does a write into blocks that were never written, before it is converted; and then many cost one handle.
 #[test]
-fn writes_into_unwritten_blocks_start_no_handle_and_exclude_nobody() {
+fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
     bench.soil();
     let (file, mut queue) = (bench.unwritten("file", 64), bench.queue());
@@ -279,7 +279,7 @@ fn vectored_writes_take_their_buffers_in_order() {
 
 /// A position that was advanced by what a completion gave, and then again, corrupted data once (Linux 6.1.64).
 #[test]
-fn a_write_gives_its_count_and_the_next_append_begins_behind_it() {
+fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.open(bench.create("file"), false), bench.queue());
     for (step, flags) in [NONE, DioFlags::DSYNC, DioFlags::SYNC, NONE].into_iter().enumerate() {
@@ -294,7 +294,7 @@ fn a_write_gives_its_count_and_the_next_append_begins_behind_it() {
 
 /// Preallocated blocks past the end stay, and the size follows the writes into them.
 #[test]
-fn the_size_follows_writes_into_what_was_preallocated_behind_the_end() {
+fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
     let how = Fallocate::Allocate { keep_size: true };

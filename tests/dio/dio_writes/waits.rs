@@ -188,7 +188,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
 
 /// A thread that would have to take the completion itself gets an error, and the file stays as it was.
 #[test]
-fn the_thread_that_has_requests_in_flight_is_told_that_the_file_is_busy() {
+fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();

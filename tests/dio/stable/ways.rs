@@ -49,7 +49,7 @@ fn each_way_copies_what_it_says_and_nothing_else() {
 
 /// The simple path is for requests that are not copied, and says why it was not taken.
 #[test]
-fn what_is_not_copied_takes_the_simple_path() {
+fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);
     for (way, copied) in COPIED {
         let (file, mut queue) = (bench.open(Some(way)), bench.queue());
@@ -87,7 +87,7 @@ fn the_device_decides_where_the_handle_does_not() {
 
 /// A sector that is wrong on the device fails whatever the way: tried twice at most, told once, and nothing beside it fails.
 #[test]
-fn what_is_wrong_on_the_device_is_an_error_by_every_way() {
+fn wrong_data_on_the_device_are_an_error_by_every_way() {
     let bench = Bench::new(None);
     let lies = bench.open(None).map(ironmap::units::FilePos(0), 1).unwrap().addr;
     let at = DevOffset(lies.0 + 8192 + 512);

@@ -30,7 +30,7 @@ fn both(what: &str, image: &Image, commands: &str, clean: bool) {
 
 /// Old versions of mke2fs gave a journal a block more than its size says. A journal that is shorter than its size is not whole.
 #[test]
-fn a_journal_may_have_a_block_behind_its_end() {
+fn a_journal_may_have_a_block_past_its_end() {
     for options in ["-t ext3 -b 1024 -J size=4", "-t ext4 -b 1024 -J size=4"] {
         let image = volume(options);
         let blocks = (4 << 10) - 1;

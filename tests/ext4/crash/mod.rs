@@ -140,14 +140,14 @@ fn by_threads(seed: u64, format: &str) -> Case {
 
 /// A crashed volume of ironmap is recovered by itself, by e2fsck and by the kernel.
 #[test]
-fn what_ironmap_leaves_is_recovered() {
+fn crash_states_of_ironmap_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("ironmap's crashes", cases);
 }
 
 /// The same of each two operations, one after the other.
 #[test]
-fn what_ironmap_leaves_of_two_operations_is_recovered() {
+fn crash_states_of_two_operations_are_recovered() {
     let Effort { plan, states, long } = Effort::new();
     // One plan for pairs: there are a thousand of them.
     let plan = if long {
@@ -190,14 +190,14 @@ fn what_ironmap_leaves_of_two_operations_is_recovered() {
 
 /// The same of what several threads do at a time.
 #[test]
-fn what_threads_of_ironmap_leave_is_recovered() {
+fn crash_states_of_threads_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));
     Effort::new().look("crashes of threads", cases);
 }
 
 /// Without a journal synced data are there, and e2fsck can repair the rest.
 #[test]
-fn what_ironmap_leaves_without_a_journal_can_be_repaired() {
+fn crash_states_without_a_journal_can_be_repaired() {
     let cases = workloads(&UNJOURNALED).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("crashes without a journal", cases);
 }
@@ -216,7 +216,7 @@ fn quota_is_recovered() {
 
 /// Linux keeps the rules that ironmap is held to, and ironmap recovers, without writing, what Linux left.
 #[test]
-fn what_the_kernel_leaves_is_recovered() {
+fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
     // After thousands of states with data=journal Linux shows, as ironmap does, in a file a block that was another's.

@@ -64,7 +64,7 @@ fn first_seed() -> u64 {
 }
 
 #[test]
-fn what_is_durable_is_there_and_nothing_shows_that_was_not_written() {
+fn durable_data_are_there_and_unwritten_data_never_show() {
     let (plan, states) = plan();
     let (counts, start) = (Counts::default(), Instant::now());
     for seed in first_seed().. {

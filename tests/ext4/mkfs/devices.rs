@@ -89,7 +89,7 @@ fn a_volume_may_be_smaller_than_its_device() {
 
 /// A device with content is refused, and left as it was.
 #[test]
-fn what_is_known_is_refused_unless_forced() {
+fn known_content_is_refused_unless_forced() {
     let magics: [(u64, &[u8], &str); 4] = [
         (1024 + 56, &[0x53, 0xEF], "ext2, ext3 or ext4"),
         (0, b"XFSB", "an XFS file system"),
@@ -136,7 +136,7 @@ fn a_partition_table_is_refused_unless_forced() {
 }
 
 #[test]
-fn what_is_mounted_is_refused_even_if_forced() {
+fn a_mounted_device_is_refused_even_if_forced() {
     require!([Need::Root, Need::Tool("losetup")]);
     let image = make(16 * MIB, &options("")).unwrap();
     let mount = image.mount("rw");

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_knows_the_device_trait_alone() {
+    fn a_file_system_knows_only_the_device_trait() {
         assert_eq!(
             findings("src/fs/ext4/blocks.rs", "use crate::device::{Device, Limits};"),
             [""; 0]

@@ -68,6 +68,7 @@ fn check(path: &Path, source: &str) -> Vec<(usize, String)> {
         Ok(stream) => {
             let mut found = text::check(path, source, stream.clone());
             found.extend(imports::check(path, stream.clone()));
+            found.extend(words::check_names(stream.clone()));
             if words::is_clean(path) {
                 found.extend(words::check_comments(source));
                 found.extend(words::check_strings(path, stream));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proc_macro2::TokenStream;
 
-use super::tokens::strings;
+use super::tokens::{strings, tokens};
 
 /// Files and directories that are not free of these phrases yet. All others are checked. The list shrinks until it is empty.
 pub(super) const UNCLEAN: &[&str] = &[
@@ -113,6 +113,16 @@ pub(super) fn check_strings(path: &Path, stream: TokenStream) -> Vec<(usize, Str
     // Each literal is a paragraph of its own.
     let lines = texts.iter().flat_map(|(line, text)| [(*line, Some(text.as_str())), (*line, None)]);
     find(&paragraphs(lines.collect()), false)
+}
+
+/// Names of functions that begin with a pronoun: they do not name their subject.
+pub(super) fn check_names(stream: TokenStream) -> Vec<(usize, String)> {
+    let names = tokens(stream);
+    let found = names.windows(2).filter(|pair| {
+        let begins = |pronoun: &&str| pair[1].text.starts_with(*pronoun);
+        pair[0].text == "fn" && ["who_", "what_", "nobody_"].iter().any(begins)
+    });
+    found.map(|pair| (pair[1].line, format!("fn {}: name the subject", pair[1].text))).collect()
 }
 
 /// The words of a literal, without escapes and the names of values.
@@ -326,6 +336,13 @@ mod tests {
     }
 
     /// Escapes and the names of values are not words, a literal of one word is a name, and two literals are not one sentence.
+    #[test]
+    fn a_function_is_named_by_its_subject() {
+        let found = |source: &str| check_names(source.parse().unwrap()).len();
+        assert_eq!(found("fn who_waits() {} mod m { fn what_is_read() {} }"), 2);
+        assert_eq!(found("fn what() {} fn a_thread_that_waits() { what_is_read() }"), 0);
+    }
+
     #[test]
     fn strings_are_read_as_messages() {
         let found = |source: &str| {

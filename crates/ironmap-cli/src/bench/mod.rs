@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_destroyed_only_if_that_is_said() {
+    fn existing_content_is_destroyed_only_on_request() {
         for (args, permitted) in [
             ("raw:/dev/ram0 --rw randwrite", false),
             ("raw:/dev/ram0 --rw randread,rw", false),

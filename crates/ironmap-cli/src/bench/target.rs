@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn an_unknown_target_is_refused() {
         for text in ["", "disk.img", "tape:/dev/st0", "raw:/dev/ram0@x", "vol:disk.img", "null:big"]
         {
             assert!(target(text).is_err(), "{text}");

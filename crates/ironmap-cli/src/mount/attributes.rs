@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_told_as_they_are() {
+    fn times_before_1970_are_shown() {
         let time = Timestamp { seconds: -2, nanoseconds: 800_000_000 };
         let before = UNIX_EPOCH.duration_since(system_time(time)).unwrap();
         assert_eq!(before, Duration::from_millis(1200));

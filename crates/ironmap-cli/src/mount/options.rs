@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_left_alone_by_either_name() {
+    fn a_journal_is_skipped_by_either_name() {
         for text in ["ro,noload", "norecovery,ro"] {
             let mut options = Options::default();
             options.parse(text).unwrap();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn root_gets_devices_and_set_id_programs_unless_told_otherwise() {
+    fn root_gets_devices_and_set_id_programs_by_default() {
         let options = Options::default();
         let has = |options: &Options, root, flag| {
             options.for_kernel("v", root).mount_options.contains(&flag)

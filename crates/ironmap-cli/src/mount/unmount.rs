@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match told.as_str() {
         CLOSED => Ok(()),
         "" => Err(Failure::not_closed(dir.display())),
-        why => Err(Failure::lost_as_told(why)),
+        why => Err(Failure::lost_with(why)),
     }
 }
 
@@ -168,7 +168,7 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
 
 /// The whole path of a directory, which is not asked itself.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
-    let dir = behind_links(dir)?;
+    let dir = resolve_links(dir)?;
     Ok(match (dir.parent(), dir.file_name()) {
         (Some(above), Some(name)) if above.as_os_str().is_empty() => {
             Path::new(".").canonicalize()?.join(name)
@@ -199,7 +199,7 @@ fn place_in(table: &[u8], number: &str) -> Option<String> {
 }
 
 /// The directory of a path that may be a symbolic link to it.
-fn behind_links(dir: &Path) -> io::Result<PathBuf> {
+fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
     /// As many as the kernel follows.
     const MOST: usize = 40;
     // With a final slash the link would be followed, and its directory asked.

@@ -183,7 +183,7 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
 /// A sparse file takes its data alone, whatever its size: in an archive, from which GNU tar extracts it byte for byte; from an archive of each of
 /// its forms; and in copies in and out.
 #[test]
-fn a_sparse_file_takes_its_data_alone() {
+fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);
     const HUGE: (u64, Ranges) = (1 << 62, &[(5, 10_000), (1 << 61, 3_000_000)]);
     // The largest size that ext4 has is not much larger.

@@ -53,7 +53,7 @@ fn notes_are_no_faults() {
 
 /// A fault is a line, the verdict another one; the code is 4, as for each corrupt volume.
 #[test]
-fn faults_are_told_one_by_one() {
+fn each_fault_is_shown() {
     let bench = Bench::new();
     bench.debugfs("sif lost+found links_count 7");
     let (output, faults) = check(&bench, &[]);
@@ -66,7 +66,7 @@ fn faults_are_told_one_by_one() {
 
 /// The same as JSON: an object whether there are faults or not.
 #[test]
-fn faults_are_told_as_json() {
+fn faults_are_shown_as_json() {
     let bench = Bench::new();
     let parse = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
     let (output, _) = check(&bench, &["--json"]);
@@ -95,7 +95,7 @@ fn faults_are_told_as_json() {
 
 /// Where there is nothing to check, the code is not that of a fault.
 #[test]
-fn what_is_no_volume_is_not_checked() {
+fn a_file_without_a_volume_is_not_checked() {
     let bench = Bench::empty();
     fs::write(bench.path("zeros"), [0; 1 << 16]).unwrap();
     for name in ["zeros", "missing"] {

@@ -173,7 +173,7 @@ fn several_sources_are_one_copy() {
 
 /// A copy that another source has replaced is linked to by none: GNU cp, which writes into files that are there, gives the wrong content.
 #[test]
-fn what_was_replaced_is_not_linked_to() {
+fn a_replaced_file_gets_no_link() {
     let bench = Bench::empty();
     for (name, content) in [("x/f", "one"), ("y/f", "two")] {
         fs::create_dir_all(bench.source().join(name).parent().unwrap()).unwrap();
@@ -297,7 +297,7 @@ fn nodes_are_copied_as_far_as_the_user_may() {
 
 /// Files of a copy are replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
 #[test]
-fn special_files_are_replaced_by_special_files_alone() {
+fn only_special_files_replace_special_files() {
     let bench = Bench::new();
     let root = rustix::process::geteuid().is_root();
     bench.debugfs("mknod pipe p");
@@ -505,7 +505,7 @@ fn an_interrupted_copy_leaves_nothing() {
 
 /// A signal that the program was started to ignore, as by nohup, ends no copy.
 #[test]
-fn what_is_ignored_ends_no_copy() {
+fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();
     fs::create_dir(bench.source()).unwrap();
     let content = pattern(64 << 20, 5);

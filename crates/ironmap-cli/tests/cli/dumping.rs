@@ -252,7 +252,7 @@ fn a_block_is_what_its_place_says() {
 
 /// A damaged structure is shown as it is, with the code of success: repairs need it.
 #[test]
-fn what_is_broken_is_shown() {
+fn broken_structures_are_shown() {
     let bench = Bench::new();
     bench.debugfs("sif dir/large links_count 7");
     let inode = word(&bench.ask("stat dir/large"), "Inode:");

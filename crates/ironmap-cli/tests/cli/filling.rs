@@ -82,7 +82,7 @@ fn begin(bench: &Bench, image: &str) -> Child {
 
 /// An image of the same name that another program makes while a source is read is left alone, and so is its name.
 #[test]
-fn an_image_that_is_made_meanwhile_is_left_alone() {
+fn an_image_that_is_made_meanwhile_is_not_changed() {
     let bench = Bench::empty();
     archive(&bench, "a.tar", &[(EntryType::Directory, "dir", "", (0, 0))]);
     let mut child = begin(&bench, "new");

@@ -79,7 +79,7 @@ fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
 }
 
 #[test]
-fn files_that_nobody_writes_are_read_raw() {
+fn files_without_writers_are_read_raw() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     for (name, mounted) in [("ext4", Mounted::ext4()), ("xfs", Mounted::xfs())] {
         let path = holes(&mounted);
@@ -156,7 +156,7 @@ fn a_file_with_a_writer_is_served_by_the_kernel() {
 
 /// Needs no rights: a file system in memory is refused before anything is asked of its device.
 #[test]
-fn what_the_kernel_serves_is_named_and_read() {
+fn files_that_the_kernel_serves_are_named_and_read() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("file");
     fs::write(&path, pattern(100_000, 9)).unwrap();

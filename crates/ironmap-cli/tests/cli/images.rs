@@ -212,7 +212,7 @@ fn names_stay_inside_the_volume() {
 
 /// One clear line, no panic, and a volume that is sound.
 #[test]
-fn what_is_no_sound_archive_is_refused() {
+fn a_damaged_archive_is_refused() {
     let bench = Bench::empty();
     let mut huge = Vec::new();
     member(&mut huge, FILE, "huge", "", b"");

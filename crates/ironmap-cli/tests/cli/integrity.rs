@@ -158,7 +158,7 @@ fn halves_are_partitions_of_one_disk() {
 
 /// A wrong sector is counted and told once for each read of it, whatever is done about memory that changes: the device itself has tried it again.
 #[test]
-fn a_wrong_sector_is_told_once_for_each_read() {
+fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
     let at = place(&bench, "/dir/large") + 3 * SECTOR;
     flip(&bench.image(), at + 77);
@@ -353,7 +353,7 @@ fn both_halves_are_locked() {
 
 /// The tail of a device is taken only where no file system reaches; content of TAGS is overwritten only by force.
 #[test]
-fn what_is_in_the_way_is_refused() {
+fn a_device_with_content_is_refused() {
     let bench = Bench::new();
     let before = fs::read(bench.image()).unwrap();
     let full = bench.run(["integrity", "format", "image"]);
@@ -402,7 +402,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
 
 /// One superblock is enough to open the device, and the check reports the other one.
 #[test]
-fn a_damaged_superblock_is_told() {
+fn a_damaged_superblock_is_reported() {
     let bench = protected(&[]);
     flip(&bench.path("tags"), 100);
     let output = bench.run(["integrity", "check", "image,tags"]);

@@ -91,7 +91,7 @@ fn a_shorter_image_is_extended_and_a_longer_one_keeps_its_rest() {
 }
 
 #[test]
-fn a_part_of_an_image_leaves_the_rest_alone() {
+fn a_part_of_an_image_does_not_change_the_rest() {
     let bench = Bench::empty();
     fs::write(bench.image(), vec![7; 20 << 20]).unwrap();
     bench.succeed(["mkfs", "-q", "image@4M", "12M"]);
@@ -103,7 +103,7 @@ fn a_part_of_an_image_leaves_the_rest_alone() {
 
 /// One line, the documented exit code, and every file as it was.
 #[test]
-fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
+fn an_impossible_volume_is_refused_and_changes_nothing() {
     let bench = Bench::empty();
     bench.succeed(["mkfs", "-q", "volume", "2M"]);
     let file = File::create(bench.path("swap")).unwrap();
@@ -145,7 +145,7 @@ fn what_cannot_be_made_is_refused_and_leaves_no_trace() {
 
 /// Options of mke2fs are accepted: no inodes asked for by 0, and the other name of a feature, which brings features that need it along.
 #[test]
-fn what_mke2fs_takes_is_taken() {
+fn options_of_mke2fs_are_accepted() {
     let bench = Bench::empty();
     bench.succeed(["mkfs", "-q", "image", "64M"]);
     let usual = field(&bench.image(), "Inode count");

@@ -26,7 +26,7 @@ fn hints(bench: &Bench, rows: &[(&str, i32, &str)]) {
 }
 
 #[test]
-fn a_wrong_line_is_told_what_to_type() {
+fn a_wrong_line_gets_the_line_to_type() {
     let bench = Bench::empty();
     let magic = |name: &str, at: u64, bytes: &[u8]| {
         let file = File::create(bench.path(name)).unwrap();
@@ -100,7 +100,7 @@ fn a_wrong_line_is_told_what_to_type() {
 
 /// A lock names its holder, which is this process.
 #[test]
-fn a_lock_names_who_holds_it() {
+fn a_lock_names_its_holder() {
     let bench = Bench::empty();
     bench.succeed(["mkfs", "-q", "image", "16M"]);
     let file = File::open(bench.image()).unwrap();

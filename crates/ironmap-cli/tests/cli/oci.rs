@@ -421,7 +421,7 @@ fn an_image_of_many_layers_takes_few_files() {
 
 /// No name that begins with `.wh.` is a file of the volume, at any place: files that AUFS keeps for itself are there for the links of their layer alone.
 #[test]
-fn what_aufs_keeps_is_no_file() {
+fn metadata_of_aufs_become_no_files() {
     let bench = Bench::empty();
     let (dir, link) = (EntryType::Directory, EntryType::Link);
     let members = [

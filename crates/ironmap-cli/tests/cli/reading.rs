@@ -227,7 +227,7 @@ fn info_says_what_dumpe2fs_says() {
 
 /// Only the known fields of a recorded error are printed, and no program is named that may not have recorded it.
 #[test]
-fn recorded_errors_are_told_as_far_as_they_are_known() {
+fn recorded_errors_are_shown_as_far_as_they_are_known() {
     let bench = Bench::new();
     let told = || {
         let said = text(&bench.succeed(["info", "image"]));
@@ -248,7 +248,7 @@ fn recorded_errors_are_told_as_far_as_they_are_known() {
 
 /// A setting of tune2fs is printed in its own words, and an unknown one as the kernel treats it.
 #[test]
-fn what_becomes_of_errors_is_told() {
+fn the_policy_for_errors_is_shown() {
     let bench = Bench::new();
     for (raw, name) in [(1, "continue"), (2, "remount-ro"), (3, "panic"), (9, "remount-ro")] {
         bench.debugfs(&format!("ssv errors {raw}"));

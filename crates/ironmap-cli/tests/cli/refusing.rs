@@ -36,7 +36,7 @@ fn refuse(bench: &Bench, cases: &[Case]) {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_in_one_line() {
+fn a_wrong_command_line_gets_one_line() {
     let bench = Bench::empty();
     refuse(
         &bench,
@@ -58,7 +58,7 @@ fn a_wrong_command_line_is_told_in_one_line() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_by_name() {
+fn content_that_is_no_volume_is_refused_by_name() {
     let bench = Bench::empty();
     let make = |name: &str, len: u64, at: u64, magic: &[u8]| {
         let file = File::create(bench.path(name)).unwrap();
@@ -206,7 +206,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
 }
 
 #[test]
-fn what_is_encrypted_or_needs_an_unknown_feature_says_so() {
+fn encrypted_files_and_unknown_features_are_named() {
     let bench = Bench::with(&["-t", "ext4", "-O", "encrypt"]);
     bench.debugfs("set_inode_field /small flags 0x80800");
     bench.debugfs("set_inode_field /dir/empty flags 0x80800");

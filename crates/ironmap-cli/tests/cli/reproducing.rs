@@ -149,7 +149,7 @@ fn the_same_tree_makes_the_same_image() {
 
 /// The user that builds an image does not show where an option names the owner of its files.
 #[test]
-fn who_builds_an_image_does_not_show() {
+fn an_image_does_not_depend_on_its_builder() {
     require!([Need::Root, Need::Tool("setpriv")]);
     let bench = Bench::empty();
     fs::set_permissions(bench.path(""), fs::Permissions::from_mode(0o777)).unwrap();

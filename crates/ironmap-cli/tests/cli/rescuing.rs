@@ -71,7 +71,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
 
 /// A damaged superblock is passed over for reading; commands that write or check refuse the volume, which stays as it is.
 #[test]
-fn a_damaged_superblock_is_passed_over_for_reading_alone() {
+fn a_damaged_superblock_is_passed_over_only_for_reading() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
     let file = File::options().write(true).open(bench.image()).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();

@@ -237,7 +237,7 @@ getfattr --only-values -n trusted.name file > ../out.name
 
 /// fakeroot answers for the kernel: a copy has the owners, modes, devices and attributes that it gives.
 #[test]
-fn fakeroot_is_believed() {
+fn owners_under_fakeroot_are_taken() {
     let needs = [Need::Root, Need::Tool("fakeroot"), Need::Tool("setpriv"), Need::Tool("setfattr")];
     require!(needs);
     let bench = Bench::empty();

@@ -169,7 +169,7 @@ fn a_uuid_is_made() {
 
 /// One line, the documented code, and every byte as it was.
 #[test]
-fn what_cannot_be_done_is_refused_by_name() {
+fn impossible_changes_are_refused_by_name() {
     let bench = Bench::empty();
     let image = |name: &str, options: &[&str]| {
         let image = Image::mke2fs("8M", &[&["-t", "ext4"], options].concat());

@@ -42,7 +42,7 @@ fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
 
 /// ext2 and debugfs leave maps in the inodes and names in directories.
 #[test]
-fn what_debugfs_deletes_is_found_in_the_inodes() {
+fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     for options in [
         &["-t", "ext2", "-b", "1024"][..],
         &["-t", "ext2", "-b", "4096", "-I", "128"],
@@ -105,7 +105,7 @@ fn check(image: &Path) {
 
 /// The kernel clears the maps: these, and the names, are found in the journal, also of whole trees.
 #[test]
-fn what_the_kernel_deletes_is_found_in_the_journal() {
+fn files_that_the_kernel_deleted_are_found_in_the_journal() {
     require!([Need::Root]);
     for options in [
         &["-t", "ext4", "-b", "4096"][..],
@@ -173,7 +173,7 @@ fn what_the_kernel_deletes_is_found_in_the_journal() {
 
 /// The same for what ironmap removes. A file that no transaction of the log has is not found.
 #[test]
-fn what_ironmap_deletes_is_found_in_the_journal() {
+fn files_that_ironmap_deleted_are_found_in_the_journal() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
     let files = fill(&bench.path("new"));
     let volume = VolumeOptions::new().write(true).open(bench.image()).unwrap();
@@ -363,7 +363,7 @@ fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
 
 /// A full disk leaves no part of a file.
 #[test]
-fn a_full_disk_keeps_whole_files_alone() {
+fn a_full_disk_keeps_only_whole_files() {
     require!([Need::Root]);
     let bench = Bench::with(&["-t", "ext2"]);
     bench.debugfs("rm dir/large");

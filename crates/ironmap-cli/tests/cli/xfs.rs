@@ -84,7 +84,7 @@ fn a_check_says_what_is_wrong() {
 }
 
 #[test]
-fn what_xfs_volumes_do_not_have_is_refused() {
+fn operations_that_xfs_lacks_are_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
     let bench = Bench::empty();
     filled(&bench, false);

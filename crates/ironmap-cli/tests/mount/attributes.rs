@@ -101,9 +101,9 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
 
 /// A directory that was removed while it was open has no link, and is no error.
 #[test]
-fn a_removed_directory_is_told_as_by_the_kernel() {
+fn a_removed_directory_is_reported_as_by_the_kernel() {
     const O_PATH: i32 = 0o10_000_000;
-    require_mounts!("a_removed_directory_is_told_as_by_the_kernel");
+    require_mounts!("a_removed_directory_is_reported_as_by_the_kernel");
     let sides = Sides::new(&["-t", "ext4"], &[]);
     let run = |dir: &Path| {
         let mut found = Vec::new();

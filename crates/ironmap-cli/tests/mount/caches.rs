@@ -25,10 +25,10 @@ fn data(file: &File) -> Vec<(u64, u64)> {
 
 /// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks where data are has all of them, and no more.
 #[test]
-fn what_was_not_sent_is_data() {
-    require_mounts!("what_was_not_sent_is_data");
+fn ranges_that_the_kernel_has_not_sent_are_data() {
+    require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");
     if tool("xfs_io").arg("-V").output().is_err() {
-        return skip("what_was_not_sent_is_data", "needs the program xfs_io");
+        return skip("ranges_that_the_kernel_has_not_sent_are_data", "needs the program xfs_io");
     }
     for options in ["rw", "writeback_cache"] {
         let bench = Bench::empty();

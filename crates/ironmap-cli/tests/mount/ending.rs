@@ -69,8 +69,8 @@ umount store
 /// A failed last commit is reported though no program asks for it: by the exit code and a line in the foreground, else by the system's log, once
 /// when nothing is written any more, and at the end; and to the user who unmounts it by ironmap.
 #[test]
-fn a_last_commit_that_fails_is_told() {
-    require_mounts!("a_last_commit_that_fails_is_told");
+fn a_last_commit_that_fails_is_reported() {
+    require_mounts!("a_last_commit_that_fails_is_reported");
     let bench = Bench::empty();
     let log = UnixDatagram::bind(bench.path("log")).unwrap();
     log.set_nonblocking(true).unwrap();
@@ -96,8 +96,8 @@ fn a_last_commit_that_fails_is_told() {
 
 /// The end of a mount takes away that mount, and nothing beneath it.
 #[test]
-fn what_is_mounted_beneath_stays() {
-    require_mounts!("what_is_mounted_beneath_stays");
+fn a_mount_beneath_stays() {
+    require_mounts!("a_mount_beneath_stays");
     let bench = volume();
     let dir = bench.path("mounted");
     let _beneath = Tmpfs::mount(&dir);
@@ -116,8 +116,8 @@ fn what_is_mounted_beneath_stays() {
 
 /// A mount above it is not taken for it, and it ends all the same where the kernel allows it.
 #[test]
-fn what_is_mounted_above_stays() {
-    require_mounts!("what_is_mounted_above_stays");
+fn a_mount_above_stays() {
+    require_mounts!("a_mount_above_stays");
     let bench = volume();
     let dir = bench.path("mounted");
     let mut ours = Ours::mount(&bench.image(), &dir, "rw");

@@ -52,8 +52,8 @@ fn names_without_case_go_together() {
 
 /// Synchronous changes survive a daemon that is killed at once: changes of a directory with +D or a mount with dirsync, writes of a file with +S.
 #[test]
-fn what_is_synchronous_survives_a_killed_daemon() {
-    require_mounts!("what_is_synchronous_survives_a_killed_daemon");
+fn synchronous_changes_survive_a_killed_daemon() {
+    require_mounts!("synchronous_changes_survive_a_killed_daemon");
     let files = [
         ("mkdir", "d", 0x1_0000 | EXTENTS),
         ("mkdir", "plain", EXTENTS),
@@ -175,10 +175,10 @@ fn appends_pass_a_writeback_cache() {
 
 /// The content of an append-only file is changed neither by a descriptor that appends no more nor through a mapping, with any cache.
 #[test]
-fn what_was_appended_stays() {
-    require_mounts!("what_was_appended_stays");
+fn appended_data_stay() {
+    require_mounts!("appended_data_stay");
     if tool("xfs_io").arg("-V").output().is_err() {
-        return skip("what_was_appended_stays", "needs the program xfs_io");
+        return skip("appended_data_stay", "needs the program xfs_io");
     }
     for options in ["rw", "writeback_cache"] {
         let bench = volume(&[], &[("write /dev/null", "app", EXTENTS | 0x20)]);

@@ -67,11 +67,11 @@ impl CachedWrite {
 
 /// Data in the kernel's cache that do not fit into the volume: `msync` or `fsync` fails, and data without an error are there.
 #[test]
-fn a_cached_write_without_room_is_told() {
+fn a_cached_write_without_room_is_an_error() {
     const LEN: u64 = 128 << 10;
-    require_mounts!("a_cached_write_without_room_is_told");
+    require_mounts!("a_cached_write_without_room_is_an_error");
     if tool("xfs_io").arg("-V").output().is_err() {
-        return skip("a_cached_write_without_room_is_told", "needs the program xfs_io");
+        return skip("a_cached_write_without_room_is_an_error", "needs the program xfs_io");
     }
     for way in CachedWrite::ALL {
         for (room, fits) in [(LEN / 2, false), (2 * LEN, true)] {

@@ -19,8 +19,8 @@ fn volume() -> Bench {
 
 /// Data of a successful fsync survive SIGKILL of the daemon: content, names, and replacements; the next mount recovers it.
 #[test]
-fn what_was_synced_survives_a_killed_daemon() {
-    require_mounts!("what_was_synced_survives_a_killed_daemon");
+fn synced_data_survive_a_killed_daemon() {
+    require_mounts!("synced_data_survive_a_killed_daemon");
     let bench = volume();
     let dir = bench.path("mounted");
     let mut ours = Ours::mount(&bench.image(), &dir, "rw");

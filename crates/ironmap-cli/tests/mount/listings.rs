@@ -32,8 +32,8 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
 /// A name that is renamed or removed while its directory is listed is gone: names read from the directory before are not listed after that. Else
 /// the kernel would know the name for ever, and open by it the file that has its inode's number now.
 #[test]
-fn what_is_gone_is_not_listed() {
-    require_mounts!("what_is_gone_is_not_listed");
+fn removed_names_are_not_listed() {
+    require_mounts!("removed_names_are_not_listed");
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
     let mounted = bench.path("mounted");

@@ -9,8 +9,8 @@ use crate::support::{Bench, succeed, tool};
 
 /// With relatime the first read after any change of an inode leaves a time: it is not taken for one that another read has left since.
 #[test]
-fn the_first_read_behind_each_change_leaves_a_time() {
-    require_mounts!("the_first_read_behind_each_change_leaves_a_time");
+fn the_first_read_after_each_change_sets_a_time() {
+    require_mounts!("the_first_read_after_each_change_sets_a_time");
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
     let dir = bench.path("mounted");

@@ -101,10 +101,10 @@ fn a_signal_ends_a_users_daemon() {
 
 /// Why he cannot mount is one line, of fusermount3's too, and names what he may not open.
 #[test]
-fn why_a_user_cannot_mount_is_told() {
-    require_mounts!("why_a_user_cannot_mount_is_told");
+fn a_refused_mount_of_a_user_has_a_reason() {
+    require_mounts!("a_refused_mount_of_a_user_has_a_reason");
     if !has_fusermount() {
-        return skip("why_a_user_cannot_mount_is_told", "needs the program fusermount3");
+        return skip("a_refused_mount_of_a_user_has_a_reason", "needs the program fusermount3");
     }
     let said = played(REFUSED);
     let lines: Vec<_> = said.lines().collect();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_back_counts_as_set() {
+    fn a_reserved_bit_counts_as_set() {
         let mut kept = [0; 16];
         set(&mut kept, 10..20);
         let bits = Bits::new(&[0; 16], Some(&kept));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_gets_room_unless_it_goes_on() {
+    fn a_growing_file_gets_room_unless_it_continues() {
         let mut bytes = [0; 128];
         let mut find = |from, expected: Range<u32>| {
             let space = Space { bits: Bits::new(&bytes, None), clusters: 0..1000, phase: 0 };

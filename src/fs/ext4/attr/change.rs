@@ -25,7 +25,7 @@ impl Attributes<'_> {
     /// Sets an attribute; name and value as the system calls take them. An access list changes the permissions too.
     ///
     /// # Errors
-    /// `OutOfRange` and `TooBig` for a name or value that no system call takes, `Unsupported` for a prefix that can not be set,
+    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that no system call takes, `Unsupported` for a prefix that can not be set,
     /// `InvalidInput` for a wrong access list, `NotPermitted` by the file's type, `NoSpace`, and those of [`SetXattr`].
     pub(crate) fn set_xattr(
         &self,
@@ -37,7 +37,10 @@ impl Attributes<'_> {
         let name = Name::parse(name)?;
         name.check_type(self)?;
         if value.len() > MAX_VALUE {
-            return Err(Error::new(ErrorKind::TooBig, format!("a value of {} bytes", value.len())));
+            return Err(Error::new(
+                ErrorKind::AttributeTooBig,
+                format!("a value of {} bytes", value.len()),
+            ));
         }
         match name.index {
             NameIndex::ACL_ACCESS => self.set_access_acl(h, value),

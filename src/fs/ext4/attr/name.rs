@@ -52,12 +52,15 @@ impl<'a> Name<'a> {
     /// Takes a name apart.
     ///
     /// # Errors
-    /// As Linux: `OutOfRange` for one that is empty or longer than 255 bytes, `InvalidInput` for a prefix alone, `Unsupported` for any
+    /// As Linux: `AttributeNameLength` for one that is empty or longer than 255 bytes, `InvalidInput` for a prefix alone, `Unsupported` for any
     /// other prefix. Of those with `system.` only access lists can be changed.
     pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
         let len = full.len();
         if !(1..=MAX_FULL_NAME).contains(&len) {
-            return Err(Error::new(ErrorKind::OutOfRange, format!("a name of {len} bytes")));
+            return Err(Error::new(
+                ErrorKind::AttributeNameLength,
+                format!("a name of {len} bytes"),
+            ));
         }
         for index in [NameIndex::ACL_ACCESS, NameIndex::ACL_DEFAULT] {
             if index.prefix().is_some_and(|whole| whole.as_bytes() == full) {

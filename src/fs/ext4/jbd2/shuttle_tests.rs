@@ -154,7 +154,7 @@ fn a_commit_has_all_that_its_transaction_did_and_nothing_else() {
 }
 
 #[test]
-fn half_an_operation_is_never_committed_and_nobody_waits_for_it() {
+fn half_an_operation_is_never_committed_and_blocks_no_thread() {
     explore(1, || {
         let journal = Journal::new(None);
         run(&journal, 3, Some(1));

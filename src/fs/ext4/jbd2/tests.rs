@@ -29,7 +29,7 @@ const KINDS: [&str; 6] = [
 ];
 
 #[test]
-fn what_was_synced_is_recovered_after_a_crash() {
+fn synced_changes_are_recovered_after_a_crash() {
     for kind in KINDS {
         let image = Image::new(kind, "64M");
         let fs = image.open();

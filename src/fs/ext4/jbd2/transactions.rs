@@ -280,7 +280,7 @@ mod tests {
 
     /// A flush of the device covers no write after its begin: a sync of such a write needs one more flush.
     #[test]
-    fn who_joins_a_commit_under_way_hears_that_its_flush_may_be_past() {
+    fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);
         let first = change(&transactions);
         let (begun, has_begun) = mpsc::channel();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradicting_features_are_refused() {
         for names in ["meta_bg,resize_inode", "bigalloc,^extent", "uninit_bg,metadata_csum", "frob"]
         {
             assert!(edited(names).is_err(), "{names}");

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_geometry_is_refused() {
         let refused = |change: &dyn Fn(&mut MkfsOptions), size: u64| {
             let mut options = MkfsOptions::default();
             change(&mut options);

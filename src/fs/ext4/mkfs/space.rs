@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_merged_and_counted() {
+    fn used_ranges_are_merged_and_counted() {
         let mut space = Space::new(1..100, 1);
         space.take(10..20);
         space.take(30..40);

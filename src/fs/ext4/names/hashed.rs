@@ -118,7 +118,7 @@ impl Directory<'_> {
         self.change_node(h, node, |bytes| {
             set_count(bytes, DX_NODE_COUNT_OFFSET, &self.fs.superblock, half);
         })?;
-        self.insert_behind(h, above, hash, new)
+        self.insert_after(h, above, hash, new)
     }
 
     /// Moves all entries of the root to a new node, which becomes its only child.
@@ -162,7 +162,7 @@ impl Directory<'_> {
     }
 
     /// Adds an entry after the one that leads on. The node has room for it.
-    pub(super) fn insert_behind(
+    pub(super) fn insert_after(
         &self,
         h: &mut Handle<'_>,
         node: &Node,

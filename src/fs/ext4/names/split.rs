@@ -50,7 +50,7 @@ impl Directory<'_> {
         };
         let new = self.append_leaf(h, |entries| pack(entries, upper))?;
         self.change_entries(h, leaf.home, |entries| pack(entries, lower))?;
-        self.insert_behind(h, path.parent(), hash, new)
+        self.insert_after(h, path.parent(), hash, new)
     }
 
     fn by_hash<'a>(&self, path: &'a Path, addition: &'a Addition<'_>) -> Result<Vec<Hashed<'a>>> {

@@ -67,7 +67,7 @@ impl Model {
 
 /// A decoded open inode is kept without its lock.
 #[test]
-fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
+fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {
         let model = Arc::new(Model::default());
         let spawn = |work: fn(&Model)| {
@@ -98,7 +98,7 @@ fn what_was_read_is_right_as_long_as_the_number_of_changes_stays() {
 }
 
 #[test]
-fn a_change_is_alone_and_entries_go_with_their_last_user() {
+fn a_change_is_exclusive_and_entries_go_with_their_last_user() {
     explore(1, || {
         let model = Arc::new(Model::default());
         let spawn = |work: fn(&Model)| {

@@ -73,7 +73,7 @@ impl Ext4 {
                 return Ok((pos, len));
             }
             // It may have been moved out of the inode.
-            op.zero_behind(&*file.inode()?, pos.0)?;
+            op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
                 match op.write_piece(&file, FilePos(pos.0 + done as u64), piece) {
@@ -324,7 +324,7 @@ impl Operation<'_> {
 
     /// Zeros the last block of a file past its end, if the file is about to grow: data of a write that moved the end and failed,
     /// or was lost in a crash, can be there.
-    pub(super) fn zero_behind(&self, inode: &Inode, size: u64) -> Result<()> {
+    pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 

@@ -149,7 +149,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
-    pub(crate) fn zero_behind_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
+    pub(crate) fn zero_past_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             let file = op.quiesce(number)?;
             op.writing.counters.upgraded();
@@ -495,7 +495,7 @@ mod tests {
 
     /// A thread that waits for the content while the map changes sees, once it has it, that its mapping is old.
     #[test]
-    fn who_enters_behind_a_change_knows_of_it() {
+    fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();
         let (file, fs) = (file(&volume, b"file"), volume.ext4().unwrap());
         let open = fs.writing().unwrap().locks.open(file.inode()).unwrap();

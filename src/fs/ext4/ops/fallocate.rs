@@ -90,7 +90,7 @@ impl Operation<'_> {
     fn grow(&self, file: &Locked<'_>, end: u64, keep_size: bool) -> Result<()> {
         let inode = file.inode()?;
         let size = if keep_size { inode.size() } else { inode.size().max(end) };
-        self.zero_behind(&inode, size)?;
+        self.zero_past(&inode, size)?;
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 

@@ -93,7 +93,7 @@ impl Operation<'_> {
         }
         // With an unchanged size, preallocated blocks past it are freed, as on Linux.
         if size > inode.size() {
-            self.zero_behind(inode, size)?;
+            self.zero_past(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, file, size));
         }
         self.zero_tail(inode, size)?;

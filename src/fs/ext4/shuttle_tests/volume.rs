@@ -135,7 +135,7 @@ impl Model {
 }
 
 #[test]
-fn what_was_synced_is_there_whenever_power_fails() {
+fn synced_changes_are_there_whenever_power_fails() {
     explore(10, || {
         let model = Model::new();
         let fails: fn(&Model) = |model| (0..3).for_each(|_| model.fail_power());

@@ -23,7 +23,7 @@ impl Tree<'_> {
         let at = path.beginning_at(extent.first);
         let end = extent.end();
         // The first extent of the next leaf begins where this leaf's range ends.
-        let overlaps = path.ending_behind(extent.first) < at
+        let overlaps = path.ending_after(extent.first) < at
             || path.extents.get(at).is_some_and(|next| next.first < end)
             || end.0 > path.range.end;
         if overlaps {
@@ -55,7 +55,7 @@ impl Tree<'_> {
     ) -> Result<FileBlock> {
         let path = self.find(FileBlock(range.end.0 - 1))?;
         let leaf_start = range.start.max(FileBlock(path.range.start));
-        let part = path.ending_behind(leaf_start)..path.beginning_at(range.end);
+        let part = path.ending_after(leaf_start)..path.beginning_at(range.end);
         let Some(from) = self.last_few(&path, part.clone()) else {
             if path.extents.is_empty() && path.depth() > 0 {
                 // A leaf that was empty before: it maps nothing and takes a block.
@@ -113,7 +113,7 @@ impl Tree<'_> {
         while start < range.end {
             let path = self.find(start)?;
             let end = range.end.min(FileBlock(path.range.end));
-            let inner = path.ending_behind(start)..path.beginning_at(end);
+            let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
                 // Neighbours may be joined.
@@ -196,7 +196,7 @@ impl Tree<'_> {
     /// Makes two extents of one that holds both a block and the one before.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
-        let at = path.ending_behind(block);
+        let at = path.ending_after(block);
         let Some(extent) = path.extents.get(at).filter(|extent| extent.first < block) else {
             return Ok(());
         };

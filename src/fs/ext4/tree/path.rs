@@ -113,7 +113,7 @@ impl Tree<'_> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {
             let path = self.find(block)?;
-            if let Some(extent) = path.extents.get(path.ending_behind(block)) {
+            if let Some(extent) = path.extents.get(path.ending_after(block)) {
                 return Ok(Some(*extent));
             }
             block = FileBlock(path.range.end);
@@ -148,7 +148,7 @@ impl Path {
     }
 
     /// The first extent of the leaf that ends after a block.
-    pub(super) fn ending_behind(&self, block: FileBlock) -> usize {
+    pub(super) fn ending_after(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.end() <= block)
     }
 }

@@ -16,7 +16,7 @@ const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
 /// At and past the limit of the format, of no bytes, without whole sectors, atomic: the same answers, and nothing has changed.
 #[test]
-fn what_the_kernel_refuses_is_refused_with_its_errno() {
+fn requests_that_the_kernel_refuses_get_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
     let twins = Twins::new("-t ext4 -b 4096");
     let volume = open(twins.device.node().as_ref(), Engine::Psync);

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_test_is_refused() {
+    fn an_invalid_test_is_refused() {
         let parse =
             |words: &[&str]| Expression::parse(&words.iter().map(Into::into).collect::<Vec<_>>());
         assert!(

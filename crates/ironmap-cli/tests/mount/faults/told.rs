@@ -77,10 +77,10 @@ fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
 
 /// Room for each number of blocks, from none to more than the file takes.
 #[test]
-fn who_writes_without_room_is_told() {
-    require_mounts!("who_writes_without_room_is_told");
+fn a_writer_on_a_full_volume_gets_an_error() {
+    require_mounts!("a_writer_on_a_full_volume_gets_an_error");
     if tool("xfs_io").arg("-V").output().is_err() {
-        return skip("who_writes_without_room_is_told", "needs the program xfs_io");
+        return skip("a_writer_on_a_full_volume_gets_an_error", "needs the program xfs_io");
     }
     let rooms = if long() { (0..=LEN + 2).collect() } else { vec![1, 7, 11, LEN - 1, LEN + 2] };
     each(|way, features, shape| {
@@ -106,10 +106,10 @@ fn who_writes_without_room_is_told() {
 
 /// Each write and flush of the device's fails, one in each run.
 #[test]
-fn who_writes_to_a_device_that_fails_is_told() {
-    require_mounts!("who_writes_to_a_device_that_fails_is_told");
+fn a_writer_to_a_failing_device_gets_an_error() {
+    require_mounts!("a_writer_to_a_failing_device_gets_an_error");
     if tool("xfs_io").arg("-V").output().is_err() {
-        return skip("who_writes_to_a_device_that_fails_is_told", "needs the program xfs_io");
+        return skip("a_writer_to_a_failing_device_gets_an_error", "needs the program xfs_io");
     }
     each(|way, features, shape| {
         let original = volume(features, shape);

@@ -49,7 +49,7 @@ const VOLUMES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_is_allocated_and_freed_is_what_the_bitmaps_say() {
+fn the_bitmaps_have_each_allocation_and_each_free() {
     for (seed, (options, size)) in (1..).zip(VOLUMES) {
         model_and_volume(options, size, seed);
     }
@@ -258,7 +258,7 @@ fn the_reserve_is_the_owners() {
 }
 
 #[test]
-fn what_is_free_or_the_file_systems_own_is_not_freed() {
+fn free_blocks_and_metadata_are_not_freed() {
     let image = Image::new("-t ext4 -b 1024", "60M");
     let fs = image.open();
     let (start, count) = fs.transact(2, |h| h.allocate_blocks(FsBlock(8193), 100)).unwrap();

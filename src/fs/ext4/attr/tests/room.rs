@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 
 /// Inodes that the kernel gave one block, and values that it gave one inode, are told apart when one of them changes.
 #[test]
-fn what_the_kernel_shared_is_told_apart() {
+fn blocks_that_the_kernel_shares_are_distinguished() {
     for kind in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ea_inode", "-t ext4 -I 128 -O ea_inode"] {
         let names: Vec<_> = (0..12).map(|number| format!("file-{number}")).collect();
         let files: Vec<_> = names.iter().map(String::as_str).collect();

@@ -186,7 +186,7 @@ fn names_without_regard_to_case() {
 
 /// An invalid name is neither added, removed nor set, and a missing one neither removed nor set.
 #[test]
-fn what_is_no_name_is_refused() {
+fn an_invalid_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");
     volume.add(&[b'x'; 255], 0);
     let (fs, dir, file) = (volume.fs.clone(), volume.dir(), volume.file(0));

@@ -10,7 +10,7 @@ use crate::units::FileBlock;
 
 /// The journal's blocks of a directory or a link are never replayed over the data of the next owner of these blocks.
 #[test]
-fn what_was_freed_does_not_come_back() {
+fn revoked_blocks_do_not_come_back() {
     for kind in ["-t ext4 -b 1024", "-t ext3 -b 1024"] {
         let image = Image::with_file(kind, "32M");
         let fs = image.open_file().fs;
