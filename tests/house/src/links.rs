@@ -3,33 +3,24 @@
 use std::fs;
 use std::path::Path;
 
+use super::packages::target;
+
 /// The links of a page to files and headings, each with its line. Links to the web are not among them.
-pub(super) fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(text.lines()).flat_map(|(line, text)| {
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         links.map(move |link| (line, link))
     });
-    lines.filter(|(_, link)| !link.is_empty() && !link.starts_with('#') && !link.contains(':'))
-}
-
-/// The file of a link, from the root of the repository.
-pub(super) fn target(page: &str, link: &str) -> String {
-    let mut parts: Vec<_> = page.split('/').collect();
-    parts.pop();
-    for part in link.split('#').next().unwrap_or_default().split('/') {
-        match part {
-            ".." => drop(parts.pop()),
-            "." => {}
-            name => parts.push(name),
-        }
-    }
-    parts.join("/")
+    lines.filter(|(_, link)| !link.is_empty() && !link.contains(':'))
 }
 
 /// The links of a page that lead to no file, or to no heading of a page.
 pub(super) fn check(page: &Path, text: &str) -> Vec<(usize, String)> {
     let page = page.display().to_string();
-    let dead = links(text).filter(|(_, link)| !leads(&target(&page, link), link));
+    let dead = links(text).filter(|(_, link)| {
+        let file = if link.starts_with('#') { page.clone() } else { target(&page, link) };
+        !leads(&file, link)
+    });
     dead.map(|(line, link)| (line, format!("a link to nothing: {link}"))).collect()
 }
 
@@ -56,7 +47,10 @@ mod tests {
     #[test]
     fn a_link_has_a_file_and_a_heading() {
         let text = "[a](../CLI.md) and [b](https://x.org/y)\n[c](#here) [d](x.md#part)";
-        assert_eq!(links(text).collect::<Vec<_>>(), [(1, "../CLI.md"), (2, "x.md#part")]);
+        assert_eq!(
+            links(text).collect::<Vec<_>>(),
+            [(1, "../CLI.md"), (2, "#here"), (2, "x.md#part")]
+        );
         assert_eq!(target("docs/cli/json.md", "../CLI.md"), "docs/CLI.md");
         assert_eq!(target("docs/cli/json.md", "x.md#part"), "docs/cli/x.md");
         assert_eq!(target("README.md", "docs/CLI.md"), "docs/CLI.md");

@@ -4,8 +4,6 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
-use super::links;
-
 /// A crate that is published (the fio engine is not: it is under the GPL), the files that its package must contain, and the files and folders that it may
 /// contain.
 struct Package {
@@ -39,6 +37,12 @@ const PACKAGES: [Package; 3] = [
 /// The manifest that lists the files of the Debian package.
 const DEBIAN: &str = "crates/ironmap-cli/Cargo.toml";
 
+/// The file, from the root of the repository, of a link to a file or to a heading in one.
+pub(super) fn target(page: &str, link: &str) -> String {
+    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    resolve(folder, link.split('#').next().unwrap_or_default())
+}
+
 /// Cargo adds these to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
@@ -69,23 +73,43 @@ fn debian_pages(manifest: &str) -> Vec<String> {
 
 /// Links of a page to files that the list does not have. Only the links within the repository count.
 fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
-    let missing = links::links(text).filter(|(_, link)| {
-        let path = links::target(page, link);
+    let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links = links.filter(|link| !link.is_empty() && !link.contains(':'));
+    let missing = links.filter(|link| {
+        let path = resolve(dir, link);
         let (folder, end) = path.rsplit_once('/').unwrap_or(("", &path));
         let end = end.rsplit_once('.').map_or("", |(_, end)| end);
         !listed.contains(&path) && !listed.contains(&format!("{folder}/*.{end}"))
     });
-    let missing = missing.map(|(_, link)| link.split('#').next().unwrap_or_default());
     missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
+}
+
+/// The path, from the root of the repository, of a link in a page of this folder.
+fn resolve(folder: &str, link: &str) -> String {
+    let mut path: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in link.split('/') {
+        match part {
+            ".." => drop(path.pop()),
+            "." => {}
+            part => path.push(part),
+        }
+    }
+    path.join("/")
 }
 
 /// The faults of the Debian package: pages that its pages link to and that it lacks.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
-    let mut pages: Vec<_> = listed.iter().filter(|page| !page.contains('*')).cloned().collect();
-    for folder in listed.iter().filter_map(|page| page.strip_suffix("/*.md")) {
-        let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.path().display().to_string()));
-        pages.extend(names.collect::<io::Result<Vec<_>>>()?);
+    let mut pages = Vec::new();
+    for page in &listed {
+        let Some(folder) = page.strip_suffix("/*.md") else {
+            pages.push(page.clone());
+            continue;
+        };
+        for entry in fs::read_dir(folder)? {
+            pages.push(entry?.path().display().to_string());
+        }
     }
     let mut found = Vec::new();
     for page in pages.iter().filter(|page| page.ends_with(".md")) {
@@ -162,8 +186,8 @@ mod tests {
             missing_links("docs/CLI.md", "[a](../README.md) [b](SAFETY.md)", &listed),
             [""; 0]
         );
-        let page = "[a](../CLI.md) [b](json.md) [c](../../README.md)";
-        let lacks = "the Debian package lacks json.md, to which docs/cli/map.md links";
-        assert_eq!(missing_links("docs/cli/map.md", page, &listed), [lacks]);
+        let deeper = "[a](../CLI.md) [b](../../README.md) [c](b.md)";
+        let lacks = "the Debian package lacks b.md, to which docs/a/a.md links";
+        assert_eq!(missing_links("docs/a/a.md", deeper, &listed), [lacks]);
     }
 }
