@@ -324,6 +324,6 @@ fn files_that_the_kernel_reads_are_read() {
         note_part("files_that_the_kernel_reads_are_read", "beside the kernel", reason);
     }
     each("files_that_the_kernel_reads_are_read", |foreign, steps| {
-        image(foreign, root.is_none(), steps)
+        image(foreign, root.is_none(), steps);
     });
 }
