@@ -3,6 +3,9 @@
 //! A mark stands in the line above its block, or once for the blocks of a page that have none: `<!-- page tested: arguments -->`.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
 /// Marks of blocks that run in an empty directory, without root and as root, the blocks of one mark on a page in one shell.
 pub(crate) const USER: &str = "tested: user";
 pub(crate) const ROOT: &str = "tested: root";
@@ -20,6 +23,25 @@ pub(crate) struct Block<'a> {
     pub(crate) line: usize,
     pub(crate) mark: Option<&'a str>,
     pub(crate) commands: String,
+}
+
+/// The pages for readers in a copy of the repository, in order: three at its root, and all below `docs/`.
+pub(crate) fn pages(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
+    let mut pages: Vec<_> = names.iter().map(|name| root.join(name)).collect();
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    Ok(pages)
 }
 
 /// The shell blocks of a page, fenced or indented, in order.

@@ -92,12 +92,8 @@ fn phrases(dir: &str) -> io::Result<usize> {
 
 /// The pages for readers, in order.
 fn pages() -> io::Result<Vec<PathBuf>> {
-    let mut pages = vec!["CONTRIBUTING.md".into(), "README.md".into(), "SECURITY.md".into()];
-    for entry in std::fs::read_dir("docs")? {
-        pages.push(entry?.path());
-    }
-    pages.retain(|page| words::is_clean(page) && page.extension().is_some_and(|end| end == "md"));
-    pages.sort();
+    let mut pages = blocks::pages(Path::new(""))?;
+    pages.retain(|page| words::is_clean(page));
     Ok(pages)
 }
 

@@ -71,11 +71,7 @@ fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
     let links = links.filter(|link| !link.is_empty() && !link.contains(':'));
     let missing = links.filter(|link| {
-        let path = match (link.strip_prefix("../"), dir) {
-            (Some(up), _) => up.to_owned(),
-            (None, "") => (*link).to_owned(),
-            (None, dir) => format!("{dir}/{link}"),
-        };
+        let path = resolve(dir, link);
         let (folder, end) = path.rsplit_once('/').unwrap_or(("", &path));
         let end = end.rsplit_once('.').map_or("", |(_, end)| end);
         !listed.contains(&path) && !listed.contains(&format!("{folder}/*.{end}"))
@@ -83,13 +79,31 @@ fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     missing.map(|link| format!("the Debian package lacks {link}, to which {page} links")).collect()
 }
 
+/// The path, from the root of the repository, of a link in a page of this folder.
+fn resolve(folder: &str, link: &str) -> String {
+    let mut path: Vec<_> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in link.split('/') {
+        match part {
+            ".." => drop(path.pop()),
+            "." => {}
+            part => path.push(part),
+        }
+    }
+    path.join("/")
+}
+
 /// The faults of the Debian package: pages that its pages link to and that it lacks.
 fn check_debian() -> io::Result<Vec<String>> {
     let listed = debian_pages(&fs::read_to_string(DEBIAN)?);
-    let mut pages: Vec<_> = listed.iter().filter(|page| !page.contains('*')).cloned().collect();
-    if listed.iter().any(|page| page == "docs/*.md") {
-        let names = fs::read_dir("docs")?.map(|entry| Ok(entry?.path().display().to_string()));
-        pages.extend(names.collect::<io::Result<Vec<_>>>()?);
+    let mut pages = Vec::new();
+    for page in &listed {
+        let Some(folder) = page.strip_suffix("/*.md") else {
+            pages.push(page.clone());
+            continue;
+        };
+        for entry in fs::read_dir(folder)? {
+            pages.push(entry?.path().display().to_string());
+        }
     }
     let mut found = Vec::new();
     for page in pages.iter().filter(|page| page.ends_with(".md")) {
@@ -166,5 +180,8 @@ mod tests {
             missing_links("docs/CLI.md", "[a](../README.md) [b](SAFETY.md)", &listed),
             [""; 0]
         );
+        let deeper = "[a](../CLI.md) [b](../../README.md) [c](b.md)";
+        let lacks = "the Debian package lacks b.md, to which docs/a/a.md links";
+        assert_eq!(missing_links("docs/a/a.md", deeper, &listed), [lacks]);
     }
 }

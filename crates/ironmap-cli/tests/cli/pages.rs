@@ -15,12 +15,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Each page with blocks of this mark, and their commands.
 fn pages(mark: &str) -> Vec<(PathBuf, String)> {
-    let workspace = Path::new(WORKSPACE);
-    let names = ["CONTRIBUTING.md", "README.md", "SECURITY.md"];
-    let mut pages: Vec<_> = names.iter().map(|name| workspace.join(name)).collect();
-    pages.extend(fs::read_dir(workspace.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
-    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
-    pages.sort();
+    let pages = blocks::pages(Path::new(WORKSPACE)).unwrap();
     let commands = |page: &PathBuf| {
         let source = fs::read_to_string(page).unwrap();
         let marked = blocks::blocks(&source).into_iter().filter(|block| block.mark == Some(mark));
