@@ -1,9 +1,12 @@
-//! The chores of the project's scripts that are more than glue: the summary of the tests, and `./x clean-up`.
+//! The chores of the project's scripts that are more than glue: the summary of the tests, `./x clean-up`, and `./x bench-page`.
 
+mod bench_page;
+mod bench_table;
 mod clean_up;
 mod summary;
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -14,6 +17,11 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["summary", tests, skips] => print_summary(tests, skips),
         ["clean-up"] => clean_up::run(),
+        ["bench-page"] => bench_page::write(Path::new(".")),
+        ["bench-page", "check"] => bench_page::check(Path::new(".")),
+        ["bench-page", "take", name, results] => {
+            bench_page::take(Path::new("."), name, Path::new(results))
+        }
         _ => Err(format!("there is no chore {args:?}: see ./x help").into()),
     };
     match result {
