@@ -10,8 +10,9 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only [`Device`](super::Device)'s own methods and this crate make one, so that no other code
-/// can call a method whose name ends in `_within`.
+/// The proof that a request is within its device. Only [`Device`](super::Device)'s own methods and this crate make one: a caller cannot call a
+/// method whose name ends in `_within`. A device over another one calls the methods without that suffix, which check the range there. It must not
+/// pass on its own proof, which says nothing of the device below.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 

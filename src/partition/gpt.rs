@@ -19,7 +19,7 @@ const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
-    /// As [`PartitionTable::usable`](super::PartitionTable::usable).
+    /// The bytes that partitions can have.
     pub(super) usable: Range<u64>,
 }
 

@@ -1,5 +1,7 @@
 //! The master boot record: four entries in sector 0, and a chain of tables within an extended partition.
 
+use std::ops::Range;
+
 use super::{Partition, read_at, u32_at};
 use crate::device::Device;
 use crate::error::{Place, Result};
@@ -45,33 +47,35 @@ fn is_plausible(entries: &[Entry; 4]) -> bool {
         && entries.iter().any(|entry| entry.is_used())
 }
 
+/// The partitions, and the bytes of each table.
+pub(super) struct Found {
+    pub(super) partitions: Vec<Partition>,
+    pub(super) tables: Vec<Range<u64>>,
+}
+
 /// The partitions, or `None` where sector 0 holds no table.
-pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Vec<Partition>>> {
+pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
     let Some(entries) = read_table(device, 0)? else { return Ok(None) };
     if !is_plausible(&entries) {
         return Ok(None);
     }
-    let mut partitions = Vec::new();
+    let first = 0..512;
+    let mut found = Found { partitions: Vec::new(), tables: vec![first] };
     for (number, entry) in (1..).zip(entries) {
         if entry.is_used() && !entry.is_extended() {
-            partitions.push(partition(sector, number, 0, entry));
+            found.partitions.push(partition(sector, number, 0, entry));
         }
     }
     for extended in entries.into_iter().filter(|entry| entry.is_extended()) {
-        logical(device, sector, extended, &mut partitions)?;
+        logical(device, sector, extended, &mut found)?;
     }
-    Ok(Some(partitions))
+    Ok(Some(found))
 }
 
 /// Follows the chain: each table names one logical partition, relative to itself, and the next table, relative to the
 /// extended partition.
-fn logical(
-    device: &dyn Device,
-    sector: u64,
-    extended: Entry,
-    partitions: &mut Vec<Partition>,
-) -> Result<()> {
-    let mut number = 5.max(partitions.last().map_or(0, |last| last.number + 1));
+fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found) -> Result<()> {
+    let mut number = 5.max(found.partitions.last().map_or(0, |last| last.number + 1));
     let (mut at, mut before) = (extended.first, None);
     for _ in 0..MAX_LOGICAL {
         if before.is_some_and(|before| at <= before) || at - extended.first >= extended.sectors {
@@ -81,12 +85,13 @@ fn logical(
             // It was cut short: the rest of the chain is lost.
             return Ok(());
         }
+        found.tables.push(at * sector..(at + 1) * sector);
         let Some(entries) = read_table(device, at * sector)? else {
             return Err(PLACE.corrupt(format!("no table of logical partitions in sector {at}")));
         };
         let [data, next, ..] = entries;
         if data.is_used() {
-            partitions.push(partition(sector, number, at, data));
+            found.partitions.push(partition(sector, number, at, data));
             number += 1;
         }
         if !next.is_extended() {

@@ -28,8 +28,8 @@ pub struct PartitionTable {
     pub partitions: Vec<Partition>,
     /// A fault that was passed over, for the user: the first copy of a GPT is lost.
     pub fault: Option<String>,
-    /// The bytes that partitions can have; before and after them is the table.
-    pub usable: Range<u64>,
+    /// The bytes of the table itself, and those that no partition can have: both copies of a GPT, each table of an MBR's logical partitions.
+    pub tables: Vec<Range<u64>>,
 }
 
 /// A partition.
@@ -62,45 +62,50 @@ impl PartitionTable {
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
         {
             let gpt::Found { partitions, fault, usable } = found;
-            return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault, usable }));
+            let tables = vec![0..usable.start, usable.end..u64::MAX];
+            return Ok(Some(Self { kind: TableKind::Gpt, partitions, fault, tables }));
         }
-        let partitions = match mbr::read(device, sector) {
+        let found = match mbr::read(device, sector) {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
             // Larger than the device.
-            Ok(Some(partitions)) if sector > 512 && !fit(&partitions, device) => {
-                mbr::read(device, 512)?.or(Some(partitions))
+            Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
+                mbr::read(device, 512)?.or(Some(found))
             }
-            partitions => partitions?,
+            found => found?,
         };
-        if partitions.is_none() {
+        let Some(mbr::Found { partitions, tables }) = found else {
             gpt::refuse_lone_backup(device, sectors)?;
-        }
-        let usable = 512..u64::MAX;
-        let table = |partitions| Self { kind: TableKind::Mbr, partitions, fault: None, usable };
-        Ok(partitions.map(table))
+            return Ok(None);
+        };
+        Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// Where the bytes from `offset` on end that are in one partition, or in none and before the next one and the end of the table's space.
+    /// Where the bytes from `offset` on end that are in one partition, or in none and before the next one and the next bytes of the table.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
             let end = partition.start.saturating_add(partition.len);
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
-        let usable = Some(self.usable.end).filter(|end| *end > offset);
+        let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
         // A partition may end past the space that the table says.
-        ends.min().or(usable).unwrap_or(u64::MAX)
+        let tables = tables.filter(|_| !self.is_in_partition(offset));
+        ends.chain(tables).min().unwrap_or(u64::MAX)
     }
 
     /// Whether a byte belongs to the table, and to no partition.
     #[must_use]
     pub fn has_byte(&self, at: u64) -> bool {
+        self.tables.iter().any(|table| table.contains(&at)) && !self.is_in_partition(at)
+    }
+
+    fn is_in_partition(&self, at: u64) -> bool {
         let within = |partition: &Partition| {
             at.checked_sub(partition.start).is_some_and(|into| into < partition.len)
         };
-        at < self.usable.start && !self.partitions.iter().any(within)
+        self.partitions.iter().any(within)
     }
 }
 
@@ -218,12 +223,11 @@ mod tests {
         let Some(image) = gpt_disk() else { return };
         let table = table(image.path()).unwrap().unwrap();
         assert_eq!((table.kind, &table.partitions), (TableKind::Gpt, &gpt_parts()));
-        assert_eq!(table.usable, 34 * 512..64 * MIB - 33 * 512);
+        assert_eq!(table.tables, [0..34 * 512, 64 * MIB - 33 * 512..u64::MAX]);
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A place that is named by its first byte ends with its partition, before the next one, or before the backup of the table; only one past the
-    /// table's space ends with the disk.
+    /// A place that is named by its first byte ends with its partition, before the next one, or before the backup of the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -237,7 +241,7 @@ mod tests {
             (2 * MIB, 9 * MIB, false),
             (9 * MIB, 25 * MIB, false),
             (25 * MIB, backup, false),
-            (backup, u64::MAX, false),
+            (backup, u64::MAX, true),
         ] {
             assert_eq!(
                 (table.end_from(offset), table.has_byte(offset)),
@@ -362,6 +366,14 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
+        // A place before a table of the chain ends there, and one within is of the table.
+        let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
+        assert_eq!(chain.len(), 2);
+        for at in chain {
+            assert_eq!(table.end_from(at.start - 512), at.start);
+            assert!(table.has_byte(at.start) && table.has_byte(at.end - 1));
+            assert!(!table.has_byte(at.end));
+        }
     }
 
     /// An MBR by hand: a primary partition or an extended one in sector `at`'s slot.

@@ -128,7 +128,7 @@ fn replaced(path: &Path) -> Failure {
 }
 
 /// Where a path leads, also where no file is there.
-fn target_of(path: &Path) -> PathBuf {
+pub(crate) fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     // The kernel follows so many symbolic links.
     for _ in 0..40 {

@@ -1,22 +1,28 @@
 //! Files of the host that appear under their names once they are whole and durable.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::failure::Failure;
 use crate::room;
 use crate::spared::Spared;
 
-/// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing.
+/// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing. Only where no
+/// other file can take its place is it written itself.
 pub(crate) struct Whole {
     path: PathBuf,
-    /// Where it is written; `None` for a device or a pipe, which is written itself.
+    /// Where it is written; `None` where the file itself is written.
     part: Option<PathBuf>,
     /// The same open file that the writer has; `None` for a pipe or a terminal, which has nothing to sync.
     file: Option<File>,
+    /// The existing file keeps its inode, since it has several names or another owner.
+    in_place: bool,
 }
 
 impl Whole {
@@ -32,9 +38,10 @@ impl Whole {
         instead: &str,
     ) -> Result<(Self, File), Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
+        let named = path;
         // Through links, as every program writes.
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let there = match path.metadata() {
+        let path = path.canonicalize().unwrap_or_else(|_| room::target_of(path));
+        let there = match named.metadata() {
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
@@ -43,26 +50,42 @@ impl Whole {
             let what = format!("{}: is the source volume", path.display());
             return Err(Failure::new(what));
         }
+        if let Some(file) = there.as_ref().and_then(inherited) {
+            return Self::itself(path, file, true).map_err(failed);
+        }
         if !force {
             room::check_replaced(&path, instead)?;
         }
         let special = there.as_ref().map(fs::Metadata::file_type).filter(|kind| !kind.is_file());
         if let Some(kind) = special {
             let file = File::options().write(true).open(&path).map_err(failed)?;
-            let synced = kind.is_block_device().then(|| file.try_clone()).transpose();
-            return Ok((Self { path, part: None, file: synced.map_err(failed)? }, file));
+            return Self::itself(path, file, kind.is_block_device()).map_err(failed);
         }
-        // A command may write several at a time.
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let part = path.with_file_name(format!(".ironmap-{}-{number}.part", std::process::id()));
-        let file = File::create_new(&part).map_err(failed)?;
-        let mut whole = Self { path, part: Some(part), file: None };
+        let part = path.with_file_name(part_name());
+        let file = match File::create_new(&part) {
+            Ok(file) => file,
+            // The user may write the file, and not its directory.
+            Err(error) if there.is_some() && is_of_directory(&error) => {
+                let file = File::options().write(true).truncate(true).open(&path);
+                return Self::itself(path, file.map_err(failed)?, true).map_err(failed);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let mut whole = Self { path, part: Some(part), file: None, in_place: false };
         whole.file = Some(file.try_clone().map_err(failed)?);
         if let Some(there) = there {
             file.set_permissions(there.permissions()).map_err(failed)?;
+            let new = file.metadata().map_err(failed)?;
+            let owner = |stat: &fs::Metadata| (stat.uid(), stat.gid());
+            whole.in_place = there.nlink() > 1 || owner(&there) != owner(&new);
         }
         Ok((whole, file))
+    }
+
+    /// A file that no other one can replace.
+    fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
+        let same = synced.then(|| file.try_clone()).transpose()?;
+        Ok((Self { path, part: None, file: same, in_place: false }, file))
     }
 
     /// Gives the file its name, once its content is durable: a power cut leaves the old file or the new one.
@@ -70,17 +93,58 @@ impl Whole {
     /// # Errors
     /// The host's.
     pub(crate) fn keep(mut self) -> Result<(), Failure> {
+        let failed = |error| Failure::host(self.path.display(), error);
         if let Some(file) = &self.file {
-            file.sync_all().map_err(|error| Failure::host(self.path.display(), error))?;
+            file.sync_all().map_err(failed)?;
         }
-        let Some(part) = self.part.take() else { return Ok(()) };
-        fs::rename(&part, &self.path).map_err(|error| {
-            self.part = Some(part);
-            Failure::host(self.path.display(), error)
-        })?;
+        let Some(part) = &self.part else { return Ok(()) };
+        let renamed =
+            if self.in_place { Ok(false) } else { fs::rename(part, &self.path).map(|()| true) };
+        match renamed {
+            Ok(true) => self.part = None,
+            Ok(false) => copy(part, &self.path).map_err(failed)?,
+            // The file is a mount by itself.
+            Err(error) if is_mount(&error) => copy(part, &self.path).map_err(failed)?,
+            Err(error) => return Err(failed(error)),
+        }
         sync_name(&self.path);
         Ok(())
     }
+}
+
+/// Writes a file over another one, which keeps its inode.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut file = File::options().write(true).truncate(true).open(to)?;
+    io::copy(&mut File::open(from)?, &mut file)?;
+    file.sync_all()
+}
+
+/// A name for a file that is written beside another one. Processes of containers and machines that share a directory may have one number.
+pub(crate) fn part_name() -> String {
+    static RUN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!(".ironmap-{:016x}-{number}.part", *RUN)
+}
+
+/// The output stream of this process that a file is: /dev/stdout is one. Such a file may have no name, and it keeps the content that it has.
+fn inherited(there: &fs::Metadata) -> Option<File> {
+    let streams =
+        [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
+    streams.into_iter().flatten().map(File::from).find_map(|file| {
+        let stat = file.metadata().ok()?;
+        let same = stat.is_file() && (stat.dev(), stat.ino()) == (there.dev(), there.ino());
+        same.then_some(file)
+    })
+}
+
+/// Whether a file could not be made because of its directory.
+fn is_of_directory(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+fn is_mount(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::CrossesDevices)
 }
 
 impl Drop for Whole {

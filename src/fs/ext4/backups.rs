@@ -27,22 +27,31 @@ impl Ext4 {
         }
         let sb = &self.superblock;
         let now = features(&self.raw_superblock()?);
+        let switched = (now.compat & Compat::EXT_ATTR, now.ro_compat & RoCompat::LARGE_FILE);
+        let has = |backup: &[u8]| {
+            RawSuperblock::ref_from_prefix(backup).is_ok_and(|(raw, _)| {
+                let there = features(raw);
+                (there.compat & switched.0, there.ro_compat & switched.1) == switched
+            })
+        };
         for group in (1..sb.groups).filter(|group| sb.group_has_backup(*group)) {
             let block = sb.group_start(group);
             let Ok(mut content) = self.blocks.read_device(block) else { continue };
-            if !self.is_backup_of(&content, group) {
+            if !self.is_backup_of(&content, group) || has(&content) {
                 continue;
             }
             change_superblock(content.for_change()?, |raw| {
                 change_features(raw, |features| {
-                    features.compat |= now.compat & Compat::EXT_ATTR;
-                    features.ro_compat |= now.ro_compat & RoCompat::LARGE_FILE;
+                    features.compat |= switched.0;
+                    features.ro_compat |= switched.1;
                 });
                 Ok(())
             })?;
             self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
+            // A power cut tears one of them at most.
+            self.blocks.flush()?;
         }
-        self.blocks.flush()
+        Ok(())
     }
 
     fn is_backup_of(&self, bytes: &[u8], group: u32) -> bool {

@@ -135,9 +135,11 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
         }
         Part::Offset(_) => Some((
             "its place ends there, with the partition or the disk",
-            "@OFFSET+LENGTH names a longer one",
+            "if the disk goes on there, @OFFSET+LENGTH names a longer one",
         )),
-        Part::Range { .. } => Some(("the range ends there", "a larger LENGTH names a longer one")),
+        Part::Range { .. } => {
+            Some(("the range ends there", "if the disk goes on there, name a larger LENGTH"))
+        }
         _ => None,
     }
 }

@@ -347,7 +347,7 @@ fn busy(dir: &Path) -> Failure {
         users => format!("by {}", users.join(", ")),
     };
     let what = format!("{}: Device or resource busy: used {by}", dir.display());
-    Failure::new(what).because("umount -l detaches it all the same")
+    Failure::new(what).because("`umount -l` of util-linux detaches it all the same")
 }
 
 /// The message of fusermount3, in one line.

@@ -1,6 +1,7 @@
 //! Standard output that is full, or whose reader has gone: the exit code still tells the result, and no output is written over a source.
 
 use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
 use std::process::{Output, Stdio};
 
 use crate::common::skip::Need;
@@ -126,6 +127,52 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     let parts = names
         .filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().ends_with(".part"));
     assert_eq!(parts.count(), 0);
+}
+
+/// A result goes into the file that was named, whatever that is: standard output without a name, a file with several names, the target of a link, a
+/// mount by itself.
+#[test]
+fn a_result_goes_into_the_file_that_was_named() {
+    let bench = Bench::new();
+    let measure = [&["bench"], &FAST[..], &["null:1M", "--json"]].concat();
+    let run = |target: &str, stdout: Stdio| {
+        let output = to(&bench, &[&measure[..], &[target]].concat(), stdout);
+        assert!(output.status.success(), "{target}: {}", text(&output.stderr));
+    };
+    let has_result = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("\"results\"");
+
+    let mut unnamed = tempfile::tempfile().unwrap();
+    unnamed.write_all(b"before\n").unwrap();
+    run("/dev/stdout", unnamed.try_clone().unwrap().into());
+    assert!(fs::symlink_metadata("/dev/stdout").unwrap().is_symlink());
+    let mut content = Vec::new();
+    unnamed.rewind().unwrap();
+    unnamed.read_to_end(&mut content).unwrap();
+    assert!(content.starts_with(b"before\n") && has_result(&content));
+
+    fs::write(bench.path("one"), "old").unwrap();
+    fs::hard_link(bench.path("one"), bench.path("two")).unwrap();
+    run("one", Stdio::null());
+    assert!(has_result(&fs::read(bench.path("two")).unwrap()));
+
+    std::os::unix::fs::symlink("target", bench.path("link")).unwrap();
+    run("link", Stdio::null());
+    assert!(
+        bench.path("link").is_symlink() && has_result(&fs::read(bench.path("target")).unwrap())
+    );
+
+    require!([Need::Root]);
+    fs::write(bench.path("mounted"), "").unwrap();
+    let script = "mount --bind one mounted && exec \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.current_dir(bench.path(".")).args(["-m", "sh", "-ec", script, "sh", IRONMAP]);
+    fs::write(bench.path("one"), "old").unwrap();
+    let output = command.args(&measure).arg("mounted").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(has_result(&fs::read(bench.path("one")).unwrap()));
+    let names = fs::read_dir(bench.path(".")).unwrap().flatten();
+    let mut parts = names.filter(|name| name.file_name().to_string_lossy().ends_with(".part"));
+    assert!(parts.next().is_none());
 }
 
 /// A file of the host that a command writes beside its name is durable before it gets the name: results, archives, and copies that replace a file.

@@ -27,7 +27,6 @@ impl Allocator {
         let sb = &fs.superblock;
         let (mut clusters, mut inodes, mut directories) = (0_u64, 0, 0_u32);
         let mut groups = Vec::with_capacity(sb.groups as usize);
-        let mut zones = Zones::default();
         for number in 0..sb.groups {
             let group = fs.group(number)?;
             let place = DESCRIPTOR.block(fs.descriptor_block(number));
@@ -50,13 +49,12 @@ impl Allocator {
                     return Err(place.field(field).corrupt(what));
                 }
             }
-            zones.add_group(sb, number, &group)?;
             clusters += u64::from(group.free_clusters);
             inodes += group.free_inodes;
             directories = directories.saturating_add(group.directories);
             groups.push(GroupState::new(&group));
         }
-        zones.check_apart()?;
+        Zones::of(fs)?.check_apart()?;
         Ok(Self {
             chunks: chunks(&groups),
             groups: groups.into(),
@@ -71,11 +69,29 @@ impl Allocator {
     }
 }
 
-/// The blocks of superblocks, descriptors, bitmaps and inode tables.
+/// The blocks of superblocks, descriptors, bitmaps and inode tables: the first block of each range, sorted, and its length.
 #[derive(Default)]
-struct Zones(Vec<(u64, u64)>);
+pub(in crate::fs::ext4) struct Zones(Vec<(u64, u64)>);
 
 impl Zones {
+    /// # Errors
+    /// `Corrupt` for a bitmap or table outside of its group, without flex_bg; the device's.
+    pub(in crate::fs::ext4) fn of(fs: &Ext4) -> Result<Self> {
+        let mut zones = Self::default();
+        for number in 0..fs.superblock.groups {
+            zones.add_group(&fs.superblock, number, &fs.group(number)?)?;
+        }
+        zones.0.sort_unstable();
+        Ok(zones)
+    }
+
+    /// Whether a block is of one of them, if none overlaps another.
+    pub(in crate::fs::ext4) fn has(&self, block: FsBlock) -> bool {
+        let after = self.0.partition_point(|(start, _)| *start <= block.0);
+        let before = after.checked_sub(1).and_then(|at| self.0.get(at));
+        before.is_some_and(|(start, count)| block.0 - start < *count)
+    }
+
     /// # Errors
     /// `Corrupt` for a bitmap or table outside of its group, without flex_bg.
     fn add_group(&mut self, sb: &Superblock, number: u32, group: &Group) -> Result<()> {
@@ -99,12 +115,11 @@ impl Zones {
         Ok(())
     }
 
-    /// No block is of two of them: Linux mounts no other volume.
+    /// No block is of two of them: a write of one would change the other. Linux refuses most such volumes.
     ///
     /// # Errors
     /// `Corrupt`.
-    fn check_apart(mut self) -> Result<()> {
-        self.0.sort_unstable();
+    fn check_apart(&self) -> Result<()> {
         for pair in self.0.windows(2) {
             let ((start, count), (next, _)) = (pair[0], pair[1]);
             if start.saturating_add(count) > next {

@@ -31,6 +31,7 @@ use crate::units::FsBlock;
 
 pub(crate) use blocks::{Freed, Goal, Reserve};
 pub(crate) use inodes::FreshInode;
+pub(super) use loading::Zones;
 
 /// The allocator's state in memory.
 pub(crate) struct Allocator {

@@ -10,8 +10,6 @@ use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
 const ROOT_NUMBER: u32 = ROOT.0 as u32;
-/// Directories that have more links than this have a count of 1 where the feature allows it.
-const MOST_LINKS: u16 = 65_000;
 
 impl Checker<'_> {
     pub(super) fn check_names(&mut self) {
@@ -95,8 +93,8 @@ impl Checker<'_> {
                 if !self.orphans.contains(&number) {
                     self.findings.add(place, Kind::Unconnected);
                 }
-            } else if directory && many && links == 1 && names > MOST_LINKS {
-                // More than the field can hold.
+            } else if directory && many && links == 1 {
+                // It had more than the field can hold, and keeps the count of 1 when it has fewer again.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });

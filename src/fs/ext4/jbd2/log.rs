@@ -9,6 +9,7 @@ use zerocopy::big_endian::{U32, U64};
 use super::superblock::{JournalFeatures, JournalSuperblock};
 use crate::error::{Place, Result};
 use crate::fs::block::Block;
+use crate::fs::ext4::alloc::Zones;
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{
     COMMIT_CHECKSUM, COMMIT_FIELDS, MAGIC, RawCommit, RawHeader, RawRevoke, RawTag, RawTag3,
@@ -74,22 +75,16 @@ impl Log {
         Self { superblock, ..self }
     }
 
-    /// No block of it is one of a superblock's or of descriptors: Linux mounts no such volume.
+    /// No block of it is one of a superblock, of descriptors, bitmaps or inode tables: the journal's writes would change these.
     ///
     /// # Errors
     /// `Corrupt`.
     pub(super) fn check_place(&self) -> Result<()> {
-        let sb = &self.fs.superblock;
-        let mut copies: Option<(u32, u64)> = None;
+        let zones = Zones::of(&self.fs)?;
         for index in 0..self.superblock.blocks {
             let block = self.block(index)?;
-            let Some(group) = sb.group_of_block(block) else { continue };
-            let (_, end) = match copies {
-                Some(known) if known.0 == group => known,
-                _ => *copies.insert((group, sb.group_start(group).0 + sb.copies_in(group))),
-            };
-            if block.0 < end {
-                let what = "the journal has a block of the superblocks and descriptors";
+            if zones.has(block) {
+                let what = "a block of superblocks, descriptors, bitmaps or inode tables";
                 return Err(Place::new("journal").block(block).corrupt(what));
             }
         }

@@ -159,9 +159,7 @@ fn layers_of_saved(
     let chosen = choose(candidates, choice).map_err(|what| layout.wrong(MANIFEST, &what))?;
     let image: &Saved = chosen.0.image;
     let place = |name: &String| {
-        // No name leads out of a directory.
-        let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
-        if !plain {
+        if !is_plain(name) {
             return Err(layout.wrong(MANIFEST, &format!("{name:?} is no name of a layer")));
         }
         layout.find(name).map(|(place, _)| place).map_err(|error| layout.failed(name, error))
@@ -185,8 +183,16 @@ fn candidate_of_saved<'a>(
     }
 }
 
+/// Whether a name leads out of no directory.
+fn is_plain(name: &str) -> bool {
+    name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
 /// The platform that a configuration names; `None` where it names none or is not there.
 fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
+    if !is_plain(config) {
+        return None;
+    }
     serde_json::from_slice(&layout.read(config).ok()??).ok()
 }
 

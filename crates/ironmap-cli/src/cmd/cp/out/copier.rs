@@ -196,7 +196,6 @@ impl<'a> Copier<'a> {
         let replaces = place.check(HostType::RegularFile, &self.spared)?;
         // Half a file looks like a whole one, and what it would replace may be a whole one.
         let part = place.beside();
-        part.clear(HostType::RegularFile, &self.spared)?;
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
             let result = self.attributes.set_file(place, &copy, &stat, &xattrs);

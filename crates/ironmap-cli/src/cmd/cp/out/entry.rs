@@ -14,6 +14,7 @@ use rustix_libc::io::Errno;
 
 use crate::failure::Failure;
 use crate::spared::Spared;
+use crate::whole::part_name;
 
 /// An open directory of the host.
 #[derive(Clone)]
@@ -76,10 +77,9 @@ impl Entry {
         Ok(Directory { fd: Rc::new(fd), path: self.path() })
     }
 
-    /// A place beside it, under a name that nobody looks for.
+    /// A place beside it, under a name that no other copy has.
     pub(super) fn beside(&self) -> Self {
-        let name = format!(".ironmap-{}.part", std::process::id());
-        Self { dir: self.dir.clone(), name: name.into() }
+        Self { dir: self.dir.clone(), name: part_name().into() }
     }
 
     /// Takes what is complete at a place beside it, instead of the file or link that had the name.
