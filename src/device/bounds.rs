@@ -52,6 +52,13 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
+    /// The queue without bounds, for a loop that measures the bare device and bounds its own positions.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unbounded(self) -> AnyQueue {
+        self.below
+    }
+
     /// The kind of the queue.
     #[must_use]
     pub fn kind(&self) -> &AnyQueue {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::marker::PhantomData;
 
 use ironmap::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory};
-use ironmap::device::{BoundedQueue, DeviceQueue};
+use ironmap::device::{AnyQueue, DeviceQueue};
 use ironmap::dio::{Completion, DioFlags, NotSimple};
 use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
@@ -32,7 +32,7 @@ pub(crate) struct Writing {
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
     /// A device for each file.
-    Device(BoundedQueue, Vec<Dev>),
+    Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
 
@@ -42,7 +42,7 @@ impl Target {
         let options = QueueOptions::new().depth(depth);
         let mut route = match &source.route {
             Shared::Device(device, more) => {
-                let mut queue = device.queue(&options)?;
+                let mut queue = device.queue(&options)?.unbounded();
                 let mut devs = vec![Dev::OWN];
                 for file in more {
                     let attached = queue.attach(file, true);
@@ -223,13 +223,13 @@ trait Lane<C> {
 }
 
 struct DeviceLane<'a, C> {
-    queue: &'a mut BoundedQueue,
+    queue: &'a mut AnyQueue,
     devs: Pick<'a, Dev, C>,
     /// The flags of writes.
     writes: BioFlags,
 }
 
-fn flush(queue: &mut BoundedQueue, dev: Dev) -> Result<()> {
+fn flush(queue: &mut AnyQueue, dev: Dev) -> Result<()> {
     queue.flush_now(dev).map_err(|errno| Error::io(errno, "sync"))
 }
 

@@ -128,9 +128,11 @@ fn the_last_unit_may_be_shorter() {
     ram.write_all_at(&[IoSlice::new(&buffer(&[7; 11]))], DevOffset(0), false).unwrap();
     let finer = over(ram);
     let mut queue = finer.queue(&QueueOptions::new()).unwrap();
-    queue.submit(bio(BioOp::Read, 512, &[0; 11])).unwrap();
-    queue.wait(1).unwrap();
-    assert_eq!(queue.pop().unwrap().result, Ok(10 * 512));
+    for (sectors, result) in [(10, Ok(10 * 512)), (11, Err(Errno::EINVAL))] {
+        queue.submit(bio(BioOp::Read, 512, &vec![0; sectors])).unwrap();
+        queue.wait(1).unwrap();
+        assert_eq!(queue.pop().unwrap().result, result);
+    }
     let data = buffer(&[1]);
     finer.write_all_at(&[IoSlice::new(&data)], DevOffset(UNIT as u64), false).unwrap_err();
     assert_eq!(content(&finer), [7; 11]);

@@ -122,7 +122,7 @@ impl Ext4 {
             Self::open_held(device, superblock, events, left, None)
         };
         let mut found = open()?;
-        // What switched a feature on may have ended before its close.
+        // A process that switched a feature on may have ended before its close.
         let was_open = found.superblock.incompat.contains(Incompat::RECOVER)
             || found.raw_superblock()?.s_state.get() & STATE_VALID == 0;
         found.check_writable()?;
