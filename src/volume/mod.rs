@@ -94,7 +94,16 @@ impl Volume {
 
     fn open_on(device: Arc<dyn Device>, how: How) -> Result<Self> {
         let format = format_for(&*device, how)?;
-        let (device, notice) = Finer::for_blocks(device, |device| block_size_for(device, how));
+        let mut failed = None;
+        let (device, notice) = Finer::for_blocks(device, |device| {
+            block_size_for(device, how).unwrap_or_else(|error| {
+                failed = Some(error);
+                None
+            })
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let events = Arc::new(Events::of(&device));
         let fs = (format.open)(Arc::clone(&device), &events, how)?;
         let mut volume = Self::with(fs, device, events);
@@ -427,10 +436,16 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
 }
 
 /// The block size by the superblock that a volume is opened by: its own, the backup that is named, or one that is found where its own is damaged.
-fn block_size_for(device: &dyn Device, how: How) -> Option<usize> {
+///
+/// # Errors
+/// The device's, for writing. A volume that is read may be read by a backup.
+fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
+    if let How::Write(_) = how {
+        return Volume::block_size(device);
+    }
     let named = if let How::Rescue(rescue) = how { rescue.superblock } else { None };
     let own = || block_size_on(device);
-    named.map_or_else(own, |_| None).or_else(|| ext4::block_size_by_backup(device, named))
+    Ok(named.map_or_else(own, |_| None).or_else(|| ext4::block_size_by_backup(device, named)))
 }
 
 const XFS_SIZES: &str =

@@ -156,6 +156,10 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
+            // By the GPT of sfdisk no partition begins before 1 MiB: those bytes are the table's.
+            if end == MIB && label == "gpt" {
+                continue;
+            }
             let bench = Bench::empty();
             disk(&bench, label);
             let before = fs::read(bench.path("disk.img")).unwrap();

@@ -49,7 +49,7 @@ fn a_wrong_command_line_gets_one_line() {
             case(&["ls", ":/etc"], 2, "the path of the volume is empty"),
             case(&["ls", "--frobnicate", "image:/"], 2, "--frobnicate"),
             case(&["ls", "image@99999999999999999999:/"], 2, "exceeds 64 bits"),
-            case(&["cp", "image:/"], 2, "were not provided"),
+            case(&["cp", "image:/"], 2, "write ironmap cp <VOLUME:/PATH|PATH>... <DEST>"),
             case(&["cp", "here", "there"], 2, "write VOLUME:/PATH"),
             case(&["completions", "tcsh"], 2, "tcsh"),
             case(&["man", "missing"], 1, "missing: No such file or directory"),
