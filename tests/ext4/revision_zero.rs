@@ -124,33 +124,6 @@ fn a_feature_is_in_all_copies() {
     }
 }
 
-/// A crash between the operation and the close takes no feature from the copies: the next close stores it there.
-#[test]
-fn a_feature_is_in_all_copies_after_a_crash() {
-    for options in
-        ["-t ext2 -b 1024 -r 0", "-t ext3 -b 1024 -O ^large_file,^ext_attr,^resize_inode"]
-    {
-        for work in [large_file as fn(&dyn FileSystem), attribute] {
-            let image = Image::mke2fs("12M", &words(options));
-            let open = || {
-                let options = VolumeOptions::new().write(true);
-                crate::common::beneath::open(&image.location(), &options).unwrap()
-            };
-            let volume = open();
-            work(&**volume.fs());
-            volume.sync().unwrap();
-            let crashed = std::fs::read(image.path()).unwrap();
-            volume.close().unwrap();
-            drop(volume);
-            std::fs::write(image.path(), crashed).unwrap();
-            assert_ne!(features(&image, 0), features(&image, 1), "{options}");
-            open().close().unwrap();
-            assert_eq!(features(&image, 0), features(&image, 1), "{options}");
-            agree(options, &image.path(), true);
-        }
-    }
-}
-
 fn check_by_the_copy(what: &str, image: &Image) {
     let content = |image: &Image| {
         image.ask_debugfs("stat large\nstat named\nea_get named user.name\nls -l /\n")

@@ -122,9 +122,6 @@ impl Ext4 {
             Self::open_held(device, superblock, events, left, None)
         };
         let mut found = open()?;
-        // A process that switched a feature on may have ended before its close.
-        let was_open = found.superblock.incompat.contains(Incompat::RECOVER)
-            || found.raw_superblock()?.s_state.get() & STATE_VALID == 0;
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
@@ -155,7 +152,6 @@ impl Ext4 {
         let limit = log.as_ref().map_or(UNJOURNALED_LIMIT, LogWriter::limit);
         let mut writing = Writing::new(&fs, alloc, limit, clock);
         (writing.log, writing.mmp) = (Mutex::new(log), Mutex::new(mmp));
-        writing.features_switched.fetch_or(was_open, Ordering::Relaxed);
         fs.writing = Some(writing);
         let fs = Arc::new(fs);
         fs.load_quota()?;
