@@ -79,7 +79,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     let second = read_only(first.node());
     assert_busy(first.node(), &format!("attached to {}", second.node()));
     let (one, other) = (open(second.node()).unwrap(), second.node());
-    assert_busy(other, "opened by another program");
+    assert_busy(other, "opened by one_owner");
     drop(one);
     open(other).unwrap();
 }

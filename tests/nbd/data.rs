@@ -322,7 +322,8 @@ fn the_end_of_a_part_is_read() {
     assert!(found == *expected);
     part.read_exact_at(&mut found, DevOffset(4097)).unwrap_err();
     let mut block = [0; 4096];
-    let mut queue = part.queue(&QueueOptions::new()).unwrap();
+    // A volume's queue is without the bound, which is that of its files.
+    let mut queue = part.queue(&QueueOptions::new()).unwrap().unbounded();
     let read = queue.read_now(Dev::OWN, &mut block, DevOffset(4096), BioFlags::empty());
     assert_eq!(read, Ok(512));
     assert!(block[..512] == *expected && block[512..] == [0; 3584]);
