@@ -101,7 +101,7 @@ pub fn format(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Info> {
     let (info, area_len) = lay_out(&**data, tags.map(|tags| &**tags), options)?;
-    // Of the data nothing is written.
+    // Only the tags are written, no data.
     let (device, _) = Finer::for_blocks(Arc::clone(tags.unwrap_or(data)), |_| Some(BLOCK));
     let device = &device;
     if !options.force

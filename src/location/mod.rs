@@ -1,5 +1,5 @@
 //! Where a volume is: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`, `IMAGE@pN`, or `integrity:DATA,TAGS`
-//! of two of them; `noload:` before it leaves its journal alone.
+//! with two of these. The prefix `noload:` skips the recovery of the journal.
 
 mod open;
 mod part;

@@ -134,7 +134,7 @@ fn drawn(sample: usize) -> usize {
 /// The values of a field: its own with one bit changed, one more and less, none and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
-    // Of a UUID one bit is as good as another.
+    // The bits of a UUID are alike.
     let step = if sound.len() == 16 { 13 } else { 1 };
     for bit in (0..sound.len() * 8).step_by(step) {
         let mut value = sound.to_vec();

@@ -27,7 +27,7 @@ pub(crate) const READ: &[Exception] = &[Exception {
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
     reason: "Linux looks for files of quota, which are not there; ironmap reads none",
 }];
-/// Of a kernel that was built without realtime files and names without case, in both directions.
+/// Exceptions of a kernel that was built without realtime files and names without case, in both directions.
 pub(crate) const NOT_BUILT_IN: &[Exception] = &[
     Exception {
         field: "rbmino",

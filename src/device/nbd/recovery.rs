@@ -31,7 +31,8 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Link {
     /// After half of the time-out perhaps another connection is answered. But a server that only stalls carries out the writes of an old connection
     /// later, over newer data that it has answered meanwhile: a connection with such writes is not given up, neither for its own silence nor for that
-    /// of another one. Neither is one with a flush, which may take long, and would begin again over another one. Says whether to look again at once.
+    /// of another one. A connection with an unanswered flush is not given up either: a flush may take long, and it would begin again over another
+    /// connection. The result is whether to look again at once.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");

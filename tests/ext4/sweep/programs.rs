@@ -134,7 +134,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Of a test that has failed.
+        // A failed test leaves the volume mounted.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
     }
 }

@@ -213,11 +213,15 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     volume.fs().sync().unwrap();
     let ended = AtomicBool::new(false);
     let copies: Vec<_> = (0..8).map(|number| host.path(&format!("copy{number}"))).collect();
+    let (wrote, rounds) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for copy in &copies {
-                std::thread::sleep(std::time::Duration::from_millis(30));
-                succeed(tool("cp").arg("--reflink=always").arg(&disk).arg(copy));
+        let (ended, copies, disk) = (&ended, &copies, &disk);
+        scope.spawn(move || {
+            for copy in copies {
+                // Each copy is made during another round of writes.
+                while rounds.try_recv().is_ok() {}
+                rounds.recv().unwrap();
+                succeed(tool("cp").arg("--reflink=always").arg(disk).arg(copy));
             }
             ended.store(true, Ordering::Relaxed);
         });
@@ -239,6 +243,8 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
                 volume.fs().sync().unwrap();
             }
             round += 1;
+            // The copier may have ended.
+            let _ = wrote.send(());
         }
         assert!(round > 101, "{round} rounds");
     });

@@ -301,7 +301,7 @@ fn an_archive_of_images_is_applied() {
             &["manifest.json", "2 images", "x:1, y:1", "--image NAME"],
         );
     }
-    // Of a stream only the layers of one image would do.
+    // A stream can only be the layers of one image.
     let mut mkfs = bench.command();
     mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
     let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
@@ -318,8 +318,8 @@ fn an_archive_of_images_is_applied() {
     refused(&bench, &["-d", "saved"], &["is no name of a layer"]);
 }
 
-/// Of several images that is taken which is named, by a name or the begin of a digest, or is for the platform that is asked for: of a layout, of
-/// indexes within one, and of `docker save`, whose configurations name the platforms. Errors list the images.
+/// A name, the first digits of a digest, or a platform choose one of several images: in a layout, in indexes within one, and in an archive of
+/// `docker save`, whose configurations name the platforms. Errors list the images.
 #[test]
 fn one_of_several_images_is_chosen() {
     require!([Need::Tool("tar"), Need::Tool("gzip")]);

@@ -25,7 +25,7 @@ pub(super) struct Platform {
 }
 
 impl Platform {
-    /// That of this machine.
+    /// The platform of this machine.
     fn own() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",

@@ -124,7 +124,7 @@ pub(crate) struct Args {
     /// SOURCE is an OCI image layout, an archive of one, or a layer of an OCI image, the lowest first: .wh.NAME and .wh..wh..opq hide files of lower layers
     #[arg(long, requires = "sources")]
     oci: bool,
-    /// Of an OCI image layout with several images, take the image with this name or digest (seven digits are enough)
+    /// Take the image with this name or digest (seven digits are enough) if an OCI image layout has several images
     #[arg(long, value_name = "NAME", requires = "oci")]
     image: Option<String>,
     /// Take the image for OS/ARCH or OS/ARCH/VARIANT, as linux/arm64; by default that for linux and this machine, if there are several
