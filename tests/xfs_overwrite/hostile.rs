@@ -162,6 +162,13 @@ fn many_groups_take_no_memory() {
     let sum = crc32c::crc32c(&sector);
     sector[224..228].copy_from_slice(&sum.to_le_bytes());
     device.write_all_at(&sector, 0).unwrap();
+    // The header of the first group's inodes has the length of the group, and its checksum.
+    device.read_exact_at(&mut sector, 2 * 512).unwrap();
+    sector[12..16].copy_from_slice(&group.to_be_bytes());
+    sector[312..316].fill(0);
+    let sum = crc32c::crc32c(&sector);
+    sector[312..316].copy_from_slice(&sum.to_le_bytes());
+    device.write_all_at(&sector, 2 * 512).unwrap();
     device.write_all_at(&vec![0; 512 << 10], log << 10).unwrap();
     drop(device);
     let resident = || {
