@@ -56,7 +56,7 @@ fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     for round in 1..=states {
         let seed = rng.next();
         load(&image, variant, seed, work, End::ShutDown);
-        if compare(&image, &what(round, seed), seed, &mut tally).is_none() {
+        if compare(&image, &what(round, seed), seed, &mut tally).is_err() {
             return tally;
         }
     }

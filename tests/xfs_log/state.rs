@@ -189,9 +189,22 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// Lets both recover the same state, and compares; then the kernel has recovered the image. `None` where that volume is not sound, which is
-/// noted: of some hundred states of a small volume the kernel refuses one, or comes to the same damage as ironmap.
-pub(crate) fn compare(image: &Image, what: &str, seed: u64, tally: &mut Tally) -> Option<LogState> {
+/// A state that the kernel does not recover to a sound volume. Each is noted: there is about one in some hundred states of a small volume.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Unsound {
+    /// The kernel does not mount it.
+    Refused,
+    /// The kernel's recovery has the same damage as ironmap's, and xfs_repair finds it.
+    SameDamage,
+}
+
+/// Lets both recover the same state, and compares; then the kernel has recovered the image.
+pub(crate) fn compare(
+    image: &Image,
+    what: &str,
+    seed: u64,
+    tally: &mut Tally,
+) -> Result<LogState, Unsound> {
     let ours = copy(image);
     let compared = AssertUnwindSafe(|| compare_with(image, &ours, (what, seed), tally));
     std::panic::catch_unwind(compared).unwrap_or_else(|panic| {
@@ -206,7 +219,7 @@ fn compare_with(
     ours: &Image,
     (what, seed): (&str, u64),
     tally: &mut Tally,
-) -> Option<LogState> {
+) -> Result<LogState, Unsound> {
     let before = hash_of(&ours.path());
     let volume = ours.open().unwrap_or_else(|error| panic!("{what}: {error}"));
     let xfs = volume.xfs().expect("an XFS volume");
@@ -220,7 +233,7 @@ fn compare_with(
         Err(refusal) if log.recovered => {
             note_part("xfs_log", what, &refusal);
             keep(ours, seed);
-            return None;
+            return Err(Unsound::Refused);
         }
         Err(refusal) => panic!("{what}: {refusal}"),
     };
@@ -241,7 +254,7 @@ fn compare_with(
     if checked.is_damage_of_linux(&after) && !image.passes(&repair) {
         note_part("xfs_log", what, &format!("{SAME_DAMAGE}: {:?}", checked.wrong));
         keep(ours, seed);
-        return None;
+        return Err(Unsound::SameDamage);
     }
     checked.assert_clean(what);
     after.assert_clean(&format!("{what}, recovered by the kernel"));
@@ -273,7 +286,7 @@ fn compare_with(
         assert_eq!(usage_after.free.blocks, statfs.f_bfree, "{what}: free blocks, in recovered");
     }
     assert_eq!(before, hash_of(&ours.path()), "{what}: the image was written");
-    Some(log)
+    Ok(log)
 }
 
 /// Copies a state that the kernel does not recover well to a directory, if one is named.
