@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# Every test, and the summary of what passed, failed and was skipped: tests/all.sh [ARGUMENT OF CARGO TEST...]
+# The tests, and the summary of what passed, failed and was skipped:
+#
+#   all.sh suites [ARGUMENT OF CARGO TEST...]   every suite at its short size
+#   all.sh rest                                 what takes longer: layers beneath, users, other processors and machines, fuzzing, packages
 source "$(dirname "$0")/lib.sh"
+part=$1
 
 # The summary is made of the output of tests, and of the lines of skipped ones.
 log=$target/test.log
@@ -10,10 +14,6 @@ mkdir -p "$target"
 : >"$IRONMAP_SKIP_LOG"
 # Tests wait for mounts and devices more than they compute.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
-
-# A part of the unit tests that takes seconds in the emulator: system calls and memory, locks, maps, checksums, the decoding of names and
-# structures.
-aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
 
 failed=() status=0
 # step NAME COMMAND...: every step has its turn, whatever the one before came to.
@@ -33,29 +33,59 @@ path_from() {
 
 # Benches measure a release build. It has minutes for one processor, and so has the build of the tests, in a directory of its own. Errors of
 # that one are shown when the tests are run.
-say "cargo build --release, and the tests"
-unset IRONMAP_BIN
-timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
-# It does not outlive a build that fails or is interrupted.
-trap 'kill %1 2>/dev/null || true' EXIT
-timed "test: build for release" find_ironmap || status=$?
-wait
-trap - EXIT
-[ "$status" = 0 ] || exit "$status"
-export IRONMAP_BIN=$ironmap
-path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh
-path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
+build() {
+    say "cargo build --release, and the tests"
+    unset IRONMAP_BIN
+    timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
+    # It does not outlive a build that fails or is interrupted.
+    trap 'kill %1 2>/dev/null || true' EXIT
+    timed "test: build for release" find_ironmap || status=$?
+    wait
+    trap - EXIT
+    [ "$status" = 0 ] || exit "$status"
+    export IRONMAP_BIN=$ironmap
+}
 
-say "cargo test"
-step "cargo test" logged cargo test "${workspace[@]}" --no-fail-fast "$@"
-[ $# -gt 0 ] || step "layers beneath" logged tests/beneath.sh short
-step users tests/users/run.sh "$target/debug"
-step miri tests/miri.sh
-step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
-step lab logged lab/run.sh
-step ceph tests/ceph/run.sh
-step "fio engine" crates/ironmap-fio/run.sh test
-step "debian package" crates/ironmap-cli/debian/test.sh
+suites() {
+    path_from IRONMAP_FOREIGN_IMAGES tests/foreign/images.sh
+    path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
+    say "cargo test"
+    step "cargo test" logged cargo test "${workspace[@]}" --no-fail-fast "$@"
+}
+
+# A part of the unit tests that takes seconds in the emulator: system calls and memory, locks, maps, checksums, the decoding of names and
+# structures.
+aarch64=(sys:: open_file:: protection::guard:: dio:: iomap:: location:: partition:: fs::ext4::checksum:: fs::ext4::hash:: fs::ext4::casefold::)
+
+# A newcomer's first minutes. Three are promised on two processors that do nothing else.
+demo() {
+    local begin=$SECONDS
+    ./x demo
+    [ $((SECONDS - begin)) -le 600 ] || { echo "./x demo took $((SECONDS - begin)) s"; return 1; }
+}
+
+rest() {
+    path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
+    step "layers beneath" logged tests/beneath.sh short
+    step users tests/users/run.sh "$target/debug"
+    step miri tests/miri.sh
+    step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
+    step lab logged lab/run.sh
+    step ceph tests/ceph/run.sh
+    step "fio engine" crates/ironmap-fio/run.sh test
+    step "debian package" crates/ironmap-cli/debian/test.sh
+    step fuzz fuzz/run.sh 5
+    step shuttle ./x shuttle 2000
+    step package crates/package.sh
+    step demo demo
+}
+
+build "${@:2}"
+case $part in
+    suites) suites "${@:2}" ;;
+    rest) rest ;;
+    *) die "there is no part $part" ;;
+esac
 
 cargo run --quiet -p xtask -- summary "$log" "$IRONMAP_SKIP_LOG"
 if [ ${#failed[@]} -gt 0 ]; then

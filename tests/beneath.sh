@@ -2,7 +2,7 @@
 # The earlier suites with another layer beneath every volume (tests/common/beneath.rs), and power cuts:
 #
 #   beneath.sh suites [LAYER]   the suites over this layer, or over each
-#   beneath.sh short            a few suites over each, for ./x test
+#   beneath.sh short            a few suites over each, for ./x test-all
 #   beneath.sh crash STATES     so many crash states of each kind of workload, without a layer and over each
 source "$(dirname "$0")/lib.sh"
 part=$1

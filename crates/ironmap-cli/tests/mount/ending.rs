@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -231,8 +231,10 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        let mut umount = Command::new(ironmap());
-        let mut umount = umount.arg("umount").arg(&dir).stderr(Stdio::piped()).spawn().unwrap();
+        // A test that runs in the background of a shell would pass on that SIGINT is ignored.
+        let mut umount = tool("env");
+        umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
+        let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(umount.stderr.take().unwrap()).read_line(&mut said).unwrap();
         assert!(said.contains(&format!("{} (cat)", holder.id())), "{said}");
