@@ -100,27 +100,27 @@ fn a_namespace_is_opened_once_and_not_while_its_block_device_is_in_use() {
     }
 }
 
-/// An impossible command is an errno: past the end, of a part of a block, too much at once.
+/// An impossible command is an errno: past the end (refused before the drive sees it), of a part of a block, too much at once.
 #[test]
 fn a_failed_command_is_an_errno() {
     for engine in [Engine::IoUring, Engine::IoUringPoll] {
         let device = device(&given("LAB_CHAR2"), engine, false);
         let mut queue = queue(&*device);
         let cases = [
-            (device.size(), 4096, Errno::ENXIO),
-            (device.size() - 4096, 8192, Errno::ENXIO),
-            (!4095, 4096, Errno::ENXIO),
-            (0, 512, Errno::EINVAL),
-            (512, 4096, Errno::EINVAL),
-            (0, 8 << 20, Errno::EINVAL),
+            (device.size(), 4096),
+            (device.size() - 4096, 8192),
+            (!4095, 4096),
+            (0, 512),
+            (512, 4096),
+            (0, 8 << 20),
         ];
-        for (at, len, errno) in cases {
+        for (at, len) in cases {
             let what = format!("{engine}: {len} bytes at {at}");
             let (memory, result) = run(&mut queue, BioOp::Read, Dev::OWN, at, buffer(len));
-            assert_eq!((memory.len(), result), (len, Err(errno)), "{what}, queued");
+            assert_eq!((memory.len(), result), (len, Err(Errno::EINVAL)), "{what}, queued");
             let mut bytes = Buffer::aligned(len).unwrap();
             let result = queue.read_now(Dev::OWN, &mut bytes, DevOffset(at), BioFlags::empty());
-            assert_eq!(result, Err(errno), "{what}, at once");
+            assert_eq!(result, Err(Errno::EINVAL), "{what}, at once");
         }
         let (_, result) = run(&mut queue, BioOp::Read, Dev::OWN, 0, buffer(4096));
         assert_eq!(result, Ok(4096), "the queue goes on");
