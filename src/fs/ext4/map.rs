@@ -76,6 +76,27 @@ impl Inode {
         place.corrupt(format!("the map does not advance past block {block}"))
     }
 
+    /// The checks of Linux for an inode that it reads for itself: the first mapping, and the number of the attribute block. The blocks of the file system
+    /// itself end before the first that a file can have.
+    pub(super) fn check_own(&self) -> Result<()> {
+        let place = Place::new("inode").inode(self.number);
+        let first = u64::from(self.fs.superblock.first_data_block);
+        let is_data = |block: FsBlock| block.0 > first && self.fs.blocks.contain(block, 1);
+        if let Some(block) = self.xattr_block.filter(|block| !is_data(*block)) {
+            return Err(place.field("i_file_acl").corrupt(format!("block {block}")));
+        }
+        if self.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        match self.home_block(FileBlock(0))? {
+            Some(block) if is_data(block) => Ok(()),
+            block => {
+                let block = block.map_or_else(|| "a hole".to_owned(), |at| format!("block {at}"));
+                Err(place.field("i_block").corrupt(format!("its first block is {block}")))
+            }
+        }
+    }
+
     /// The own place of a block of this file, whether its content stands there or not: some checksums cover the number.
     pub(super) fn home_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let mut extents = Vec::new();

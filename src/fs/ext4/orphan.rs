@@ -16,8 +16,8 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// A longer list is refused: the set of seen inodes takes 16 MiB then.
 const MAX_LISTED: usize = 1 << 20;
-/// A larger orphan file is refused, in bytes.
-const MAX_FILE: u64 = 64 << 20;
+/// The blocks of an orphan file. Source: Linux 6.18 mounts no volume whose orphan file has more.
+pub(super) const MAX_BLOCKS: u64 = 512;
 const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
@@ -26,7 +26,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million, or for a
-    /// file above 64 MiB.
+    /// file of more than 512 blocks.
     pub fn orphans(self: &Arc<Self>) -> Result<u64> {
         let (listed, filed) = (self.listed_orphans()?, self.filed_orphans()?);
         Ok((listed.len() + filed.len()) as u64)
@@ -148,13 +148,22 @@ pub(super) struct FiledOrphan {
 impl Inode {
     fn filed_orphans(&self) -> Result<Vec<FiledOrphan>> {
         let size = self.fs.superblock.block_size;
-        if self.size > MAX_FILE {
-            let what = format!("an orphan file of {} bytes, the limit is {MAX_FILE}", self.size);
+        let blocks = size.blocks_for(self.size);
+        if blocks > MAX_BLOCKS {
+            let what = format!("an orphan file of {blocks} blocks, the limit is {MAX_BLOCKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, what));
         }
+        if let Some(block) = self.xattr_block {
+            let place = FILE.inode(self.number).field("i_file_acl");
+            return Err(place.corrupt(format!("block {block}, where it has no attributes")));
+        }
         let mut filed = Vec::new();
-        for block in 0..size.blocks_for(self.size) {
-            let Some(home) = self.home_block(FileBlock(block))? else { break };
+        for block in 0..blocks {
+            let Some(home) = self.home_block(FileBlock(block))? else {
+                return Err(FILE
+                    .inode(self.number)
+                    .corrupt(format!("its block {block} is a hole")));
+            };
             self.orphans_in(home, &mut filed)?;
         }
         Ok(filed)

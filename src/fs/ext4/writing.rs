@@ -138,7 +138,7 @@ impl Ext4 {
         }
         // The checks that can refuse the volume come before anything is written.
         let alloc = Allocator::load(&found)?;
-        found.check_root()?;
+        found.check_own_inodes()?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
@@ -214,18 +214,26 @@ impl Ext4 {
         Err(Error::read_only(format!("volumes with {} are not written", names.join(", "))))
     }
 
-    /// Linux mounts no volume whose root is no directory with a block.
+    /// Linux mounts no volume whose root is not a directory with a block, and none whose root or journal has an unsound map or attribute block.
     ///
     /// # Errors
     /// `Corrupt`; as [`inode`](Self::inode).
-    fn check_root(self: &Arc<Self>) -> Result<()> {
+    fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         let root = self.inode_or_orphan(ROOT)?;
         let stat = root.stat();
-        if stat.file_type == FileType::Directory && stat.size > 0 && stat.blocks > 0 {
-            return Ok(());
+        let used = stat.links > 0 && stat.size > 0 && stat.blocks > 0;
+        if stat.file_type != FileType::Directory || !used {
+            let what = "the root is not a directory with a block";
+            return Err(Place::new("inode").inode(ROOT).corrupt(what));
         }
-        let what = "the root is not a directory with a block";
-        Err(Place::new("inode").inode(ROOT).corrupt(what))
+        root.check_own()?;
+        let Some(number) = self.superblock.journal_inode else { return Ok(()) };
+        let journal = self.inode_or_orphan(number)?;
+        if u32::try_from(journal.size() >> self.superblock.block_size.shift()).is_err() {
+            let place = Place::new("journal").inode(number).field("i_size");
+            return Err(place.corrupt(format!("{} bytes", journal.size())));
+        }
+        journal.check_own()
     }
 
     pub(super) fn raw_superblock(&self) -> Result<RawSuperblock> {

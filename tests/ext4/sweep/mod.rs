@@ -6,6 +6,7 @@
 
 mod exceptions;
 mod fields;
+mod inodes;
 mod programs;
 
 use std::cell::Cell;

@@ -2,6 +2,7 @@
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
+use super::reserved::{BAD_BLOCKS, RESIZE};
 use super::table::{Directory, Record};
 use super::usage::Usage;
 use super::xattrs::Charged;
@@ -16,12 +17,6 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("inode");
-/// Blocks that are bad.
-const BAD_BLOCKS: u32 = 1;
-/// From this number on reserved inodes have no use, except for those that the superblock names.
-const FIRST_IDLE: u32 = 9;
-/// Keeps the blocks into which the descriptors may grow.
-const RESIZE: u32 = 7;
 /// Where in `i_block` the words begin that no inode without blocks uses.
 const SPARE_WORDS: usize = 16;
 /// `i_flags`: an inode of the AFS server.
@@ -93,18 +88,14 @@ impl Checker<'_> {
     fn check_inode(&mut self, number: u32, inode: &Found) {
         let (raw, sb) = (inode.raw(), &self.fs.superblock);
         if number == BAD_BLOCKS {
-            self.check_unused(number, inode);
-            if raw.i_block != [0; 60] {
-                self.check_map(inode, FileType::Regular);
-            }
-            return;
+            return self.check_bad_blocks(inode);
+        }
+        if self.is_spare(number) {
+            return self.check_spare(number, inode);
         }
         let (links, mode) = (raw.i_links_count.get(), raw.i_mode.get());
         let orphan = self.orphans.contains(&number);
-        // Bytes in a reserved inode without a type have no meaning.
-        let idle =
-            mode == 0 && (FIRST_IDLE..sb.first_inode).contains(&number) && !self.is_hidden(number);
-        if links == 0 && !(orphan && mode != 0) || idle {
+        if links == 0 && !(orphan && mode != 0) {
             return self.check_unused(number, inode);
         }
         self.check_sum(inode);
@@ -119,8 +110,11 @@ impl Checker<'_> {
         }
         // Without a type it still has its number, its links and its blocks.
         let file_type = file_type.unwrap_or(FileType::Regular);
-        if raw.i_dtime.get() != 0 && !orphan && !reserved {
-            self.findings.expect(inode.place("i_dtime"), raw.i_dtime.get(), 0_u32);
+        // Of the inodes that the superblock names, only a number that could be that of the next orphan is one too many.
+        let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
+        let dtime = raw.i_dtime.get();
+        if dtime != 0 && !orphan && (!special || dtime < sb.inodes_count) {
+            self.findings.expect(inode.place("i_dtime"), dtime, 0_u32);
         }
         let is_value = inode.flags().contains(InodeFlags::EA_INODE);
         self.inodes
@@ -131,9 +125,9 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file has none, whatever stands there.
-        let special = self.fs.superblock.orphan_file == Some(inode.number);
-        let attributes = if special { Charged::default() } else { self.check_xattrs(inode) };
+        // The orphan file has none: what stands there is looked at with the file.
+        let orphans = self.fs.superblock.orphan_file == Some(inode.number);
+        let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);
         if inode.flags().contains(InodeFlags::ENCRYPT) {
             self.check_policy(number, inode);
@@ -146,7 +140,7 @@ impl Checker<'_> {
     }
 
     /// Inodes that nobody uses have a checksum all the same, unless nobody ever wrote them, and the time when they were deleted.
-    fn check_unused(&mut self, number: u32, inode: &Found) {
+    pub(super) fn check_unused(&mut self, number: u32, inode: &Found) {
         if inode.bytes.iter().any(|byte| *byte != 0) {
             self.check_sum(inode);
         }
@@ -270,7 +264,7 @@ impl Checker<'_> {
     }
 
     /// Walks the map and claims its blocks.
-    fn check_map(&mut self, inode: &Found, file_type: FileType) -> Extent {
+    pub(super) fn check_map(&mut self, inode: &Found, file_type: FileType) -> Extent {
         if inode.number.0 == u64::from(RESIZE) && self.has_resize_inode() {
             return self.check_resize_inode(inode);
         }

@@ -10,12 +10,11 @@ use crate::fs::check::{Kind, Severity};
 use crate::fs::ext4::checksum::crc32c_raw;
 use crate::fs::ext4::disk::journal::{self, RawJournalSuperblock};
 use crate::fs::ext4::disk::orphan::{MAGIC, RawOrphanTail};
+use crate::fs::ext4::orphan::MAX_BLOCKS;
 use crate::fs::ext4::{Compat, JournalState, Recovery, RoCompat};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("journal");
-/// Blocks of the orphan file that are read: Linux makes it of 512 at most.
-const MAX_ORPHAN_BLOCKS: u64 = 16 << 10;
 
 impl Checker<'_> {
     pub(super) fn check_journal(&mut self) {
@@ -127,12 +126,19 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "it is not there".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
+        let blocks = self.fs.superblock.block_size.blocks_for(inode.size());
+        let attributes = inode.xattr_block(self.fs);
+        if blocks > MAX_BLOCKS {
+            let (stored, rule) = (inode.size(), "more than the 512 blocks that Linux takes");
+            self.findings.add(inode.place("i_size"), Kind::Invalid { stored, rule });
+        }
+        self.findings.expect(inode.place("i_file_acl"), attributes, 0_u64);
         // Faults of the map are reported when all inodes are checked.
-        let mut left = MAX_ORPHAN_BLOCKS;
+        let mut remaining = blocks.min(MAX_BLOCKS);
         let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {
-            let count = data.count.min(left);
-            left -= count;
+            let count = data.count.min(remaining);
+            remaining -= count;
             for at in data.start..data.start + count {
                 let place = place.block(FsBlock(at));
                 match self.reader.block(FsBlock(at), place) {
@@ -140,6 +146,10 @@ impl Checker<'_> {
                     Err(error) => self.findings.error(place, &error),
                 }
             }
+        }
+        if remaining > 0 && blocks <= MAX_BLOCKS {
+            let what = Kind::Damaged { what: format!("{remaining} blocks of it are holes") };
+            self.findings.add_as(Severity::Repairable, place, what);
         }
         let sb = &self.fs.superblock;
         if sb.clean

@@ -25,6 +25,7 @@ mod map;
 mod names;
 mod quota;
 mod reader;
+mod reserved;
 mod resize;
 mod size;
 mod superblock;

@@ -43,6 +43,9 @@ impl Checker<'_> {
                 Piece::Data(Data { start, count, .. }) => (start, count),
             };
             extent.blocks += count * u64::from(fs.superblock.cluster_blocks);
+            if let Piece::Data(Data { first, count, .. }) = piece {
+                extent.written_end = extent.written_end.max(first + count);
+            }
             match piece {
                 Piece::Node(block) if root.is_none() => {
                     root = Some(block);

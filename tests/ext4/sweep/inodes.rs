@@ -1,0 +1,108 @@
+//! Each field of the inodes that belong to the file system itself, with hostile values, and maps of those that have one: judged as the superblock is.
+
+use super::exceptions::Side;
+use super::indented;
+use super::programs::Bench;
+use crate::common::image::{Image, words};
+use crate::common::skip::Need;
+use crate::require;
+
+/// Volumes with each inode of the file system itself, and with none of them.
+const VOLUMES: [&str; 2] = [
+    "-t ext4 -b 1024 -g 2048 -N 256 -J size=1 -O orphan_file -I 256",
+    "-t ext4 -b 1024 -g 2048 -N 256 -O ^has_journal,^resize_inode,^orphan_file -I 256",
+];
+/// Bad blocks, the root, user and group quota, the boot loader, undelete, the resize inode, the journal, exclude, replica, the first free one, the orphan file.
+const INODES: std::ops::RangeInclusive<u32> = 1..=13;
+const FIELDS: &[(&str, &[&str])] = &[
+    ("mode", &["0", "0100600", "040755", "0120777", "010644", "0170000"]),
+    ("uid", &["7"]),
+    ("size", &["0", "1", "1024", "513", "1049600", "8388608", "9437184", "4398046511104"]),
+    ("links_count", &["0", "1", "2", "65535"]),
+    ("dtime", &["@3", "@1700000000"]),
+    ("blocks", &["0", "2", "4294967295"]),
+    ("flags", &["0", "0x10", "0x1000", "0x80000", "0x10000000", "0x20000", "0x800"]),
+    ("file_acl", &["1", "3", "99999999"]),
+    ("generation", &["77"]),
+    ("block[0]", &["0", "1", "99999999"]),
+    ("block[5]", &["0", "1", "99999999"]),
+    ("checksum", &["7"]),
+];
+/// Changes of maps and content: of the journal, the resize inode and the orphan file.
+const MAPS: &[&str] = &[
+    "punch <8> 3 3",
+    "punch <8> 0 0",
+    "punch <7> 13 13",
+    "punch <12> 0 0",
+    "punch <12> 3 3",
+    "punch <12> 31 31",
+];
+
+/// The volume and the change, the refusal that differs, and the program that refuses alone.
+type Exception = (&'static str, &'static str, Side, &'static str);
+
+const EXCEPTIONS: &[Exception] = &[
+    ("sif <2> links_count 1", "check", Side::Linux, KEPT),
+    ("sif <11> links_count 1", "check", Side::Linux, KEPT),
+    ("sif <7> links_count 0", "check", Side::Ironmap, ASKS),
+    ("sif <7> flags 0x800", "check", Side::Ironmap, "e2fsck does not ask for encryption there"),
+    ("sif <7> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("sif <5> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("sif <6> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("sif <9> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("sif <10> file_acl 99999999", "check", Side::Ironmap, PASSED),
+    ("punch <8> 3 3", "writing", Side::Ironmap, "Linux meets the hole when the log comes there"),
+];
+const KEPT: &str =
+    "Linux keeps the 1 of a directory that once had more names than the field can hold";
+const ASKS: &str = "e2fsck asks, and ends with 0";
+const PASSED: &str = "e2fsck passes over an attribute block outside the volume";
+
+fn is_meant(change: &str, what: &str, side: Side) -> bool {
+    EXCEPTIONS
+        .iter()
+        .any(|exception| (exception.0, exception.1, exception.2) == (change, what, side))
+}
+
+/// Tries each change of a volume; those by which the programs differ.
+fn sweep(mkfs: &str) -> Vec<String> {
+    let image = Image::in_memory("6M", &words(mkfs));
+    let made = std::fs::read(image.path()).unwrap();
+    let bench = Bench::new(made.len());
+    let fields = INODES.flat_map(|inode| {
+        let values = FIELDS.iter().flat_map(|(name, values)| values.iter().map(move |v| (name, v)));
+        values.map(move |(name, value)| format!("sif <{inode}> {name} {value}"))
+    });
+    let mut wrong = Vec::new();
+    for change in fields.chain(MAPS.iter().map(|map| (*map).to_owned())) {
+        std::fs::write(image.path(), &made).unwrap();
+        image.debugfs(&format!("{change}\n"));
+        let bytes = std::fs::read(image.path()).unwrap();
+        let (theirs, ours) = (bench.linux(&bytes), bench.ironmap(&bytes));
+        for (what, theirs_refuses, ours_refuses) in
+            [("writing", theirs.writing, ours.writing), ("check", theirs.check, ours.check)]
+        {
+            let side = if ours_refuses { Side::Ironmap } else { Side::Linux };
+            if theirs_refuses != ours_refuses && !is_meant(&change, what, side) {
+                let said = [&theirs.text, &ours.text].map(|text| indented(text)).concat();
+                wrong.push(format!("{mkfs}, {change}: {what}, {side:?} alone{said}"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn each_field_of_the_file_systems_own_inodes() {
+    require!(
+        [Need::Root],
+        [Need::Tool("mke2fs")],
+        [Need::Bare("the kernel mounts the image itself")]
+    );
+    let wrong: Vec<_> = std::thread::scope(|scope| {
+        // A mount waits more than it computes.
+        let threads = VOLUMES.map(|mkfs| scope.spawn(move || sweep(mkfs)));
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
