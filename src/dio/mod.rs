@@ -131,7 +131,7 @@ pub(crate) struct State {
     stats: Stats,
     /// Requests of several bios.
     splits: Slab<SplitRequest>,
-    /// Those that are copied and nothing else.
+    /// Requests that need only a copy.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
     /// Whether a completion that the device's queue does not record was popped since the last [`Self::take_fresh`].

@@ -10,7 +10,7 @@ use crate::sys::copy;
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
 /// The least size of a pool, and the largest piece for transfers that are shorter than [`LARGE`].
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The largest piece: large enough that the fixed cost of a request has little weight, and small enough that a pool holds several to keep a
+/// The largest piece: large enough that the fixed cost of a request matters little, and small enough that a pool holds several to keep a
 /// device busy.
 const LARGE: usize = 4 * PIECE;
 /// A pool of at least this many bytes has large pieces.
