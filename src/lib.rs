@@ -164,7 +164,7 @@
 //!
 //! | Layer | Task |
 //! |---|---|
-//! | [`Volume`], [`Host`] | opens a device and finds its format; only these two know both |
+//! | [`Volume`], [`Host`] | opens a device and finds its format; only these two layers use both |
 //! | [`File`], [`Queue`] | a handle that threads share; a thread's own queue of requests |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
 //! | [`open_file`] | the lock of the content of a file that can change, and the writes that its metadata do not include yet |

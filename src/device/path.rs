@@ -335,7 +335,7 @@ mod tests {
             sysfs
         }
 
-        /// Adds a device below `devices/`, with these files beside `uevent`.
+        /// Adds a device below `devices/`, with a `uevent` and these files.
         fn add(&self, path: &str, (major, minor): (u32, u32), files: &[(&str, &str)]) -> &Self {
             let name = path.rsplit('/').next().unwrap();
             let dir = self.0.path().join("devices").join(path);

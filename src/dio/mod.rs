@@ -250,7 +250,7 @@ impl State {
             self.events.report(event);
         }
         if errno == Errno::EAGAIN {
-            return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
+            return Error::new(ErrorKind::WouldBlock, "the request would wait for the device");
         }
         // The request was checked against the limits of the device at its opening.
         let why =

@@ -164,7 +164,7 @@ impl Superblock {
             // A second format was interrupted: the sequence restarted.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
-                .corrupt("its two copies are of two devices")),
+                .corrupt("its two copies belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
             // The copy that is read first has the better error.
@@ -191,9 +191,7 @@ impl Superblock {
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place
-                    .field("area_start")
-                    .corrupt("it records another place than its own"));
+                return Err(place.field("area_start").corrupt("it records a different place"));
             }
             Ok(found)
         };

@@ -52,10 +52,7 @@ impl fmt::Display for ScrubFinding {
                 write!(f, "sectors {sector} to {last}: their tags cannot be read: {errno}")
             }
             Self::LostWrites { at, len, generation } => {
-                write!(
-                    f,
-                    "region of {len} bytes at {at}: nothing of generation {generation} is there"
-                )
+                write!(f, "region of {len} bytes at {at}: no sector has generation {generation}")
             }
         }
     }

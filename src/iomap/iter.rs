@@ -51,7 +51,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
         if iomap.pos <= self.pos && iomap.end() > self.pos {
             Ok(iomap.cut(self.pos, self.end))
         } else {
-            Err(Error::invalid(format!("the map of position {} does not hold it", self.pos)))
+            Err(Error::invalid(format!("the map of position {} does not contain it", self.pos)))
         }
     }
 }

@@ -126,7 +126,7 @@ pub(super) const MAGICS: &[Magic] = &[
         &[Start(4096 + 24)],
         &[b"\xC6\x85\x73\xF6\x66\xCE\x90\xA9\xD9\x6A\x60\xCF\x80\x3D\xF7\xEF"],
     ),
-    // Partition tables beside GPT and MBR: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4); wipefs(8) names the same places.
+    // Partition tables other than GPT and MBR: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names the same places.
     magic("an Apple partition table: not supported", &[Start(512)], &[b"PM\0\0"]),
     magic("an SGI partition table: not supported", FIRST, &[&[0x0B, 0xE5, 0xA9, 0x41]]),
     magic("an AIX boot record: not supported", FIRST, &[&[0xC9, 0xC2, 0xD4, 0xC1]]),

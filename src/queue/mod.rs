@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// Switches the simple path on (the default) or off, to measure it.
-    #[doc(hidden)] // For measurements.
+    #[doc(hidden)] // For measurements only.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
@@ -123,7 +123,7 @@ impl Queue {
     }
 
     /// The counters of this queue.
-    #[doc(hidden)] // Of the layer below, and changed with it.
+    #[doc(hidden)] // These counters belong to the layer below, and change with it.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.state.stats()

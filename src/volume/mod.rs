@@ -305,7 +305,7 @@ impl Volume {
     /// cannot be read is a fault, not an error.
     pub fn scrub(&self, mut found: impl FnMut(ScrubFinding)) -> Result<Scrubbed> {
         let Some(opened) = &self.integrity else {
-            return Err(Error::invalid("the volume is on no integrity device"));
+            return Err(Error::invalid("the volume is not on an integrity device"));
         };
         opened.device.scrub(&mut found, &mut |_, _| {})
     }

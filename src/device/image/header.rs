@@ -74,7 +74,7 @@ impl Header {
         let mut bytes = [0; V3_LEN];
         file.read_at(&mut bytes, 0)?;
         if &bytes[..4] != MAGIC {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no qcow2 image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a qcow2 image"));
         }
         let version = u32_at(&bytes, 4);
         if !(2..=3).contains(&version) {

@@ -117,7 +117,7 @@ impl Image {
     pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
         if !is_within || !base.is_multiple_of(SECTOR) {
-            let what = format!("the part at {base} of {size} bytes is no part of the image");
+            let what = format!("the part at {base} of {size} bytes is not within the image");
             return Err(Error::invalid(what).context(&self.address));
         }
         self.disk.base += base;

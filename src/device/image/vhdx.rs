@@ -59,7 +59,7 @@ impl Vhdx {
         let mut magic = [0; 8];
         file.read_at(&mut magic, 0)?;
         if &magic != b"vhdxfile" {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no VHDX image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a VHDX image"));
         }
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;

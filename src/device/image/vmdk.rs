@@ -175,7 +175,7 @@ impl Vmdk {
             return Ok(Self { kind: descriptor.kind, extents, size });
         }
         if !magic.eq_ignore_ascii_case(b"# Disk DescriptorFile") {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no VMDK image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a VMDK image"));
         }
         let descriptor = read_descriptor(&file, 0, file.len())?;
         let (mut extents, mut size) = (Vec::new(), 0_u64);

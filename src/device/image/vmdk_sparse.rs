@@ -12,7 +12,7 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// The value that stands for the place of the directory in an extent that was written as a stream. The footer has the place.
+/// The value in place of the directory's position in an extent that was written as a stream. The footer has the position.
 const AT_END: u64 = u64::MAX;
 /// The distance of the footer from the end: the marker of the end follows it.
 const FOOTER: u64 = 1024;

@@ -236,13 +236,15 @@ fn tcp_server(authority: &str) -> Result<Server> {
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);
-            (host, number.ok_or_else(|| Error::invalid(format!("{port:?} is no TCP port")))?)
+            (host, number.ok_or_else(|| Error::invalid(format!("{port:?} is not a TCP port")))?)
         }
         _ => (authority, PORT),
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.is_none() && host.contains([':', '[', ']']) {
-        return Err(Error::invalid(format!("{host:?} is no host: an IPv6 address is in brackets")));
+        return Err(Error::invalid(format!(
+            "{host:?} is not a host: an IPv6 address is in brackets"
+        )));
     }
     let host = bare.unwrap_or(host);
     if host.is_empty() {

@@ -48,7 +48,7 @@ impl Blocks {
             && preferred >= minimum
             && maximum >= preferred;
         if sound && maximum < SECTOR {
-            let what = format!("a server that takes no request of {SECTOR} bytes");
+            let what = format!("a server that accepts no request of {SECTOR} bytes");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if sound {
@@ -208,7 +208,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
 /// Exchanges the greetings. Returns the server's flags.
 fn greet(talk: &Talk<'_>) -> Result<u16> {
     if talk.u64()? != SERVER_MAGIC {
-        return Err(broken("it is no NBD server"));
+        return Err(broken("it is not an NBD server"));
     }
     if talk.u64()? != OPTION_MAGIC {
         let what = "a server that does not negotiate (oldstyle)";

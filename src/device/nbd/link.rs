@@ -159,7 +159,7 @@ impl Link {
                 break joined;
             }
             if Instant::now() >= until {
-                let error = Error::io(ETIMEDOUT, "its connections are lost again and again");
+                let error = Error::io(ETIMEDOUT, "its connections are lost repeatedly");
                 return Err(error.context(&session.address));
             }
         };

@@ -183,7 +183,7 @@ impl Nbd {
         let unit = u64::from(self.limits.logical_block);
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.window.size);
         if !is_within || !base.is_multiple_of(unit) {
-            let what = format!("the part at {base} of {size} bytes is no part of the export");
+            let what = format!("the part at {base} of {size} bytes is not within the export");
             return Err(Error::invalid(what).context(&self.session.address));
         }
         self.window = Window { base, size, ..self.window };

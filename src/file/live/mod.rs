@@ -258,7 +258,7 @@ impl LiveFile {
         }
         while !content.has(&ticket) {
             let waited = if nowait {
-                Err(Error::would_block("someone else has this range of the file"))
+                Err(Error::would_block("another request holds this range of the file"))
             } else if queue.state.files.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {

@@ -517,7 +517,7 @@ impl Live {
 }
 
 pub(super) fn would_change() -> Error {
-    Error::would_block("the file's metadata would have to change, or to be read")
+    Error::would_block("the request would change or read the file's metadata")
 }
 
 /// The `len` bytes of several buffers from `skip` on.

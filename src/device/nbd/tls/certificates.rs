@@ -30,7 +30,7 @@ pub(super) fn client(
         (None, Server::Unix(_)) => return Err(Error::invalid("tls-hostname is missing")),
     };
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Error::invalid(format!("{host:?} is no host name")))?;
+    let name = name.map_err(|_| Error::invalid(format!("{host:?} is not a host name")))?;
     let lacks = Arc::new(AtomicBool::new(false));
     let config = config(directory, &lacks)?;
     let place = format!("TLS with {}", name.to_str());
@@ -138,7 +138,7 @@ fn certificate(refused: &CertificateError) -> String {
     } else if words.contains("UnsupportedCertVersion") {
         "is of version 1, and version 3 is needed (openssl x509 -extfile makes one)".to_owned()
     } else if words.contains("CaUsedAsEndEntity") {
-        "is that of an authority (CA:true)".to_owned()
+        "belongs to an authority (CA:true)".to_owned()
     } else {
         format!("{why} ({words})")
     }
@@ -178,7 +178,7 @@ fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
 /// The configuration: the trusted authorities, and the client's own certificate.
 fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let wrong = |error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::NotPermitted, format!("the certificates are of no use: {error}"))
+        Error::new(ErrorKind::NotPermitted, format!("the certificates cannot be used: {error}"))
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(match dir {

@@ -215,7 +215,7 @@ impl Session for Psk {
         self.encrypt_waiting()?;
         let wire = self.stream.get_ref();
         if wire.to_send.len() - wire.sent > MAX_UNSENT {
-            let what = format!("{}: the server takes no answers to its messages", self.place);
+            let what = format!("{}: the server accepts no answers to its messages", self.place);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(state)
