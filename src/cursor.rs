@@ -1,4 +1,4 @@
-//! A file as `std::io` has it: a position that moves on, and a queue of its own.
+//! A file with the interface of `std::io`: it has a position, and a queue of its own.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -7,8 +7,8 @@ use crate::file::File;
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// A file that is read and written from a position on, by [`Read`], [`Write`] and [`Seek`]. Each call is a request of its own to the device:
-/// for small pieces put it into a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter).
+/// A file that [`Read`], [`Write`] and [`Seek`] read and write at its current position. Each call is one request to the device: for small
+/// pieces put the cursor into a [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter).
 pub struct Cursor {
     file: File,
     queue: Queue,
@@ -16,13 +16,13 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// At the beginning of the file. The queue must be of the file's volume or host.
+    /// Creates a cursor at the beginning of the file. The queue must belong to the file's volume or host.
     #[must_use]
     pub fn new(file: File, queue: Queue) -> Self {
         Self { file, queue, pos: FilePos(0) }
     }
 
-    /// Where the next read or write begins.
+    /// The position of the next read or write.
     #[must_use]
     pub fn position(&self) -> FilePos {
         self.pos
@@ -31,7 +31,7 @@ impl Cursor {
     /// Makes all written data durable (`fsync`).
     ///
     /// # Errors
-    /// As [`File::sync`].
+    /// The errors of [`File::sync`].
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync(&mut self.queue)
     }
@@ -58,7 +58,7 @@ impl Read for Cursor {
 impl Write for Cursor {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let count = self.file.write_at(&mut self.queue, buf, self.pos)?;
-        // A handle that appends does not say where.
+        // A write of a handle that appends does not report its position.
         if self.file.appends() {
             self.pos = FilePos(self.file.size());
             return Ok(count);
@@ -66,7 +66,7 @@ impl Write for Cursor {
         self.moved(count)
     }
 
-    /// Does nothing: nothing is kept back. Written data are durable after [`sync`](Cursor::sync).
+    /// Does nothing, because the cursor keeps no data. Written data are durable after [`sync`](Cursor::sync).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::units::{FsBlock, InodeNo};
 /// The result of every fallible operation of the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno value, as the system calls and the direct-I/O contract give it. Positive.
+/// An errno value of a system call or of the direct-I/O contract. It is positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -18,7 +18,7 @@ macro_rules! errno {
         impl Errno {
             $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Self = Self($value);)*
 
-            /// The symbolic name, where it is one that the crate uses.
+            /// The symbolic name, if the crate uses the errno.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some(stringify!($name)),)* _ => None }
@@ -45,7 +45,7 @@ impl fmt::Debug for Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std appends " (os error N)"; the symbolic name reads better and can be searched for.
+        // std appends " (os error N)"; the symbolic name is clearer and can be searched for.
         let text = std::io::Error::from_raw_os_error(self.0).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         match self.name() {
@@ -63,7 +63,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// The kind of a failure, as far as a program must tell the cases apart.
+/// The kind of a failure, in the cases that a program must distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -73,58 +73,58 @@ pub enum ErrorKind {
     Corrupt,
     /// The format is valid but uses something that is refused by name.
     Unsupported,
-    /// The device does not hold a file system that ironmap knows.
+    /// The device does not contain a file system that ironmap knows.
     UnknownFormat,
-    /// The content or the name is encrypted and no key is held.
+    /// The content or the name is encrypted and there is no key for it.
     Encrypted,
-    /// Someone else owns the volume: mounted, attached to a loop device, locked, or MMP says so.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use by its MMP block.
     Busy,
-    /// No such file or directory.
+    /// The file or directory does not exist.
     NotFound,
     /// A component of the path is not a directory.
     NotADirectory,
-    /// The operation needs a file and was given a directory.
+    /// The operation needs a file, but its target is a directory.
     IsADirectory,
     /// The operation needs another type of file (a link, a regular file).
     WrongFileType,
     /// An argument breaks a rule of the direct-I/O contract: alignment, length, a handle of another volume.
     InvalidInput,
-    /// NOWAIT was asked for and the request would have had to wait. Nothing has happened.
+    /// A request with NOWAIT would have to wait. It has had no effect.
     WouldBlock,
-    /// Too many symbolic links on the way of a path.
+    /// A path contains too many symbolic links.
     Loop,
     /// A name or a path is longer than the format allows.
     NameTooLong,
-    /// No such extended attribute.
+    /// The extended attribute does not exist.
     NoData,
     /// A stated memory or length limit was reached.
     LimitExceeded,
-    /// The value of an extended attribute is longer than the system calls take.
+    /// The value of an extended attribute is longer than the system calls accept.
     AttributeTooBig,
-    /// The name of an extended attribute is longer than the system calls take.
+    /// The name of an extended attribute is longer than the system calls accept.
     AttributeNameLength,
-    /// No blocks or no inodes are left.
+    /// No free blocks or inodes remain.
     NoSpace,
-    /// The name is taken, or the device holds something already.
+    /// The name exists already, or the device already contains data.
     Exists,
     /// The directory has entries.
     NotEmpty,
     /// The volume was opened read-only, or an error made it so.
     ReadOnly,
-    /// The file's flags forbid it: immutable, append-only, or of the file system itself.
+    /// The file's flags forbid the operation: immutable, append-only, or owned by the file system itself.
     NotPermitted,
     /// The file has as many names as the format allows.
     TooManyLinks,
-    /// A position beyond the largest that the format can map.
+    /// The position is beyond the largest that the format can map.
     FileTooLarge,
-    /// A quota is used up.
+    /// A quota is exhausted.
     Quota,
-    /// A file cannot get a name there: the directory is of another project.
+    /// A file cannot get a name there: the directory belongs to another project.
     CrossDevice,
 }
 
 impl ErrorKind {
-    /// The errno that Linux gives for the same failure.
+    /// The errno that Linux returns for the same failure.
     #[must_use]
     pub const fn errno(self) -> Errno {
         match self {
@@ -157,42 +157,42 @@ impl ErrorKind {
     }
 }
 
-/// Where on disk: the structure, and as much of inode, block and field as is known.
+/// The place on disk: the structure, and the inode, block and field if they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The structure's name in the field's word: `superblock`, `extent header`, `directory entry`.
+    /// The structure's name in the terms of the field: `superblock`, `extent header`, `directory entry`.
     pub structure: &'static str,
     /// The field's name as the format's documentation gives it, or empty for the whole structure.
     pub field: &'static str,
-    /// The block that holds it.
+    /// The block that contains it.
     pub block: Option<FsBlock>,
     /// The inode that it belongs to.
     pub inode: Option<InodeNo>,
 }
 
 impl Place {
-    /// A place named by its structure alone; narrow it with the methods below.
+    /// Creates a place with only a structure; the methods below narrow it.
     #[must_use]
     pub const fn new(structure: &'static str) -> Self {
         Self { structure, field: "", block: None, inode: None }
     }
 
-    /// The same place in this block.
+    /// The same place, with this block.
     #[must_use]
     pub const fn block(mut self, block: FsBlock) -> Self {
         self.block = Some(block);
         self
     }
 
-    /// The same place in this inode.
+    /// The same place, with this inode.
     #[must_use]
     pub const fn inode(mut self, inode: InodeNo) -> Self {
         self.inode = Some(inode);
         self
     }
 
-    /// The same place, this field.
+    /// The same place, with this field.
     #[must_use]
     pub const fn field(mut self, field: &'static str) -> Self {
         self.field = field;
@@ -226,7 +226,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error: its kind, the operation or place, the reason, and the cause below.
+/// An error: its kind, the operation or place, the reason, and the underlying cause.
 ///
 /// One line by `Display`, outermost first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`.
 /// It is one pointer wide, so that a `Result` of a read stays in registers.
@@ -238,12 +238,12 @@ struct Repr {
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     context: Vec<String>,
-    /// A volume has counted it, or is not to.
+    /// Whether a volume has counted the error, or must not count it.
     counted: bool,
 }
 
 impl Error {
-    /// An error of this kind; `what` is one clear clause without the kind's own words.
+    /// Creates an error of this kind; `what` is one clear clause without the kind's own words.
     #[cold]
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Repr {
@@ -263,31 +263,31 @@ impl Error {
         error
     }
 
-    /// The device's or a system call's failure; `what` names the operation.
+    /// Creates the error of a failure of the device or a system call; `what` names the operation.
     #[cold]
     pub fn io(errno: impl Into<Errno>, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Io(errno.into()), what)
     }
 
-    /// Something valid that is refused by name.
+    /// Creates the error for a valid value that is refused by name.
     #[cold]
     pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// The operation would have to wait, and the caller asked not to.
+    /// Creates the error of an operation that would have to wait although the caller forbids it.
     #[cold]
     pub(crate) fn would_block(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::WouldBlock, what)
     }
 
-    /// An argument that breaks a rule.
+    /// Creates the error for an argument that breaks a rule.
     #[cold]
     pub fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidInput, what)
     }
 
-    /// Adds the operation that failed; the outermost is shown first. A path takes the place of the name that it ends with, and no name stands
+    /// Adds the operation that failed; the outermost operation is shown first. A path replaces the name at its end, so that no name is shown
     /// twice.
     #[must_use]
     pub fn context(mut self, operation: impl fmt::Display) -> Self {
@@ -304,25 +304,25 @@ impl Error {
         self
     }
 
-    /// Adds the cause below.
+    /// Adds the underlying cause.
     #[must_use]
     pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Whether it is counted for the first time: many who see it may count it.
+    /// Marks the error as counted. Returns whether this is the first time, because several observers may count it.
     pub(crate) fn counts_once(&mut self) -> bool {
         !std::mem::replace(&mut self.0.counted, true)
     }
 
-    /// It does not count.
+    /// Marks the error as one that is not counted.
     pub(crate) fn uncounted(mut self) -> Self {
         self.0.counted = true;
         self
     }
 
-    /// The reason, without place, operation and cause.
+    /// The reason, without the place, the operation and the cause.
     pub(crate) fn what(&self) -> &str {
         &self.0.what
     }
@@ -333,18 +333,18 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether there was no space; a program gets a short count instead if a part was written.
+    /// Whether the reason is lack of space. If a part was written, a program gets a short count instead.
     pub(crate) fn is_for_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
     }
 
-    /// The errno that Linux gives for the same failure.
+    /// The errno that Linux returns for the same failure.
     #[must_use]
     pub fn errno(&self) -> Errno {
         self.0.kind.errno()
     }
 
-    /// The place on disk, where the error concerns one.
+    /// The place on disk, if the error concerns one.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
@@ -386,7 +386,7 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The kind is that of the errno. The error itself is within: [`std::io::Error::downcast`] gives it back, and its errno.
+/// The kind is that of the errno. The result contains the error itself: [`std::io::Error::downcast`] returns it, with its errno.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = Self::from_raw_os_error(error.errno().0).kind();
@@ -396,7 +396,7 @@ impl From<Error> for std::io::Error {
 
 /// Adds the operation to the error of a result.
 pub trait Context<T> {
-    /// The same result, its error told which operation failed. The text is made only on failure.
+    /// Adds the operation to the error, if there is one. The text is made only on failure.
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
 }
 

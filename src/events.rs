@@ -1,4 +1,4 @@
-//! Every I/O error is also an event, so that a program that watches a volume is notified too, not only the caller that met it.
+//! Every I/O error is also an event, so that a program that watches a volume is notified too, not only the caller of the operation.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
-/// How many events are kept until someone takes them; the oldest go first.
+/// The number of events that are kept until a caller takes them; the oldest are dropped first.
 const KEPT: usize = 1024;
 
-/// The kind of access that met an error.
+/// The kind of access that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Direction {
@@ -18,7 +18,7 @@ pub enum Direction {
     DirectRead,
     /// A direct write of file data.
     DirectWrite,
-    /// A read or write of metadata. The position is that on the device, the inode 0.
+    /// A read or write of metadata. The position is a position on the device, and the inode is 0.
     Metadata,
 }
 
@@ -28,22 +28,22 @@ pub enum Direction {
 pub struct ErrorEvent {
     /// The kind of access.
     pub direction: Direction,
-    /// The file.
+    /// The file of the request.
     pub inode: InodeNo,
-    /// The position of the request in it; of a direct read, from the start of its first logical block.
+    /// The position of the request in the file. For a direct read it is the start of its first logical block.
     pub pos: FilePos,
-    /// The length of the request in bytes, not of the part that failed; of a direct read, in whole logical blocks and up to
-    /// the file's end.
+    /// The length of the request in bytes, not of the part that failed. For a direct read it is in whole logical blocks, up to the file's
+    /// end.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,
 }
 
-/// The events of a volume. EAGAIN is not an error and never gets here.
+/// The events of a volume. EAGAIN is not an error and never becomes an event.
 #[derive(Debug, Default)]
 pub struct Events {
     kept: Mutex<Kept>,
-    /// Which says of a read that failed with EILSEQ what sectors were wrong.
+    /// The device, which reports the wrong sectors of a read that failed with EILSEQ.
     device: Option<Arc<dyn Device>>,
     durability: Durability,
 }
@@ -54,12 +54,12 @@ struct Kept {
     dropped: u64,
     wrong: VecDeque<WrongTuple>,
     wrong_dropped: u64,
-    /// All that there ever were.
+    /// The number of all wrong sectors so far.
     wrong_count: u64,
 }
 
 impl Events {
-    /// Of a volume on this device.
+    /// The events of a volume on this device.
     pub(crate) fn of(device: &Arc<dyn Device>) -> Self {
         let durability = Durability::of(device.limits());
         Self { device: Some(Arc::clone(device)), durability, ..Self::default() }
@@ -68,7 +68,7 @@ impl Events {
     /// Flushes the volume's device.
     ///
     /// # Errors
-    /// Those of [`Durability::flush`].
+    /// The errors of [`Durability::flush`].
     pub(crate) fn flush(&self) -> crate::error::Result<()> {
         self.device.as_ref().map_or(Ok(()), |device| self.durability.flush(&**device))
     }
@@ -98,7 +98,7 @@ impl Events {
         kept.events.push_back(event);
     }
 
-    /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
+    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
     #[must_use]
     pub fn take(&self) -> (Vec<ErrorEvent>, u64) {
         let mut kept = self.lock();
@@ -106,8 +106,8 @@ impl Events {
         (kept.events.drain(..).collect(), dropped)
     }
 
-    /// Takes the sectors that did not fit their tuples when they were read since the last call, oldest first, and the number of those that
-    /// were dropped before them: of an [integrity device](crate::integrity), and of a device with protection information of its own.
+    /// Takes the sectors that did not match their tuples in reads since the last call, oldest first, and the number of dropped older ones:
+    /// of an [integrity device](crate::integrity), and of a device with its own protection information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();
@@ -116,7 +116,7 @@ impl Events {
         (kept.wrong.drain(..).collect(), dropped)
     }
 
-    /// How many sectors did not fit their tuples since the volume was opened.
+    /// The number of sectors that did not match their tuples since the volume was opened.
     #[must_use]
     pub fn wrong_tuples(&self) -> u64 {
         let mut kept = self.lock();
@@ -124,12 +124,12 @@ impl Events {
         kept.wrong_count
     }
 
-    /// Takes over what the device has found.
+    /// Takes the wrong sectors that the device has found.
     fn gather(&self, kept: &mut Kept) {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // They came before these, and so after all that are here.
+            // The device dropped sectors that were older than these, and newer than all that are stored here.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

@@ -1,4 +1,4 @@
-//! Files by their paths, wherever they are.
+//! Files by their paths, in volumes and in mounted file systems.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ pub trait Files {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`; `IsADirectory`, `WrongFileType`, `Encrypted`; `ReadOnly` for writing on a read-only store,
-    /// `InvalidInput` for options that exclude each other; of a file that is made `Exists`, `NameTooLong`, `NoSpace`, `Quota`.
+    /// `InvalidInput` for options that exclude each other; for a created file `Exists`, `NameTooLong`, `NoSpace`, `Quota`.
     fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File>;
 
-    /// A queue for the calling thread, for all files of the store.
+    /// Creates a queue for the calling thread, for all files of the store.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses.
+    /// `Io` if the kernel refuses.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 }

@@ -1,8 +1,12 @@
 //! Direct I/O on the files of a Linux file system, from user space, at the speed of the raw device.
 //!
-//! ironmap maps a file's extents itself, and hands the block device one request for a read. There are two ways in: a [`Volume`] is
-//! an ext2, ext3 or ext4 file system that nobody has mounted; a [`Host`] reads files of a mounted ext4 or XFS around the kernel,
-//! each while a lease stands that keeps writers out. The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
+//! ironmap maps a file's extents itself, and sends the block device one request for a read. It has two entry points:
+//!
+//! - A [`Volume`] is an unmounted file system. ext2, ext3 and ext4 are fully read and written. XFS is read, and the data that its files have can be
+//!   overwritten; a write that would change XFS metadata is an error.
+//! - A [`Host`] reads files of mounted ext2, ext3, ext4 and XFS file systems around the kernel, each while a lease keeps writers out.
+//!
+//! The direct-I/O core is modelled on Linux's `fs/iomap`; the formats are Linux's own.
 //!
 //! Programs begin with `use ironmap::prelude::*;`.
 //!
@@ -26,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! [`VolumeOptions`] open it for writing, without its journal, or damaged. [`Volume::fs`] gives the file system below the paths, by inode numbers.
+//! [`VolumeOptions`] opens it for writing, without its journal, or with damage. [`Volume::fs`] returns the file system, which works with inode numbers.
 //!
 //! # Read a file
 //!
@@ -56,7 +60,8 @@
 //! # }
 //! ```
 //!
-//! A [direct](FileOptions::direct) handle refuses what `O_DIRECT` refuses; others copy it. A [`Cursor`] is a file for [`std::io`].
+//! A [direct](FileOptions::direct) handle refuses requests that `O_DIRECT` refuses; other handles copy their data. A [`Cursor`] is a file for
+//! [`std::io`].
 //!
 //! # Write a file
 //!
@@ -74,14 +79,14 @@
 //! volume.write("/version", b"3")?;
 //! let log = volume.open("/log", FileOptions::new().append(true).create(true))?;
 //! log.append(&mut volume.queue(&QueueOptions::new())?, b"a record", DioFlags::DSYNC)?; // durable when it returns
-//! volume.close()?; // all changes are in their places: nothing is to be recovered
+//! volume.close()?; // all changes are written home, so no recovery is needed
 //! # assert_eq!(log.size(), 8);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Opened for writing, a volume is a file system with Linux's journal: a change that was made before [`sync`](Volume::sync) returned survives a
-//! crash at any moment.
+//! An ext4 volume that is open for writing is a complete file system with Linux's journal: a change that was made before [`sync`](Volume::sync)
+//! returned survives a crash at any moment.
 //!
 //! # Read a file of a mounted file system
 //!
@@ -98,8 +103,9 @@
 //! # }
 //! ```
 //!
-//! That the kernel serves a file is never an error, and never gives other bytes. A program that opens the file for writing is let through within a
-//! millisecond or so; from then on the kernel serves the handle, and the lease is taken again when the writer is gone. [`fs::host`] says why this is safe.
+//! If the kernel serves a file, that is not an error, and the bytes are the same. A program that opens the file for writing usually waits less
+//! than a millisecond. Then the kernel serves the handle until the writer has closed the file, and the lease is taken again. [`fs::host`] explains
+//! why this is safe.
 //!
 //! # Many requests in flight
 //!
@@ -133,13 +139,13 @@
 //! # }
 //! ```
 //!
-//! A queued request takes its memory along and brings it back: while it is in flight the memory belongs to the queue, so no dropped handle can leave
-//! the kernel writing to freed memory. [Registered buffers](Queue::register_buffers) spare the kernel the pinning of their pages. A queue belongs to its
-//! thread; [`Queue`] shows how event loops use it.
+//! The memory of a queued request belongs to the queue while the request is in flight, and comes back with the completion. So the kernel never writes
+//! to freed memory, even if a handle is dropped. For [registered buffers](Queue::register_buffers) the kernel need not pin pages each time. A queue
+//! belongs to its thread; [`Queue`] shows how event loops use it.
 //!
 //! # Programs
 //!
-//! The links lead to the sources where `cargo doc` wrote this page to the `target` directory of the repository.
+//! The links lead to the sources if `cargo doc` wrote this page to the `target` directory of the repository.
 //!
 //! | Program | Task |
 //! |---|---|
@@ -154,30 +160,30 @@
 //!
 //! # The layers
 //!
-//! A request goes down once and comes back once; a reader can follow one from [`File::read_at`] to the system call.
+//! A request passes each layer once on the way down and once on the way back. [`File::read_at`] is the start of a read.
 //!
 //! | Layer | Task |
 //! |---|---|
-//! | [`Volume`], [`Host`] | opens a device, finds the format; the only places that know both |
-//! | [`File`], [`Queue`] | a handle shared by threads; a thread's own way down |
+//! | [`Volume`], [`Host`] | opens a device and finds its format; only these two layers use both |
+//! | [`File`], [`Queue`] | a handle that threads share; a thread's own queue of requests |
 //! | [`dio`] | simple path or generic path, bouncing, completion |
-//! | [`open_file`] | the users of the content of a file that can change, and the data that its metadata do not tell yet |
-//! | [`iomap`] | where a range of a file lies: mapped, unwritten, hole, inline; the requests of a write to its file system |
+//! | [`open_file`] | the lock of the content of a file that can change, and the writes that its metadata do not include yet |
+//! | [`iomap`] | the place of a range of a file: mapped, unwritten, hole, inline; the calls of a write to its file system |
 //! | [`bio`] | one request and the memory that it owns |
 //! | [`integrity`] | a device over two others that verifies every sector |
-//! | [`device`] | psync, io_uring, NVMe passthrough, dax, ram, null; over another: sim, record; limits and alignment; the device paths to a mounted device |
-//! | [`fs`] | ext4: the map and the name space, metadata checked before it is believed; host: leases and the kernel's maps |
-//! | `sys` | rings, mappings, buffers: the only unsafe code, each use with its proof |
+//! | [`device`] | psync, io_uring, NVMe passthrough, dax, NBD, images of virtual machines, ram, null; over another: sim, record; limits and alignment; the device paths to a mounted device |
+//! | [`fs`] | ext4 and XFS: maps and name spaces, with all metadata checked before use; host: leases and the kernel's maps |
+//! | `sys` | rings, mappings, buffers: the only unsafe code, each use with a proof |
 //!
 //! # Errors
 //!
-//! An [`Error`] has a kind, the place on disk and the cause, and prints as one line. A corrupt image is an error that names block
-//! and field; nothing on disk changes. I/O errors are [events](events::Events) too, for programs that watch the volume.
+//! An [`Error`] has a kind, the place on disk and the cause, and prints as one line. For a corrupt image the error names the block and the field.
+//! I/O errors are also [events](events::Events), for programs that watch the volume.
 //!
 //! # Units
 //!
-//! Positions in files, offsets on the device and block numbers are types of their own ([`units`]): the compiler refuses to mix
-//! them. Sizes are bytes unless a name says blocks.
+//! Positions in files, offsets on the device and block numbers are separate types ([`units`]), so the compiler refuses to mix them. Sizes are in bytes
+//! unless a name contains `blocks`.
 
 mod cursor;
 pub mod error;
@@ -195,8 +201,8 @@ mod sys;
 pub mod units;
 mod volume;
 
-// Public for the program, the fio engine, the tests and the benches: they look inside, inject faults and measure each layer. They follow the
-// library's layers, and change with them; the items that users need have their names below.
+// These modules are public for the program, the fio engine, the tests and the benches, which inspect the library, inject faults and measure each
+// layer. They change with the library's layers. The items that users need are exported below.
 #[doc(hidden)]
 pub mod bio;
 #[doc(hidden)]
@@ -242,7 +248,7 @@ pub use protection::{Field, Mismatch};
 pub use queue::{Queue, Readiness};
 pub use volume::{DirEntries, Volume, VolumeOptions};
 
-/// The example of README.md compiles.
+/// Compiles the example of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

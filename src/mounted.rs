@@ -1,4 +1,4 @@
-//! Opens files of mounted file systems, and gives out their queues: as [`Volume`](crate::Volume) does for those that nobody has mounted.
+//! Opens files of mounted file systems, and makes their queues, as [`Volume`](crate::Volume) does for unmounted file systems.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,21 +13,21 @@ use crate::host::{Lanes, OpenFile, Shared};
 use crate::open_file::Owner;
 use crate::queue::Queue;
 
-/// How host files are read.
+/// The options of reading host files.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     engine: Engine,
 }
 
 impl HostOptions {
-    /// By the engine that the kernel serves best.
+    /// Creates options with the best engine for the kernel.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How requests for file data reach the device. [`Engine::Auto`] takes io_uring where the kernel has it; files of devices that do not know
-    /// NOWAIT are read at once by it.
+    /// How requests for file data reach the device. [`Engine::Auto`] uses io_uring if the kernel has it. It reads at once from devices that do
+    /// not support NOWAIT.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -35,42 +35,41 @@ impl HostOptions {
     }
 }
 
-/// Reads files of mounted ext4 and XFS file systems around the kernel, each while a lease stands that keeps writers out; through the
-/// kernel otherwise. Cheap to clone; shared by threads.
+/// Reads files of mounted ext4 and XFS file systems around the kernel, each while a lease keeps writers out; otherwise through the kernel. A
+/// host is cheap to clone, and threads can share it.
 ///
-/// One stands for any number of files: it opens each device once, and has one thread that answers when leases are broken. A device
-/// stays open until the host is gone with its files and queues. That keeps no file system from being unmounted, but a device from
-/// being taken down (`losetup -d`, `dmsetup remove`).
+/// One host serves any number of files: it opens each device once, and has one thread that answers when leases are broken. A device stays open
+/// until the host is dropped with its files and queues. An open device does not prevent the unmount of a file system, but it prevents the
+/// removal of a device (`losetup -d`, `dmsetup remove`).
 ///
-/// A program that opens one of its files for writing waits until the lease is let go: while this process is stopped, as long as
-/// `/proc/sys/fs/lease-break-time` says. The signal SIGRTMAX-2 is the host's own.
+/// A program that opens one of the files for writing waits until the lease is released. If this process is stopped, it waits as long as
+/// `/proc/sys/fs/lease-break-time` states. The host uses the signal SIGRTMAX-2.
 #[derive(Clone)]
 pub struct Host {
     shared: Arc<Shared>,
 }
 
 impl Host {
-    /// Starts the thread that keeps the leases.
+    /// Starts the thread that manages the leases.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads, or no io_uring though it was asked for; `InvalidInput` for the
-    /// engine dax.
+    /// `Io` if there can be no more threads, or no io_uring although it was requested; `InvalidInput` for the engine dax.
     pub fn new(options: &HostOptions) -> Result<Self> {
         Self::start(options.engine, None)
     }
 
-    /// The same, but all data is read from a device that the caller has made over the one beneath the files: one that injects faults,
-    /// for instance.
+    /// Creates a host that reads all data from a device that the caller has made over the one beneath the files, for example one that injects
+    /// faults.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
         Self::start(Engine::Auto, Some(device))
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
         if own.is_none() {
-            // Better known now than at the first queue.
+            // An error comes here, and not with the first queue.
             open_queue(engine, &QueueOptions::new().depth(1))?;
         }
         let keeping = Keeper::start()?;
@@ -79,11 +78,11 @@ impl Host {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens a regular file for reading. That it cannot be read around the kernel is no error: then the kernel serves it, and
-    /// [`File::host`] says why.
+    /// Opens a regular file for reading. If it cannot be read around the kernel, that is not an error: the kernel serves it, and
+    /// [`File::host`] gives the reason.
     ///
     /// # Errors
-    /// `Io` as from `open(2)`; `IsADirectory`, `WrongFileType`; `ReadOnly` for writing.
+    /// The `Io` errors of `open(2)`; `IsADirectory`, `WrongFileType`; `ReadOnly` for writing.
     pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
             let error = Error::read_only("host files are only read");
@@ -102,10 +101,10 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// A queue for the calling thread. It serves all files of this host.
+    /// Creates a queue for the calling thread. It serves all files of this host.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses.
+    /// `Io` if the kernel refuses.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let shared = &self.shared;
         let device = match &shared.own {
@@ -117,7 +116,7 @@ impl Host {
         Ok(Queue::new(device, options, shared.owner, Some(lanes), events))
     }
 
-    /// The I/O errors that the files of this host have met.
+    /// The I/O errors of requests to this host's files.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.events

@@ -1,7 +1,7 @@
-//! One form for options and attributes that can get more fields: `Type::new(...).field(value)`. They are `#[non_exhaustive]`, so a program that makes
-//! one this way still builds when a field is added.
+//! A common form for options and attributes that can get more fields: `Type::new(...).field(value)`. They are `#[non_exhaustive]`, so a program that
+//! constructs one in this way still builds when a field is added.
 
-/// Makes a method for each field, which sets it.
+/// Defines a method for each field, which sets it.
 macro_rules! setters {
     ($type:ident { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $type {

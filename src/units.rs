@@ -1,7 +1,7 @@
 //! The units of positions and addresses, each a type of its own.
 //!
-//! A byte position in a file, a byte offset on the device and a block number are all integers; mixing two of them reads
-//! the wrong data without an error. Here the compiler refuses to. Conversions name the block size that they need.
+//! A byte position in a file, a byte offset on the device and a block number are all integers. A program that confuses two of them reads
+//! the wrong data without an error, so here the compiler refuses it. Conversions name the block size that they need.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -14,7 +14,7 @@ macro_rules! unit {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The sum with a distance in the same unit, or `None` where it overflows.
+            /// The sum with a distance in the same unit, or `None` if it overflows.
             #[must_use]
             pub fn checked_add(self, distance: u64) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
@@ -42,7 +42,7 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position so many bytes further on. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) tells.
+    /// The position `bytes` further on. As with integers, the sum must not overflow; [`checked_add`](Self::checked_add) detects that.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -102,7 +102,7 @@ impl BlockSize {
         1 << self.shift
     }
 
-    /// The block that holds a position.
+    /// The block that contains a position.
     #[must_use]
     pub const fn block_of(self, pos: FilePos) -> FileBlock {
         FileBlock(pos.0 >> self.shift)
@@ -132,7 +132,7 @@ impl BlockSize {
         FsBlock(offset.0 >> self.shift)
     }
 
-    /// How many blocks hold `bytes`, rounded up.
+    /// The number of blocks for `bytes`, rounded up.
     #[must_use]
     pub const fn blocks_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(1 << self.shift)

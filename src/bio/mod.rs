@@ -1,7 +1,7 @@
 //! A bio: one request to one device, and the memory that it owns until it completes.
 //!
-//! Data moves down as an owned [`Bio`] and comes back once, as a [`Done`] that carries it: the owner of the bio owns the
-//! memory, and while a device has it, nobody else does.
+//! Data moves down as an owned [`Bio`] and comes back once, in a [`Done`] that contains it. The owner of the bio owns the memory: while a device has
+//! the bio, no other code can reach it.
 
 use bitflags::bitflags;
 
@@ -13,11 +13,11 @@ use crate::units::{DevOffset, FilePos, InodeNo};
 /// The operation of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioOp {
-    /// From the device to memory.
+    /// A transfer from the device to memory.
     Read,
-    /// From memory to the device.
+    /// A transfer from memory to the device.
     Write,
-    /// Makes everything written before durable. Carries no data.
+    /// A flush, which makes all earlier writes durable. It carries no data.
     Flush,
 }
 
@@ -25,30 +25,29 @@ bitflags! {
     /// How a bio is carried out.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct BioFlags: u8 {
-        /// EAGAIN rather than wait (`RWF_NOWAIT`).
+        /// The device fails with EAGAIN instead of waiting (`RWF_NOWAIT`).
         const NOWAIT = 0x1;
-        /// Poll for the completion (`RWF_HIPRI`).
+        /// The issuer polls for the completion (`RWF_HIPRI`).
         const HIPRI = 0x2;
         /// The write is durable when it completes (`RWF_DSYNC`, FUA).
         const DSYNC = 0x4;
-        /// The write is done wholly or not at all (`RWF_ATOMIC`).
+        /// The device writes all of the data or nothing (`RWF_ATOMIC`).
         const ATOMIC = 0x8;
-        /// A read that ends with EILSEQ, since the data do not match their checksums, is done once more, into memory of the queue's
-        /// own: a thread with access to the caller's may have written there meanwhile. Devices have nothing to do with it.
+        /// If a read ends with EILSEQ, because the data do not match their checksums, the queue repeats it into its own memory: a thread with access
+        /// to the caller's memory may have written there during the read. Devices ignore this flag.
         const REREAD = 0x10;
     }
 }
 
 impl BioFlags {
-    /// Whether a device has to do something else than without flags.
+    /// Whether a flag requires something of the device.
     #[inline(always)]
     pub(crate) fn concern_device(self) -> bool {
         self.intersects(Self::all().difference(Self::REREAD))
     }
 }
 
-/// Which of its queue's devices a bio goes to: the one that the queue was made for, or one that was
-/// [attached](crate::device::DeviceQueue::attach).
+/// The target of a bio among its queue's devices: the device that the queue was made for, or an [attached](crate::device::DeviceQueue::attach) one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dev(pub(crate) u32);
 
@@ -58,31 +57,31 @@ impl Dev {
 }
 
 impl CompletionWork {
-    /// A write that leaves any of this is complete only when it is done.
+    /// A write with any of this work is complete only when the work is done.
     pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
 }
 
 bitflags! {
-    /// The work that a successful write leaves; an overwrite leaves none.
+    /// The work that remains after a successful write. An overwrite has none.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CompletionWork: u8 {
-        /// It went to an unwritten extent, which has to be converted.
+        /// The write went to an unwritten extent, which has to be converted.
         const CONVERT = 0x1;
-        /// It ends beyond the file's size.
+        /// The write ends beyond the file's size.
         const GROW = 0x2;
-        /// The file is to be synced, as far as its data need it.
+        /// The file is to be synced, as `fdatasync` does it.
         const DATASYNC = 0x4;
-        /// All of the file is to be synced.
+        /// The file is to be synced, as `fsync` does it.
         const SYNC = 0x8;
-        /// It went to new blocks in the place of shared ones. The file's map takes them in before the write is reported as complete: until then
-        /// reads go to the old blocks.
+        /// The write went to new blocks that replace shared ones. The file's map gets the new blocks before the write is reported as complete; until
+        /// then reads go to the old blocks.
         const REMAP = 0x20;
-        /// It has reserved a range beyond the end of the file, which no other write takes until it has ended.
+        /// The write has reserved a range beyond the end of the file. No other write takes the range before this one ends.
         const RESERVED = 0x10;
     }
 }
 
-/// Whom a bio's completion concerns.
+/// The request that a bio belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BioEnd {
     /// A whole request in one bio, with everything that its completion needs.
@@ -94,7 +93,7 @@ pub enum BioEnd {
         /// The position in the file, for an error event.
         pos: FilePos,
     },
-    /// The same for a file that can change, whose content is held until then.
+    /// A whole request to a file that can change. The file's content is locked until the request ends.
     Live {
         /// The caller's name for the request.
         token: u64,
@@ -102,20 +101,20 @@ pub enum BioEnd {
         pos: FilePos,
         /// The file's place in its queue.
         slot: u32,
-        /// The work that a successful write leaves.
+        /// The work that remains after a successful write.
         left: CompletionWork,
     },
-    /// A part of a request whose state its queue keeps.
+    /// A part of a request. The queue keeps the state of the request.
     Part {
         /// The request's index in its queue.
         request: u32,
-        /// The part's index in the request, or `u32::MAX` for a copy that is all of it.
+        /// The part's index in the request, or `u32::MAX` for a copy of the whole request.
         part: u32,
     },
 }
 
 impl BioEnd {
-    /// Of a whole request that leaves nothing to be done when all of it was transferred: its token, and the place of the file that can change.
+    /// The token of a whole request that needs no more work after a full transfer, and the place of its file if the file can change.
     #[inline(always)]
     pub(crate) fn whole(&self) -> Option<(u64, Option<u32>)> {
         match *self {
@@ -131,19 +130,19 @@ impl BioEnd {
 pub struct Bio {
     /// The operation.
     pub op: BioOp,
-    /// How.
+    /// How the device carries it out.
     pub flags: BioFlags,
-    /// To which device.
+    /// The device that it goes to.
     pub dev: Dev,
-    /// Where on the device.
+    /// The position on the device.
     pub at: DevOffset,
     /// The memory to read into or write from.
     pub memory: Memory,
-    /// Whom the completion concerns.
+    /// The request that it belongs to.
     pub end: BioEnd,
 }
 
-/// A bio that has completed: its memory is the caller's again.
+/// A bio that has completed. Its memory belongs to the caller again.
 #[derive(Debug)]
 pub struct Done {
     /// The bio.
@@ -152,7 +151,7 @@ pub struct Done {
     pub result: Result<usize, Errno>,
 }
 
-/// All that is needed of a bio that was a whole request, transferred all of it, and leaves nothing to be done.
+/// The result of a bio that was a whole request, transferred all its bytes, and needs no more work.
 #[derive(Debug)]
 pub struct Whole {
     /// The caller's name for the request.
@@ -167,7 +166,7 @@ impl Done {
     /// The bio as a [`Whole`] request, if it is one.
     ///
     /// # Errors
-    /// Gives any other one back.
+    /// Returns the bio if it is not one.
     #[inline(always)]
     #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
     pub fn whole(self) -> Result<Whole, Self> {
@@ -186,9 +185,9 @@ impl Done {
 pub struct Completion {
     /// The caller's name for the request.
     pub token: u64,
-    /// The memory that went down with it.
+    /// The memory that the request was started with.
     pub memory: Memory,
-    /// Bytes read: less than asked only at the end of the file.
+    /// The number of bytes read, which is less than asked only at the end of the file.
     pub result: error::Result<usize>,
 }
 
@@ -196,8 +195,8 @@ impl Completion {
     /// The bytes that were transferred, and the buffer that the request was started with.
     ///
     /// # Errors
-    /// That of the request. The buffer is freed then; a caller that wants it back takes [`memory`](Self::memory). `InvalidInput` where the request had
-    /// several buffers.
+    /// The error of the request: the buffer is freed then, and a caller that wants it back calls [`memory`](Self::memory). `InvalidInput` if the
+    /// request had several buffers.
     pub fn into_buffer(self) -> error::Result<(usize, Buffer)> {
         let count = self.result?;
         match self.memory {

@@ -14,7 +14,7 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device: matched once at the top of a request, monomorphized below.
+/// A queue of any device. A request matches the kind once at the top; the code below is monomorphized.
 #[allow(
     clippy::large_enum_variant,
     reason = "a thread has one, and a box would cost every request a load"
@@ -24,13 +24,13 @@ pub enum AnyQueue {
     Psync(Immediate<PsyncFiles>),
     /// See [`Uring`](super::Uring).
     Uring(UringQueue<Narrow>),
-    /// The same on an NVMe namespace that was opened by its character device.
+    /// An io_uring queue of an NVMe namespace that was opened by its character device.
     Nvme(UringQueue<Wide>),
     /// See [`Dax`](super::Dax).
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// All others: called through a table, since each kind more costs every request of the rest.
+    /// A queue of any other device, called through a table: each further kind here would make every request slower.
     Other(OtherQueue),
 }
 
@@ -41,18 +41,19 @@ impl AnyQueue {
         Self::Other(OtherQueue { below: Box::new(queue) })
     }
 
-    /// The queue, to be called through a table.
+    /// Returns the queue as a trait object.
     pub(crate) fn as_dyn(&mut self) -> &mut dyn DeviceQueue {
         with_queue!(self, queue => queue)
     }
 
-    /// The same as a type of its own: the code of rare requests is compiled once, rather than for each kind of queue.
+    /// Returns the queue as a trait object with a type of its own, so that the code of rare requests is compiled once, and not for each
+    /// kind of queue.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
         Through::new(self.as_dyn())
     }
 }
 
-/// A queue that is lent, and called through a table.
+/// A borrowed queue that is called through a table.
 pub(crate) struct Through<'a> {
     below: &'a mut dyn DeviceQueue,
 }
@@ -83,7 +84,7 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call matches once: for queues above this one, and for a caller that drives a device without a file system.
+/// Each call matches the kind once. This serves queues above this one, and callers that drive a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

@@ -22,24 +22,24 @@ use crate::units::DevOffset;
 
 /// The alignment that every image file is assumed to accept: pages.
 pub(super) const PAGE: u32 = 4096;
-/// `IOV_MAX`: Linux refuses a request of more buffers.
+/// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
-/// No volume has shorter blocks.
+/// The shortest block that a volume can have.
 const SHORTEST: usize = 512;
-/// Where the pieces of a misaligned read are gathered.
+/// The length of the buffer in which the pieces of a misaligned read are gathered.
 const BOUNCE: usize = 256 << 10;
 
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Go around the page cache. Falls back to the page cache, with [`BlockFile::notice`], where the file system below an
-    /// image refuses.
+    /// Requests go around the page cache. If the file system below an image refuses that, requests go through the page cache, and
+    /// [`BlockFile::notice`] says so.
     pub direct: bool,
-    /// Refuse when someone else has it mounted, attached or locked. Off for raw measurements beside a volume.
+    /// Fail if another program has the device mounted, attached or locked. Off for raw measurements beside a volume.
     pub exclusive: bool,
     /// Open for writing too.
     pub write: bool,
-    /// First byte and length of the part to use: a partition of an image. `None` is the whole.
+    /// The first byte and the length of the part to use: a partition of an image. `None` is the whole device.
     pub window: Option<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
-    /// After the file, which is closed first.
+    /// Declared after the file, so that the file is closed first.
     written: Option<Arc<Written>>,
     limits: Limits,
     notice: Option<String>,
@@ -70,8 +70,8 @@ impl BlockFile {
     /// Opens and measures a block device, an image file, or an NVMe namespace by its character device (`/dev/ngXnY`).
     ///
     /// # Errors
-    /// `Io` with the path; `Busy` where someone else owns it; `ReadOnly` for a device that takes no writes, where it is to; `InvalidInput` for
-    /// anything else.
+    /// `Io` with the path; `Busy` if another program owns the device; `ReadOnly` if the device refuses writes and `mode.write` is set;
+    /// `InvalidInput` for any other kind of file.
     pub fn open(path: &Path, mode: &OpenMode) -> Result<Self> {
         let stat =
             rustix::fs::stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -92,7 +92,7 @@ impl BlockFile {
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
         let written = (mode.write && !is_device).then(|| Arc::new(Written::new(&stat)));
-        // Linux lets it be opened for writing all the same, and refuses each write (EPERM).
+        // Linux opens such a device for writing without an error, and refuses each write (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
@@ -114,7 +114,7 @@ impl BlockFile {
             let queue = queue_of(stat.st_rdev);
             let protection = DeviceProtection::of(file.as_fd(), &queue);
             let limits = device_limits(&file, &queue, direct);
-            // The tuples are computed over the caller's memory, and sysfs does not report this.
+            // The tuples are computed from the caller's memory, and sysfs does not report this.
             let stable_writes = limits.stable_writes || protection.is_some();
             (Limits { stable_writes, ..limits }, protection)
         } else {
@@ -137,7 +137,7 @@ impl BlockFile {
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
-            // Every request would be misaligned for the device. Two exclusive opens would be in each other's way.
+            // Every request would be misaligned for the device. The file is closed first, because two exclusive opens conflict.
             drop(file);
             let why = format!("offset {base} is not a multiple of {block} bytes");
             return Self::open_buffered(path, mode, &why);
@@ -157,18 +157,18 @@ impl BlockFile {
         })
     }
 
-    /// Opens it again so that all requests go through the page cache, of any alignment; the notice says why.
+    /// Opens the device again so that all requests go through the page cache, at any alignment. The notice gives the reason.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
         Ok(opened)
     }
 
-    /// Opens it for a volume with blocks of so many bytes: where direct requests cannot be as short, all go through the page cache, which
-    /// writes the neighbours of a block in one sector with it. `None` is for a device without a known volume.
+    /// Opens the device for a volume with blocks of `block` bytes. If direct requests cannot be as short, all requests go through the page
+    /// cache, which writes the other blocks of the same sector too. `None` is for a device without a known volume.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub(crate) fn for_blocks(
         path: &Path,
         mode: &OpenMode,
@@ -181,13 +181,13 @@ impl BlockFile {
         }
         let block = block(&Psync::new(Arc::clone(&file)));
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
-        // Two exclusive opens would be in each other's way.
+        // The file is closed first, because two exclusive opens conflict.
         drop(file);
         let why = format!("blocks of {block} bytes where direct requests have {unit}");
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// Opens an NVMe namespace by its character device: a block device with another way for its requests.
+    /// Opens an NVMe namespace by its character device. It is a block device whose requests take another path.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
@@ -200,40 +200,40 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace that it is, where it was opened by its character device and commands need no tuples.
+    /// The NVMe namespace, if the file is the character device of one whose commands need no tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace that it is, where it was opened by its character device and commands need tuples.
+    /// The NVMe namespace, if the file is the character device of one whose commands need tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
 
-    /// The protection information that the device has of its own.
+    /// The device's own protection information.
     pub(super) fn protection(&self) -> Option<&DeviceProtection> {
         self.protection.as_ref()
     }
 
-    /// Its path, as given.
+    /// The path, as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The requests that were not met as asked, in one line for the user.
+    /// The settings that could not be applied as asked, in one line for the user.
     #[must_use]
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// Its limits.
+    /// The limits of the device.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Its size in bytes, or that of the part in use.
+    /// The size in bytes of the device, or of the part in use.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -264,7 +264,7 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// That an image is open for writing, for what outlives this.
+    /// The mark that an image is open for writing, for an owner that outlives this file.
     pub(super) fn written(&self) -> Option<Arc<Written>> {
         self.written.clone()
     }
@@ -294,7 +294,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The last block of an image may be cut short by the image's end, but is asked for whole.
+            // The last block of an image may be cut short by the image's end, but the read asks for the whole block.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
@@ -302,7 +302,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Writes all of `bufs` from `at` on, which are aligned as the limits ask for.
+    /// Writes all of `bufs` from `at` on. The caller aligns them as the limits require.
     pub(super) fn write_all_at(
         &self,
         bufs: &[IoSlice<'_>],
@@ -339,7 +339,7 @@ impl BlockFile {
         }
     }
 
-    /// Gives the space of a range back: of a device, or of an image's file system.
+    /// Frees the space of a range: on a device, or in the file system of an image.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let pos = self.absolute(at);
         let result = if self.is_device {
@@ -351,7 +351,7 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
-    /// Zeros of a block device are written by the kernel or by the device itself; those of an image are a hole.
+    /// Writes zeros. The kernel or the device does so on a block device; in an image they are a hole.
     pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         const SECTOR: u64 = 512;
         if !self.is_device {
@@ -363,7 +363,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // A range that begins or ends within one of its larger sectors can be written.
+        // The caller can still write a range that begins or ends within a larger sector of the device.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,
@@ -397,7 +397,7 @@ impl BlockFile {
         }
     }
 
-    /// The length of direct requests, if it has grown since the device was opened.
+    /// The length of the shortest direct request, if it has grown since the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {
@@ -407,7 +407,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads at least the first `least` bytes of `buf`, and the others as far as the file goes.
+    /// Reads at least the first `least` bytes of `buf`, and the remaining bytes up to the end of the file.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);
@@ -446,8 +446,8 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     open(flags).map(|file| (file, false)).map_err(failed)
 }
 
-/// Opens; where that needs the device for itself, gives a program that has just died a moment to let go of it: the kernel
-/// takes the rings of a dead process down after its end.
+/// Opens a file. An exclusive open waits a moment for a program that has just died: the kernel removes the io_uring rings of a process after
+/// its end.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {
@@ -464,7 +464,7 @@ fn read_only(path: &Path) -> Error {
 mod tests {
     use super::*;
 
-    /// An image in a directory of its own whose every byte says where it is.
+    /// An image in a directory of its own. Each byte encodes its position.
     fn image(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");

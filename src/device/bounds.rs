@@ -1,4 +1,4 @@
-//! The bounds of a device: each request of a caller is within it, by a call or through a queue.
+//! The bounds of a device. They apply to each request of a caller, by a call or through a queue.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -10,20 +10,20 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only [`Device`](super::Device)'s own methods and this crate make one: a caller cannot call a
-/// method whose name ends in `_within`. A device over another one calls the methods without that suffix, which check the range there. It must not
-/// pass on its own proof, which says nothing of the device below.
+/// The proof that a request is within its device. Only the methods of [`Device`](super::Device) and this crate make one, so a caller cannot call
+/// a method whose name ends in `_within`. A device over another device calls the methods without that suffix, which check the range below. It
+/// must not pass on its own proof, which is not valid for the device below.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// The requests of a volume's or a host's queue: the maps of files bound them.
+    /// For requests of a volume's or a host's queue, which the maps of files bound.
     pub(crate) const BY_THE_MAP: Self = Self(());
-    /// The requests of a [`BoundedQueue`].
+    /// For requests of a [`BoundedQueue`].
     pub(super) const BY_THE_QUEUE: Self = Self(());
 }
 
-/// The bound of every operation on a range.
+/// Checks the bound of an operation on a range.
 pub(super) fn check_range(end: DevOffset, what: &str, at: DevOffset, len: u64) -> Result<InRange> {
     if is_within(end.0, at, len) {
         return Ok(InRange(()));
@@ -36,12 +36,12 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
     len <= end && at.0 <= end - len
 }
 
-/// The queue of a device for callers that drive it without a file system. A request past the end of its device fails with EINVAL, and nothing
-/// is transferred. A bio that is refused so can be popped as soon as it is submitted: an event loop pops before it waits for
-/// [`readiness`](DeviceQueue::readiness), which is not signalled for it.
+/// The queue of a device for callers that drive it without a file system. A request past the end of its device fails with EINVAL, and nothing is
+/// transferred. The caller can pop such a bio as soon as it has submitted it. [`readiness`](DeviceQueue::readiness) is not signalled for it, so
+/// an event loop pops before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device by its number. A file that was detached has none: the queue below refuses its number.
+    /// The end of each device by its number. A detached file has none: the queue below refuses its number.
     ends: Vec<u64>,
     /// Bios that failed before they were submitted.
     refused: Vec<Done>,
@@ -52,14 +52,14 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// The queue without bounds, for a loop that measures the bare device and bounds its own positions.
+    /// Returns the queue without bounds, for a loop that measures the bare device and bounds its own positions.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {
         self.below
     }
 
-    /// The kind of the queue.
+    /// The inner queue, whose variant is the kind of device.
     #[must_use]
     pub fn kind(&self) -> &AnyQueue {
         &self.below

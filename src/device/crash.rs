@@ -10,14 +10,14 @@ use super::{Device, Entry, Log, Ram};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// A state's name: the same base, log and name give the same state. Written `seed:cut:subset`, all hexadecimal.
+/// The name of a state: the same base, log and name give the same state. Its text is `seed:cut:subset`, all hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
-    /// Seed of everything random in it.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// So many entries of the log had happened.
+    /// The number of entries of the log that had happened.
     pub cut: usize,
-    /// The part of writes that were not durable: none for 0, all for 1, else a random part.
+    /// The part of the writes that were not durable: none for 0, all for 1, else a random part.
     pub subset: u32,
 }
 
@@ -42,39 +42,39 @@ impl FromStr for CrashState {
     }
 }
 
-/// The states in which a device can be found after a crash.
+/// The states that a device can have after a crash.
 ///
-/// Writes that were durable when power failed are present: a write or discard that was acknowledged before the issue of a flush that was
-/// acknowledged in turn, or that was acknowledged and had [FUA](Entry::Write::fua). Of everything else any part can be there, in
-/// units of the device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes, and writes that a failed flush should
-/// have made durable, never are, also after later flushes.
+/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged before the issue of a flush that was
+/// acknowledged in turn, or if it was acknowledged and had [FUA](Entry::Write::fua). Any part of all other writes can be present, in units of the
+/// device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes, and writes that a failed flush should have made
+/// durable, never become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// How far the log was followed for the last state, and the base with what no later entry can take back.
+    /// How far the log was followed for the last state, and the base with all changes that no later entry can undo.
     fates: Fates,
     durable: Ram,
 }
 
 impl Crashes {
-    /// The states of a device that held `base` when `log` began. The limits are those of `base`.
+    /// The states of a device that held `base` when `log` began. The limits of `base` apply.
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// The same for a device that never tears writes to a range: all of the write is present or nothing. The
-    /// reason: ext4's superblock has 1024 bytes and one checksum, and Linux does not mount a torn one.
+    /// Adds a range in which the device never tears a write: all of the write is present or nothing. The reason: ext4's superblock has 1024 bytes and
+    /// one checksum, and Linux does not mount a torn one.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
     }
 
-    /// The same for a device that never tears the blocks of this many bytes in a range. The reason: XFS does not recover a torn block of
-    /// metadata. Of a block in several ranges the first range counts.
+    /// Adds a range in which the device never tears a block of `block` bytes. The reason: XFS does not recover a torn block of metadata. If a block
+    /// lies in several ranges, the first range counts.
     #[must_use]
     pub fn with_atomic_blocks(mut self, range: Range<DevOffset>, block: u64) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
@@ -83,15 +83,15 @@ impl Crashes {
         self
     }
 
-    /// The requests to the device.
+    /// The log of the requests to the device.
     #[must_use]
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Names of states at every cut: the one with nothing, the one with everything, and `random` ones with a part of the writes that were
-    /// not durable; if all were, the one state. Of cuts in a row that allow the same states only the last is there: the
-    /// application had come furthest then.
+    /// Names of states at every cut: one without the writes that were not durable, one with all of them, and `random` ones with a part of them. A cut
+    /// at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut is named, because the application
+    /// had advanced furthest then.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -109,7 +109,7 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in a state, independent of later entries of the log. Cheapest if cuts come in rising order.
+    /// The content of the device in a state, independent of later entries of the log. Ascending cuts are cheapest.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -136,7 +136,7 @@ impl Crashes {
     }
 }
 
-/// Blocks that are not torn, in logical blocks of the device.
+/// Blocks that are never torn, in logical blocks of the device.
 #[derive(Debug)]
 struct Atomic {
     sectors: Range<u64>,
@@ -151,8 +151,7 @@ impl Atomic {
     }
 }
 
-/// A random part of a request: mostly all of it or nothing, and now and then any of its sectors. Some states keep most requests
-/// and some few.
+/// A random part of a request: usually all of it or nothing, and sometimes any of its sectors. Some states keep most requests and some only few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -163,7 +162,7 @@ fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Lets those sectors of a request reach an image that `kept` names.
+/// Applies the sectors of a request that `kept` selects to an image.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),
@@ -180,7 +179,7 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The device refused the part outside; the log contains it too.
+            // The device refused the bytes past its end; the log contains them too.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -199,25 +198,25 @@ enum Fate {
     Acknowledged(usize),
     /// All of it is there.
     Durable,
-    /// It failed, or a flush of it did: nobody may count on it any more.
+    /// It failed, or a flush that covered it failed: its data may never become durable.
     Doubtful,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// The entry that issued it.
+    /// The index of the log entry that issued it.
     entry: usize,
     fua: bool,
     fate: Fate,
 }
 
-/// Follows a log, and knows the state of each write and discard.
+/// Follows a log, and records the state of each write and discard.
 #[derive(Debug)]
 struct Fates {
     volatile_cache: bool,
-    /// How many entries were followed.
+    /// The number of entries that were followed.
     cut: usize,
-    /// Writes and discards in order, without those before which, and which, all are durable.
+    /// Writes and discards in order, without the durable ones at the front.
     open: VecDeque<Open>,
 }
 
@@ -226,7 +225,7 @@ impl Fates {
         Self { volatile_cache, cut: 0, open: VecDeque::new() }
     }
 
-    /// The next entry happens; returns whether that changes the possible content of the device.
+    /// Applies the next entry; returns whether it changes the possible content of the device.
     fn follow(&mut self, entry: &Entry) -> bool {
         let index = self.cut;
         self.cut += 1;
@@ -268,7 +267,7 @@ impl Fates {
         changed
     }
 
-    /// Takes away the oldest request where it is durable: nothing that comes can change what it left, but by overwriting it.
+    /// Removes the oldest request if it is durable: later entries can change its data only by overwriting them.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)
@@ -311,7 +310,7 @@ mod tests {
         Entry::End { of, ok: true }
     }
 
-    /// Requests at random, up to three in flight, some of which fail.
+    /// Random requests, up to three in flight, some of which fail.
     fn random_log(seed: u64, len: usize) -> Log {
         let mut entries = Vec::new();
         let mut flying = Vec::new();
@@ -337,7 +336,7 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted content of each sector, from the rules alone: the last write that must be present, and later ones that may be.
+    /// The permitted content of each sector, from the rules alone: the last write that must be present, and the later ones that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {
@@ -349,7 +348,7 @@ mod tests {
             if matches!(entries[of], Entry::Write { fua: true, .. }) {
                 return true;
             }
-            // The flush that ends first decides.
+            // The flush that ends first decides the state.
             let decided = entries.iter().find_map(|entry| match *entry {
                 Entry::End { of, ok } if entries[of] == Entry::Flush && of > at => Some(ok),
                 _ => None,
@@ -374,7 +373,7 @@ mod tests {
         sectors
     }
 
-    /// Every state of random logs holds in each sector what the rules allow, and the states together show all of that.
+    /// Every state of a random log holds in each sector a content that the rules allow, and the states together show every allowed content.
     #[test]
     fn states_hold_what_was_durable_and_any_part_of_the_rest() {
         for seed in 0..20 {
@@ -415,7 +414,7 @@ mod tests {
         assert_eq!(states.len(), 8, "{states:?}");
     }
 
-    /// But not where the device promises more; the first sector of the write is the device's tenth.
+    /// A write is not torn where the device promises more. The first sector of the write is the device's tenth.
     #[test]
     fn an_atomic_write_is_not_torn() {
         let log = [write(10, 4, 7, false)].into_iter().collect();
@@ -446,7 +445,7 @@ mod tests {
         assert!(states.iter().all(is_whole), "{states:?}");
     }
 
-    /// The name of a state alone reproduces it, in any order.
+    /// The name of a state is enough to reproduce it, in any order.
     #[test]
     fn a_name_gives_its_state_again() {
         let mut crashes = Crashes::new(&base(), random_log(3, 80));
@@ -461,7 +460,7 @@ mod tests {
         }
     }
 
-    /// Acknowledgements without consequence make no states of their own, but their marks are not lost.
+    /// Acknowledgements without consequence add no states, but their marks are not lost.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);
@@ -472,7 +471,7 @@ mod tests {
         assert_eq!(names, [(1, 0), (4, 0), (4, 1), (4, 2), (6, 0)]);
     }
 
-    /// Without a volatile cache an acknowledgement is enough, and a sector of the device is the unit.
+    /// Without a volatile cache an acknowledgement makes a write durable, and the unit is a sector of the device.
     #[test]
     fn limits_are_those_of_the_base() {
         let limits =

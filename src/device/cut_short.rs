@@ -6,16 +6,16 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::error::Errno;
 
-/// A device over another one, for reading a file system that was cut short: it claims to have no end, and reads that leave the device below
-/// are I/O errors.
+/// A device over another one, for reading a truncated file system: it reports no end, and reads past the end of the device below are I/O
+/// errors.
 pub type CutShort = Layered<End>;
 
-/// Where a device that was cut short ends.
+/// The end of a truncated device.
 #[derive(Debug)]
 pub struct End(u64);
 
 impl CutShort {
-    /// Over a device that was cut short.
+    /// Creates the device over a truncated one.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         let end = below.size();

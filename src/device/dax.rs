@@ -1,4 +1,4 @@
-//! An image in memory: a file of a RAM file system or persistent memory, mapped; loads and stores, no system call.
+//! An image in memory: a mapped file of a RAM file system or of persistent memory. Transfers are loads and stores without a system call.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -16,14 +16,14 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::Mapping;
 use crate::units::DevOffset;
 
-/// A mapped image. A read is a copy.
+/// A mapped image. A read copies memory.
 ///
-/// An image that is opened for writing gets all its space first, since a store that finds none is no error but a SIGBUS. In one that is
-/// opened for reading holes are zeros that its file system is not asked for: tmpfs would take space for each page of them. On a file
-/// system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
+/// An image that is opened for writing gets all its space first, because a store that finds no space raises SIGBUS and returns no error. In
+/// an image that is opened for reading, holes read as zeros without access to the mapping, because tmpfs would allocate each page of them.
+/// On a file system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
 ///
-/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image
-/// keeps out programs that ask for a lock. So does a device below the image that fails to read a page.
+/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image keeps out
+/// programs that ask for a lock. A device below the image that fails to read a page kills the program too.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -31,22 +31,22 @@ pub struct Dax {
     size: u64,
 }
 
-/// Why writes do not go to the mapping.
+/// The reason why writes do not go to the mapping.
 const SYSTEM_CALLS: &str =
     "the file system of the image may need space for any store: writes are system calls";
 
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
-    /// Distance of the first byte of the part in use from the mapping's start.
+    /// The distance of the first byte of the part in use from the mapping's start.
     skip: usize,
     /// The file for writes if the mapping is for reading only.
     writer: Option<Writer>,
-    /// After the mapping, which has the image open.
+    /// Declared after the mapping, which keeps the image open.
     _written: Option<Arc<Written>>,
 }
 
-/// An image that is written through the page cache, which the mapping shows.
+/// The file of an image that is written through the page cache. The mapping shows the same pages.
 #[derive(Debug)]
 struct Writer {
     file: File,
@@ -57,8 +57,7 @@ struct Writer {
 impl Dax {
     /// Maps an open file.
     ///
-    /// # Errors
-    /// `Io` where it cannot be mapped: ENOSPC where there is no space for an image with holes that is opened for writing, ENOMEM where it
+    /// `Io` if the file cannot be mapped: ENOSPC if an image with holes is opened for writing and there is no space for it, ENOMEM if it
     /// exceeds the address space. `LimitExceeded` for too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
@@ -82,7 +81,7 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().context(path)? {
-                // Of the first and the last page only the bytes in use count.
+                // Only the bytes in use of the first and the last page count.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {
@@ -91,11 +90,11 @@ impl Dax {
                 }
             }
         }
-        // Memory takes any position, length and address.
+        // Memory accepts any position, length and address.
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
-            // The whole mapping is synced.
+            // A flush syncs the whole mapping.
             through_flushes: ThroughFlushes::Always,
             nowait: true,
             poll: false,
@@ -105,7 +104,7 @@ impl Dax {
         Ok(Self { mapped: Arc::new(Mapped { mapping, skip, writer, _written }), limits, size })
     }
 
-    /// The requests that were not met as asked, in one line for the user.
+    /// The settings that could not be applied as asked, in one line for the user.
     #[must_use]
     pub fn notice(&self) -> Option<&'static str> {
         self.mapped.writer.is_some().then_some(SYSTEM_CALLS)
@@ -185,7 +184,7 @@ impl Writer {
             .file
             .try_clone()
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-        // Of any alignment, and through the pages that are mapped. The open file is the image's one, which nobody else writes.
+        // Writes have any alignment and change the mapped pages. They use the image's open file, which no other code writes.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
         Ok(Self { file, start: part.start, size: part.len })
@@ -208,7 +207,7 @@ impl Writer {
     }
 }
 
-/// The copies themselves.
+/// Copies data to and from the mapping.
 #[derive(Debug)]
 pub struct DaxTransfer {
     mapped: Arc<Mapped>,

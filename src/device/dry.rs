@@ -1,4 +1,4 @@
-//! A device whose changes stay in memory, on which a change of a volume is tried before it is made.
+//! A device that keeps changes in memory. A change of a volume is tried on it before it is made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -10,7 +10,7 @@ use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
-/// A device over another one, which is only read. Memory: the metadata that are written, and 64 bytes for each range that moves.
+/// A device over another one, which it only reads. Its memory: the written metadata, and 64 bytes for each range that moves.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
@@ -19,16 +19,16 @@ pub(crate) struct Dry {
 
 #[derive(Default)]
 struct Changes {
-    /// Blocks that were written.
+    /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// Other ranges that were copied here: their length, and where they stand on the device below.
+    /// Other ranges that were copied here, by their start: their length, and their source on the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Where the content of a block is.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// On the device below, from this block on; that of so many blocks is together.
+    /// On the device below: the first block, and the number of contiguous blocks.
     Below(u64, u64),
 }
 
@@ -37,7 +37,7 @@ impl Dry {
         Self { base, size, changes: Mutex::default() }
     }
 
-    /// Copies blocks. Contents that only the device below has are not read.
+    /// Copies blocks. Contents that are only on the device below are not read.
     pub(crate) fn copy(&self, from: u64, to: u64, count: u64) {
         let mut changes = self.changes.lock();
         let (mut blocks, mut ranges) = (Vec::new(), Vec::new());
@@ -103,7 +103,7 @@ impl Dry {
 }
 
 impl Changes {
-    /// Where the content of a block is, and that of those after it, `most` in all.
+    /// Where the content of a block is, and how many of the blocks after it are contiguous with it, `most` in all.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);
@@ -122,7 +122,7 @@ impl Changes {
         Content::Below(source, written.unwrap_or(end) - block)
     }
 
-    /// Other contents are about to come here.
+    /// Forgets the content of a range that is about to be replaced.
     fn forget(&mut self, start: u64, count: u64) {
         let end = start + count;
         if self.written.len() as u64 > count {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Random writes and copies, beside a vector of bytes; the device below is never changed.
+    /// Random writes and copies have the same result as on a vector of bytes; the device below never changes.
     #[test]
     fn copies_and_writes_are_seen_and_the_device_is_not_changed() {
         const BLOCK: usize = 1024;

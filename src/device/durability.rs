@@ -1,10 +1,10 @@
 //! Flushes of one device, or of two that may share a cache as parts of one disk, files of one file system or exports of one server.
 //!
-//! The kernel reports a failed flush once, and the next flush succeeds although data are lost: so the failure is remembered here, and no flush of
-//! either device succeeds after it or beside it.
+//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure: no flush of
+//! either device succeeds after it or concurrently with it.
 //!
-//! A write-through request may flush the device too, and then the request alone gets the error. Such a device is given none: a durable write is a
-//! write and a flush, so all flushes of a device are made here.
+//! A write-through request may flush the device too, and then only that request gets the error. Such a device gets no write-through requests: a
+//! durable write is a write and a flush, so all flushes of the device are made here.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// A flush that takes longer is better shared than made twice.
+/// Flushes that take longer are shared by the threads that wait. Shorter ones overlap.
 const CHEAP: Duration = Duration::from_micros(100);
-/// Conditions for the ends of flushes. With one for all, each end would wake every thread.
+/// The number of conditions for the ends of flushes. With one condition, each end would wake every thread.
 const CONDITIONS: usize = 16;
 
 /// A device's flushes. All users of the device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
-    /// Which of the cache's devices it is.
+    /// The index of the device among those that share the cache.
     device: usize,
     through_flushes: ThroughFlushes,
 }
 
-/// The flushes of all devices that may share a cache: one that fails may have taken the writes to each of them.
+/// The flushes of all devices that may share a cache. A failed flush may have lost writes to each of the devices.
 #[derive(Debug, Default)]
 struct Cache {
     state: Mutex<State>,
@@ -37,9 +37,9 @@ struct Cache {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Flushes that were begun.
+    /// The number of flushes that were begun.
     begun: u64,
-    /// Those under way, in the order of their numbers.
+    /// The flushes under way, in the order of their numbers.
     running: Vec<Running>,
     devices: [Flushed; 2],
     /// The first failure.
@@ -56,7 +56,7 @@ struct Running {
 struct Flushed {
     /// The newest flush that has succeeded.
     done: u64,
-    /// The last one took so little time that threads had better not wait for one another.
+    /// The last flush took so little time that threads had better not wait for one another.
     cheap: bool,
 }
 
@@ -67,7 +67,7 @@ struct Lost {
 }
 
 impl Durability {
-    /// Of a device with these limits.
+    /// The flushes of a device with these limits.
     pub(crate) fn of(limits: &Limits) -> Self {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
@@ -79,13 +79,13 @@ impl Durability {
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes durable what the device was given before the call. Threads that wait here at the same time share one flush; cheap ones overlap.
+    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush; cheap flushes overlap.
     ///
     /// # Errors
-    /// `Io` with the device's errno, now and from then on: writes since the last flush that succeeded may be lost.
+    /// `Io` with the device's errno, from the first failure on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has begun already may not cover what the caller has written.
+        // A flush that has already begun may not cover the caller's writes.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -99,8 +99,8 @@ impl Durability {
         Ok(())
     }
 
-    /// One that began before this one ended may have failed first, and have taken the writes that this one should make durable. So this one has
-    /// succeeded when they have.
+    /// Flushes the device, and waits for all flushes that began before this one ended. Such a flush may have failed first and lost the writes that
+    /// this one should make durable, so this one succeeds only if they all do.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -109,7 +109,7 @@ impl Durability {
             let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
-            // A model has no time, and tries both.
+            // A model has no clock, so it tries both.
             let cheap = if cfg!(shuttle) { number % 2 == 1 } else { begun.elapsed() < CHEAP };
             std::mem::forget(panics);
             flushed.map(|()| cheap)
@@ -122,7 +122,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The newest one first: it ends last, mostly.
+        // The newest first: it usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -138,10 +138,10 @@ impl Durability {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Makes a durable write by calls: `write` is told whether it is to be a write-through request.
+    /// Makes a durable write by calls. The argument of `write` is whether the request is write-through.
     ///
     /// # Errors
-    /// Those of the write, and of [`flush`](Self::flush).
+    /// The errors of the write and of [`flush`](Self::flush).
     pub(crate) fn write_durable<T>(
         &self,
         device: &dyn Device,
@@ -156,7 +156,7 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io` after a flush that failed.
+    /// `Io` after a failed flush.
     pub(crate) fn check(&self) -> Result<()> {
         self.cache.state.lock().check()
     }
@@ -169,7 +169,7 @@ impl Cache {
     }
 }
 
-/// A flush that panics has failed, and those who wait for it do not wait for ever.
+/// Records a flush that panics as failed, so that the threads that wait for it continue.
 struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {
@@ -201,7 +201,7 @@ impl State {
     }
 }
 
-/// A device whose flushes are a test's.
+/// A device whose flushes are a function of the test.
 #[cfg(test)]
 mod flushes {
     use std::fmt;
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that says when a flush begins, and ends it with what it is told.
+    /// A device that reports the begin of each flush, and ends it with a result from the test.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();
@@ -285,7 +285,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics is one that failed: nobody waits for it, and no other one succeeds.
+    /// A flush that panics has failed: no thread waits for it, and no other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();
@@ -294,14 +294,14 @@ mod tests {
             let first = scope.spawn(|| durability.flush(&device));
             has_begun.recv().unwrap();
             let later = scope.spawn(|| durability.flush(&device));
-            // It has nobody to hear from how it ends.
+            // The flush panics, because no result can arrive.
             drop(end);
             assert!(first.join().is_err());
             assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
         });
     }
 
-    /// A flush that has begun may not cover later writes: a thread that asks then waits for the next one, and all threads that ask meanwhile share it.
+    /// A flush that has begun may not cover later writes. A thread that asks during it waits for the next flush, and all such threads share that one.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();
@@ -315,7 +315,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // One that asked when the second had begun needs a third.
+            // A thread that asked after the second flush had begun needs a third.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {
@@ -329,7 +329,7 @@ mod tests {
         });
     }
 
-    /// Beside a flush that fails no other succeeds, and none after it.
+    /// No flush succeeds concurrently with a failed one or after it.
     #[test]
     fn no_flush_succeeds_beside_or_after_a_failure() {
         let (device, has_begun, end) = told();
@@ -349,7 +349,7 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device is not asked any more");
     }
 
-    /// Where a write-through request would flush the device, a durable write is a write and a flush, and fails after a flush that failed.
+    /// If a write-through request would flush the device, a durable write is a write and a flush, and it fails after a failed flush.
     #[test]
     fn a_durable_write_is_made_durable_by_a_flush_that_is_known() {
         for (through_flushes, flushes) in
@@ -388,7 +388,7 @@ mod shuttle_tests {
     use crate::device::Ram;
     use crate::sync::explore;
 
-    /// The writes that the second flush should make durable are lost with it.
+    /// A device that loses the writes that the second flush should make durable.
     #[derive(Default)]
     struct Forgetful {
         flushes: Mutex<u32>,
@@ -413,7 +413,7 @@ mod shuttle_tests {
         }
     }
 
-    /// A flush or a durable write that succeeds has made its caller's writes durable, also if other threads flush meanwhile.
+    /// A flush or a durable write that succeeds has made its caller's writes durable, also if other threads flush concurrently.
     #[test]
     fn a_flush_that_succeeds_has_lost_nothing() {
         for durable_writers in 0..=3 {
@@ -421,7 +421,7 @@ mod shuttle_tests {
         }
     }
 
-    /// So many of the three threads make durable writes.
+    /// Explores three threads, of which `durable_writers` make durable writes.
     fn explore_flushes(durable_writers: u32) {
         explore(1, move || {
             let medium = Arc::<Forgetful>::default();
@@ -434,7 +434,7 @@ mod shuttle_tests {
                 let durability = Arc::clone(&durability);
                 thread::spawn(move || {
                     for number in [number, number + 10] {
-                        // As the kernel carries out a write-through request.
+                        // The kernel carries out a write-through request in this way.
                         let write = |through: bool| {
                             medium.cached.lock().insert(number);
                             thread::yield_now();

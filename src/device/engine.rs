@@ -1,4 +1,4 @@
-//! Which device stands over an open file: chosen by name, or by what the file can do.
+//! The choice of the device over an open file: by name, or by the capabilities of the file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,22 +18,22 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// io_uring where the device and the kernel have what it needs, else psync.
+    /// io_uring if the device and the kernel support it, else psync.
     #[default]
     Auto,
-    /// One `pread` a request.
+    /// One `pread` per request.
     Psync,
-    /// io_uring, batched. Falls back to psync, with a notice, where the device does not know NOWAIT.
+    /// io_uring, batched. Falls back to psync, with a notice, if the device does not support NOWAIT.
     IoUring,
-    /// io_uring with polled completions. Falls back to unpolled ones, with a notice, where the device has no poll queues.
+    /// io_uring with polled completions. Falls back to unpolled ones, with a notice, if the device has no poll queues.
     IoUringPoll,
     /// Loads from a mapping of an image.
     Dax,
-    /// File data completes at once without being read: measures the engine itself.
+    /// Requests for file data complete at once without a transfer. This measures the engine itself.
     Null,
-    /// Requests to an NBD server: of its exports, and of nothing else.
+    /// Requests to an NBD server. Only exports use it.
     Nbd,
-    /// Requests to an image of a virtual machine, and to nothing else.
+    /// Requests to an image of a virtual machine. Only such images use it.
     Image,
 }
 
@@ -49,7 +49,7 @@ impl Engine {
         (Self::Image, "image"),
     ];
 
-    /// Whether requests complete within the call that submits them, so that there is no depth to speak of.
+    /// Whether requests complete within the call that submits them, so that a queue depth has no effect.
     #[must_use]
     pub fn is_immediate(self) -> bool {
         matches!(self, Self::Psync | Self::Dax | Self::Null | Self::Image)
@@ -78,11 +78,11 @@ impl FromStr for Engine {
 
 /// A device over an open file.
 pub struct OpenedEngine {
-    /// The device.
+    /// The device over the file.
     pub device: Arc<dyn Device>,
-    /// The engine that it is; never [`Engine::Auto`].
+    /// The chosen engine; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The requests that were not met as asked, a line each.
+    /// The settings that could not be applied as asked, a line each.
     pub notices: Vec<String>,
 }
 
@@ -94,17 +94,17 @@ fn not_image() -> Error {
     Error::invalid("the engine image is for images of virtual machines, and they need no other")
 }
 
-/// A queue that serves no device of its own, but the files that are [attached](super::DeviceQueue::attach) to it.
+/// Opens a queue without a device of its own. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
 ///
 /// # Errors
-/// `Io` where the kernel has no io_uring; `InvalidInput` for an engine that is bound to one device.
+/// `Io` if the kernel has no io_uring; `InvalidInput` for an engine that is bound to one device.
 pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQueue> {
     let psync = || AnyQueue::Psync(Immediate::new(PsyncFiles::new(None), options.slots()));
     let uring = |poll| {
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A device path may lead to one. Before Linux 5.19 there are no wide entries.
+            // A file of an NVMe namespace may be attached, which needs wide entries. Linux before 5.19 has none.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -122,10 +122,10 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
     }
 }
 
-/// The device of an engine over an open file.
+/// Creates the device of an engine over an open file.
 ///
 /// # Errors
-/// `Io` where the kernel has no io_uring or cannot map the file.
+/// `Io` if the kernel has no io_uring or cannot map the file.
 pub fn open_engine(file: impl Into<Arc<BlockFile>>, engine: Engine) -> Result<OpenedEngine> {
     open_over(&file.into(), engine)
 }
@@ -140,7 +140,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it: better known now than at the first queue.
+        // A kernel may lack io_uring or forbid it. The error comes here, and not with the first queue.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {

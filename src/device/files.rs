@@ -6,12 +6,12 @@ use super::BlockFile;
 use crate::bio::Dev;
 use crate::error::Errno;
 
-/// A table of open files, each with what a queue keeps for it. A place that became free is used again.
+/// A table of open files, each with the state that a queue keeps for it. Free places are used again.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
 
 impl<T> Files<T> {
-    /// A table whose first place, [`Dev::OWN`], is that of the device that the queue was made for, if it was made for one.
+    /// Creates a table. Its first place, [`Dev::OWN`], is for the queue's own device, if there is one.
     pub(super) fn new(own: Option<(Arc<BlockFile>, T)>) -> Self {
         Self(vec![own])
     }
@@ -36,12 +36,12 @@ impl<T> Files<T> {
         Dev(place as u32)
     }
 
-    /// Leaves all files open until the process ends: requests to them are in flight for ever.
+    /// Leaves all files open until the process ends, because requests to them may stay in flight.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.0));
     }
 
-    /// Lets a file go, but never the queue's own.
+    /// Removes a file, but never the queue's own.
     pub(super) fn detach(&mut self, dev: Dev) -> Option<(Arc<BlockFile>, T)> {
         if dev == Dev::OWN { None } else { self.0.get_mut(dev.0 as usize)?.take() }
     }

@@ -1,4 +1,4 @@
-//! Programs that hold the lock of a file, and users of a block device, for the error that names them.
+//! The programs that hold the lock of a file, and the users of a block device, for the error that names them.
 //!
 //! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block ("holders").
 
@@ -12,8 +12,8 @@ use rustix::fs::FileType;
 use super::owner::{self, busy};
 use crate::error::Error;
 
-/// The error for a file that another program has locked: names the program, and where it serves the file as a mounted file system. The kernel
-/// lists no lock of a program in another PID namespace, and a /proc with `hidepid` hides the names of other users' programs.
+/// The error for a file that another program has locked. It names the program, and the directory if the program serves the file as a mounted file
+/// system. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid` hides the names of other users' programs.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -24,11 +24,12 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     busy(path, &format!("locked by another program: {by}{}", mounted.unwrap_or_default()))
 }
 
-/// So many users of a device are named.
+/// The largest number of users of a device that the error names.
 const NAMED: usize = 8;
 
-/// The error for a block device that cannot be opened exclusively: names where it, its disk or a partition of it is mounted, which devices are made of it, and else
-/// the programs that have it open. A mount of another mount namespace and the files of other users' programs are not seen.
+/// The error for a block device that cannot be opened exclusively. It names the directories where the device, its disk or a partition of it is
+/// mounted, and the devices that are made of it; if there are none, the programs that have it open. Mounts in another mount namespace and the files
+/// of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);
@@ -52,7 +53,7 @@ pub(super) fn in_use(path: &Path) -> Error {
     busy(path, &format!("in use: {users}"))
 }
 
-/// Where devices are mounted, in this mount namespace.
+/// The directories where devices are mounted, in this mount namespace.
 fn mounts_of(devices: &[u64]) -> Vec<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let number = |field: &[u8]| {
@@ -68,7 +69,7 @@ fn mounts_of(devices: &[u64]) -> Vec<String> {
     mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
 }
 
-/// The devices that are made of a device: of device mapper, RAID and others.
+/// The devices that are made of a device, by device mapper, RAID and other drivers.
 fn made_of(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
@@ -84,7 +85,7 @@ fn made_of(device: u64) -> Vec<String> {
 
 fn swaps_of(devices: &[u64]) -> Vec<String> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    // A line of headings comes first.
+    // The first line contains headings.
     let swap = |line: &str| {
         let node = unescaped(line.split_whitespace().next()?.as_bytes());
         let stat = rustix::fs::stat(Path::new(OsStr::from_bytes(&node))).ok()?;
@@ -95,7 +96,7 @@ fn swaps_of(devices: &[u64]) -> Vec<String> {
 
 /// The programs that have one of these devices open.
 fn openers_of(devices: &[u64]) -> Vec<String> {
-    // Other files are not asked: their file system may not answer.
+    // Other files are skipped: their file system may not answer.
     let is_one = |file: std::fs::DirEntry| {
         let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
         let stat = node.and_then(|node| rustix::fs::stat(&node).ok());
@@ -123,7 +124,7 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let name = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    // `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`; one that waits has `->` after its number. An OFD lock has no process: -1.
+    // The format is `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`. A waiting lock has `->` after its number. The PID of an OFD lock is -1.
     let holder = |line: &str| {
         let mut fields = line.split_whitespace().skip(4);
         let pid = fields.next()?.parse().ok();
@@ -135,7 +136,7 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     pids
 }
 
-/// `qemu-img (pid 77)`.
+/// The name and number of a program: `qemu-img (pid 77)`.
 fn program(pid: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("{} (pid {pid})", name.trim()),
@@ -143,7 +144,7 @@ fn program(pid: u32) -> String {
     }
 }
 
-/// Where ironmap serves a device or image, or a part of it, as a mounted file system.
+/// The directory where ironmap serves a device or image, or a part of it, as a mounted file system.
 fn mounted_on(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -158,7 +159,7 @@ fn mounted_on(path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// A field of the table, in which blanks and backslashes are `\ooo` in octal.
+/// A field of the table with its escapes resolved: blanks and backslashes are `\ooo` in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(field.len());
     let mut rest = field;

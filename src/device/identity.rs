@@ -1,4 +1,4 @@
-//! Which device it is, whatever its name is today.
+//! The identity of a device, independent of its current name.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
-    /// An identity of an opened device: of the whole device, and of the offset there. It is the same for a partition
-    /// and for the same part of its disk. Zeros without an identity: an image, a RAM disk.
+    /// The identity of an opened device: of the whole device and the offset on it. A partition and the same part of its disk have the same
+    /// identity. It is zeros for a device without an identity: an image, a RAM disk.
     ///
-    /// A disk is told by its worldwide name (`wwid`), a mapped device by its UUID. A partition of a disk without either is told by its
+    /// The worldwide name (`wwid`) identifies a disk, the UUID a mapped device. A partition of a disk without either is identified by its
     /// own UUID.
     #[must_use]
     pub fn identity(&self) -> [u8; 16] {
@@ -25,7 +25,7 @@ impl BlockFile {
     }
 }
 
-/// The name of what begins at this byte of a device, by its directory in sysfs.
+/// The name of the device or partition that begins at this byte, from its directory in sysfs.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {
@@ -49,7 +49,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// FNV-1a of 128 bits: it tells devices apart that are not chosen to be alike.
+/// FNV-1a of 128 bits. It distinguishes devices that are not made to collide.
 fn digest(bytes: &[u8]) -> [u8; 16] {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
     let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
@@ -61,7 +61,7 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same part of its disk are one; another disk is another; a device without a name has no identity.
+    /// A partition and the same part of its disk have the same identity; another disk has another; a device without a name has none.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A volume's device with its further devices past its end: blocks of a journal or of realtime files are read as those of the volume are.
+//! A volume's device with its further devices past its end: blocks of a journal or of realtime files are read like blocks of the volume.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// Several devices to read as one. The size is that of the first.
+/// Several devices that are read as one. The size is that of the first device.
 #[derive(Debug)]
 pub struct Joined {
     parts: Arc<Parts>,
@@ -18,19 +18,19 @@ pub struct Joined {
 #[derive(Debug)]
 struct Parts {
     first: Arc<dyn Device>,
-    /// The others, with the byte from which each is seen, in this order.
+    /// The other devices in ascending order, each with the byte at which it appears.
     others: Vec<(u64, Arc<dyn Device>)>,
 }
 
 impl Joined {
-    /// The byte from which the device of a journal is seen. No device is as long, and a block number of ext4 has 48 bits, which reach beyond it
+    /// The byte at which the device of a journal appears. No device is as long, and a block number of ext4 has 48 bits, which reach beyond it
     /// with the smallest blocks.
     pub const JOURNAL: u64 = 1 << 57;
 
-    /// The same of the device of realtime files.
+    /// The byte at which the device of realtime files appears.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// A device and further ones, each with the byte from which it is seen; a request takes what all can.
+    /// Joins a device and further ones, each with the byte at which it appears. A request must fit the limits of all.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);
@@ -109,7 +109,7 @@ impl Device for Joined {
     }
 }
 
-/// The reads of a queue.
+/// Carries out the reads of a queue.
 #[derive(Debug)]
 struct JoinedTransfer(Arc<Parts>);
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A read reaches the device that it names, and never crosses from one to the other.
+    /// A read reaches the device that it names, and never crosses from one device to the other.
     #[test]
     fn each_device_is_read_at_its_place() {
         let ram = |byte, len| -> Arc<dyn Device> { Arc::new(Ram::from_image(&vec![byte; len])) };

@@ -1,5 +1,5 @@
-//! A device over another, and a [`Layer`] between the two, which sees each request first and each result last. [`Sim`](super::Sim) lets
-//! requests fail, [`Record`](super::Record) writes them down.
+//! A device over another, with a [`Layer`] between the two that sees each request first and each result last. [`Sim`](super::Sim) injects
+//! failures, [`Record`](super::Record) logs requests.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,35 +18,35 @@ use crate::units::DevOffset;
 /// A request, as a [`Layer`] sees it before the device below does.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// Of so many bytes.
+    /// A read of `len` bytes.
     Read {
-        /// From where.
+        /// The position of the first byte.
         at: DevOffset,
-        /// How many bytes.
+        /// The number of bytes.
         len: usize,
     },
-    /// Of these buffers, one after the other.
+    /// A write of buffers, one after the other.
     Write {
-        /// To where.
+        /// The position of the first byte.
         at: DevOffset,
         /// The data.
         bufs: &'a [IoSlice<'a>],
-        /// Durable when it ends.
+        /// Whether the write is durable when it ends.
         fua: bool,
     },
-    /// Of everything written before.
+    /// A flush of all earlier writes.
     Flush,
-    /// Of a range.
+    /// A discard of a range.
     Discard {
-        /// From where.
+        /// The position of the first byte.
         at: DevOffset,
-        /// How many bytes.
+        /// The number of bytes.
         len: u64,
     },
 }
 
 impl Request<'_> {
-    /// The bytes that it transfers or discards; a flush has none.
+    /// The number of bytes that it transfers or discards; 0 for a flush.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -57,13 +57,13 @@ impl Request<'_> {
         }
     }
 
-    /// Whether it transfers nothing.
+    /// Whether the request transfers nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where on the device it begins; a flush at 0.
+    /// The position on the device; 0 for a flush.
     #[must_use]
     pub fn at(&self) -> DevOffset {
         match self {
@@ -76,16 +76,16 @@ impl Request<'_> {
 /// The fate of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
-    /// Its name until it ends.
+    /// The name of the request until it ends.
     pub ticket: u64,
-    /// How many of its bytes the device below transfers.
+    /// The number of bytes that the device below transfers.
     pub len: u64,
-    /// The result for its issuer, independent of the transfer. A flush or discard with an error does not reach the device below.
+    /// The result for the issuer, independent of the transfer. A flush or discard with an error does not reach the device below.
     pub error: Option<Errno>,
 }
 
 impl Verdict {
-    /// It goes through as it is.
+    /// Lets the request through unchanged.
     #[must_use]
     pub fn pass(request: &Request<'_>) -> Self {
         Self { ticket: 0, len: request.len(), error: None }
@@ -94,32 +94,32 @@ impl Verdict {
 
 /// The layer between a device and the device below it. It is shared by the device's threads and queues.
 pub trait Layer: Send + Sync + 'static {
-    /// The limits of the device over one with these limits.
+    /// The limits of this device over a device with the limits `below`.
     fn limits(&self, below: &Limits) -> Limits {
         *below
     }
 
-    /// The size of the device over one of this size, in bytes.
+    /// The size in bytes of this device over a device of the size `below`.
     fn size(&self, below: u64) -> u64 {
         below
     }
 
-    /// A request comes.
+    /// Decides the fate of a request before the device below gets it.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
-    /// A read was carried out whole: an error is what its issuer gets.
+    /// Checks the data of a read that was transferred in full. The issuer gets the error.
     fn verify(&self, at: DevOffset, bufs: &[IoSlice<'_>]) -> Result<(), Errno> {
         let _ = (at, bufs);
         Ok(())
     }
 
-    /// A request has ended, and its issuer is about to learn how: by the call that returns, or by the completion that it pops.
-    /// `whole`: without an error, and not short.
+    /// Ends a request, before the call returns or the completion can be popped. `whole` means that the request had no error and was not
+    /// short.
     fn end(&self, ticket: u64, whole: bool) {
         let _ = (ticket, whole);
     }
 
-    /// How many [`DeviceQueue::commit`] or [`DeviceQueue::wait`] calls a bio's completion at an offset is held back; `tick` counts
+    /// How many calls of [`DeviceQueue::commit`] or [`DeviceQueue::wait`] hold back the completion of a bio at an offset. `tick` counts
     /// those calls.
     fn delay(&self, at: DevOffset, tick: u64) -> u64 {
         let _ = (at, tick);
@@ -149,7 +149,7 @@ impl<L: Layer> Layered<L> {
         &self.below
     }
 
-    /// A request of the device's own: `run` carries out as many of its bytes as go through.
+    /// Carries out a request that is a call: `run` transfers as many of its bytes as the layer lets through.
     fn carry(
         &self,
         request: &Request<'_>,
@@ -157,7 +157,7 @@ impl<L: Layer> Layered<L> {
     ) -> Result<()> {
         let verdict = self.layer.begin(request);
         let result = match verdict.error {
-            // The device below completes short transfers itself, so only errors show.
+            // The device below completes short transfers itself, so only errors are visible.
             None => run(&*self.below, request.len()),
             Some(errno) => {
                 if verdict.len > 0 {
@@ -247,7 +247,7 @@ fn is_whole(result: &Result<usize, Errno>, len: u64) -> bool {
     result.is_ok_and(|count| count as u64 == len)
 }
 
-/// The length of buffers together.
+/// The total length of buffers.
 fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
 }
@@ -263,7 +263,7 @@ fn head<'b>(bufs: &'b [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'b>; 2]> {
     bufs.iter().map(cut).collect()
 }
 
-/// The first `len` bytes of buffers to be filled.
+/// The first `len` bytes of buffers that are to be filled.
 fn head_mut<'b>(
     bufs: impl Iterator<Item = &'b mut [u8]>,
     len: usize,
@@ -277,13 +277,13 @@ fn head_mut<'b>(
     bufs.map(cut).collect()
 }
 
-/// A queue whose layer judges each request before the device below sees it, and may hold completions back.
+/// A queue whose layer decides about each request before the device below sees it, and may hold completions back.
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
-    /// The bios below, by the place that a bio names instead of its own end.
+    /// The bios below. A bio below contains an index of this table instead of its own end.
     flying: Vec<Option<Flying>>,
-    /// Completions, and the tick from which they can be popped.
+    /// Completions, with the tick from which they can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,
@@ -291,12 +291,12 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// None for a request to an attached file, which is no device of the layer's.
+    /// The ticket; `None` for a request to an attached file, which is not a device of the layer.
     ticket: Option<u64>,
 }
 
 impl LayeredQueue {
-    /// Takes the completions of the device below, and gives each its delay.
+    /// Takes the completions of the device below, and assigns each its delay.
     fn collect(&mut self) {
         self.tick += 1;
         while let Some(mut done) = self.below.pop() {
@@ -319,7 +319,7 @@ impl LayeredQueue {
         self.held.push((from, ticket, done));
     }
 
-    /// Hands a whole bio down.
+    /// Submits a whole bio to the device below.
     fn send(&mut self, mut bio: Bio, ticket: Option<u64>) -> Result<(), Bio> {
         let place = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
         if place == self.flying.len() {
@@ -334,7 +334,7 @@ impl LayeredQueue {
         })
     }
 
-    /// The result of a read, once the layer has seen what it brought if that is whole.
+    /// The result of a read. If the transfer is whole, the layer has checked its data.
     fn verified(
         &self,
         dev: Dev,
@@ -348,7 +348,7 @@ impl LayeredQueue {
         result
     }
 
-    /// Runs a request whose memory is lent for the call: `run` carries out as many of its bytes as go through.
+    /// Carries out a request with borrowed memory: `run` transfers as many of its bytes as the layer lets through.
     fn carry(
         &mut self,
         dev: Dev,
@@ -382,7 +382,7 @@ impl LayeredQueue {
     }
 }
 
-/// Reads once into buffers that are lent.
+/// Reads once into borrowed buffers.
 fn read_below(
     below: &mut BoundedQueue,
     dev: Dev,
@@ -448,7 +448,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // Known before the layer is asked: a request whose begin it has seen must end.
+        // Checked before the layer sees the request: a request that has begun must end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -491,7 +491,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the device below has not taken come back with the error.
+        // Bios that the device below has not accepted come back with the error.
         self.collect();
         committed
     }

@@ -1,9 +1,9 @@
 //! Limits of a device.
 
-/// Limits and promises of a device. All sizes in bytes.
+/// The limits and promises of a device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The device refuses all writes, however it is opened.
+    /// The device refuses all writes, regardless of how it is opened.
     pub read_only: bool,
     /// Offsets and lengths of direct requests are multiples of this.
     pub logical_block: u32,
@@ -15,33 +15,33 @@ pub struct Limits {
     pub max_transfer: u32,
     /// Force-unit-access writes reach the medium without a flush.
     pub fua: bool,
-    /// Write-through requests that may flush the device beside their own work.
+    /// The write-through requests that may flush the device as a side effect.
     pub through_flushes: ThroughFlushes,
-    /// There is a volatile cache: a flush is needed for durability.
+    /// The device has a volatile cache, so durability needs a flush.
     pub volatile_cache: bool,
     /// The device computes over the data (checksums, parity): memory must not change during a write.
     pub stable_writes: bool,
-    /// `RWF_NOWAIT` is understood; without it an io_uring request is punted to a worker thread.
+    /// The device supports `RWF_NOWAIT`. Without it the kernel punts an io_uring request to a worker thread.
     pub nowait: bool,
     /// The device has poll queues (`IOPOLL`, `RWF_HIPRI`).
     pub poll: bool,
     /// Requests go around the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Data that do not fit their tuples were already read once more, into memory that no other code can reach.
+    /// The device has already repeated a read whose data do not match their tuples, into memory that no other code can reach.
     pub rereads: bool,
-    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 where none is.
+    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 if there is none.
     pub atomic_write: u32,
 }
 
-/// Write-through requests that may flush a device beside their own work. If such a flush fails, the request alone gets the error, and the next
+/// The write-through requests that may flush a device as a side effect. If such a flush fails, only the request gets the error, and the next
 /// flush succeeds although data are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {
-    /// None.
+    /// No request.
     #[default]
     Never,
-    /// Those that a call waits for, and none that is queued: so does the kernel on block devices with FUA.
+    /// Requests that a call waits for, but no queued ones: so does the kernel on block devices with FUA.
     OfCalls,
-    /// All, as the kernel does for files and for block devices without FUA.
+    /// All requests, as the kernel does for files and for block devices without FUA.
     Always,
 }

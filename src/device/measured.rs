@@ -1,4 +1,4 @@
-//! The limits of block devices and image files: read from sysfs, asked from the kernel, or tried.
+//! The limits of block devices and image files: from sysfs, from the kernel, or by trial.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,14 +14,14 @@ use crate::sys::{Buffer, is_read_only};
 /// The largest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 
-/// Where sysfs describes the queue of a block device, or of the one that it is a partition of.
+/// The directory in sysfs that describes the queue of a block device, or of the disk of a partition.
 pub(super) fn queue_of(rdev: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/queue"));
     if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
 }
 
-/// Whether FUA is the disk's own. Devices over others (MD, device mapper, DRBD, bcache) say that they have it, and a disk below may be flushed for it.
+/// Whether the disk itself has FUA. Devices over others (MD, device mapper, DRBD, bcache) report it too, and then a disk below may be flushed for it.
 fn has_own_fua(queue: &Path) -> bool {
     let disk = queue.join("..").canonicalize();
     let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
@@ -41,7 +41,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         read_only: is_read_only(file.as_fd()) == Ok(true),
         logical_block: if direct { logical_block } else { 1 },
         physical_block: number("physical_block_size").unwrap_or(logical_block),
-        // sysfs gives the mask of the address bits that must be zero.
+        // sysfs reports the mask of the address bits that must be zero.
         dma_align: match number("dma_alignment") {
             _ if !direct => 1,
             mask => mask
@@ -53,7 +53,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // Writes of the page cache may fail there too.
+            // Writes of the page cache may fail during such a request too.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,
             true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
@@ -79,7 +79,7 @@ pub(super) fn file_limits(file: &File, direct: bool) -> Limits {
         logical_block = statx.stx_dio_offset_align;
         dma_align = statx.stx_dio_mem_align;
     }
-    // The file system hands on the memory that it gets.
+    // The file system passes on the memory that it gets.
     if direct && let Ok(stat) = rustix::fs::fstat(file) {
         dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
     }
@@ -101,7 +101,7 @@ pub(super) fn file_limits(file: &File, direct: bool) -> Limits {
     }
 }
 
-/// Asks with reads, where the kernel does not say it: the smallest unit at which a direct read is not refused.
+/// Finds the smallest unit of direct reads by trial, because the kernel does not report it.
 fn taken(file: &File) -> u32 {
     let Ok(mut probe) = Buffer::aligned(PAGE as usize) else { return PAGE };
     let mut takes = |unit: u32| {
@@ -111,7 +111,7 @@ fn taken(file: &File) -> u32 {
     [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
 }
 
-/// Asks with a read of one block: a device or file system without NOWAIT says EOPNOTSUPP.
+/// Reads one block as a trial: a device or file system without NOWAIT returns EOPNOTSUPP.
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];
@@ -123,7 +123,7 @@ fn knows_nowait(file: &File, logical_block: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// The kernel flushes a cache for write-through requests, except for queued ones to a disk whose FUA is its own.
+    /// The kernel flushes a cache for write-through requests, except for queued ones to a disk with its own FUA.
     #[test]
     fn sysfs_tells_for_which_requests_a_disk_is_flushed() {
         let dir = tempfile::tempdir().unwrap();

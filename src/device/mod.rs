@@ -78,36 +78,35 @@ pub(crate) use yielding::yielding;
 
 /// A device that holds a file system: a block device, an image, or another device beneath this one.
 ///
-/// The trait is for metadata and for set-up: it is called through `dyn`. File data goes through a [queue](Device::queue). All
-/// positions are bytes from the start of the part in use. It is shared by threads; a queue holds
-/// what it needs of it and may outlive it.
+/// The trait serves metadata and set-up, through `dyn`. File data goes through a [queue](Device::queue). All positions are bytes from the start of
+/// the part in use. Threads share a device; a queue keeps the parts of it that it needs, and may outlive it.
 ///
-/// A device implements the methods whose names end in `_within`: their ranges are within it, as their argument [`InRange`] proves. Callers call
-/// the methods without that suffix, which check each range first and which no device replaces.
+/// A device implements the methods whose names end in `_within`: the argument [`InRange`] proves that their ranges are within the device. Callers
+/// use the methods without that suffix, which check each range first. No device overrides these.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
 
-    /// Its size in bytes.
+    /// The size in bytes.
     fn size(&self) -> u64;
 
-    /// The protection information that it has of its own. `None` where it has none.
+    /// The device's own protection information, or `None`.
     fn protection(&self) -> Option<&DeviceProtection> {
         None
     }
 
-    /// The sectors that did not fit their tuples when they were read since the last call, oldest first; the newest 1024 at most, and how many
-    /// there were before them. A device over others reports theirs too.
+    /// The sectors that did not match their tuples in reads since the last call, oldest first: at most the newest 1024, and the number of older
+    /// ones. A device over others reports theirs too.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
 
-    /// Where the addresses of the device end: at its [`size`](Self::size), unless further devices are seen past it.
+    /// The end of the device's addresses: its [`size`](Self::size), unless further devices appear past it.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }
 
-    /// Fills `buf` from `at`, at any alignment, waiting as long as it takes. Never short.
+    /// Fills `buf` from `at`, at any alignment. The call waits as long as necessary, and is never short.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -116,30 +115,30 @@ pub trait Device: Send + Sync {
         self.read_within(buf, at, checked)
     }
 
-    /// The device's own part of [`read_exact_at`](Self::read_exact_at).
+    /// The device's implementation of [`read_exact_at`](Self::read_exact_at).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn read_within(&self, buf: &mut [u8], at: DevOffset, checked: InRange) -> Result<()>;
 
-    /// Whether it was opened for writing.
+    /// Whether the device was opened for writing.
     fn is_writable(&self) -> bool;
 
-    /// Writes all of `bufs`, one after the other, from `at` on, waiting as long as it takes. Position, lengths and memory are as
-    /// [`limits`](Self::limits) ask for. Durable when the call returns with `fua`, otherwise after the next [`flush`](Self::flush).
+    /// Writes all of `bufs`, one after the other, from `at` on, and waits as long as necessary. Position, lengths and memory must be aligned as
+    /// [`limits`](Self::limits) require. With `fua` the data are durable when the call returns, otherwise after the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part may have been written.
+    /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part of the data may have been written.
     fn write_all_at(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
         let checked = check_range(self.end(), "write", at, len)?;
         self.write_within(bufs, at, fua, checked)
     }
 
-    /// The device's own part of [`write_all_at`](Self::write_all_at).
+    /// The device's implementation of [`write_all_at`](Self::write_all_at).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn write_within(
         &self,
         bufs: &[IoSlice<'_>],
@@ -151,47 +150,47 @@ pub trait Device: Send + Sync {
     /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// `Io` with the device's errno: anything written since the last flush may be lost.
+    /// `Io` with the device's errno: all data written since the last flush may be lost.
     fn flush(&self) -> Result<()>;
 
-    /// Discards the content of a range; later reads of it are undefined.
+    /// Discards the content of a range. The content of later reads is undefined.
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device has no use for it.
+    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP if the device does not support it.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "discard", at, len)?;
         self.discard_within(at, len, checked)
     }
 
-    /// The device's own part of [`discard`](Self::discard).
+    /// The device's implementation of [`discard`](Self::discard).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn discard_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Makes a range read as zeros without sending them. Position and length are as [`limits`](Self::limits) ask for; durable as a write is. It
-    /// may take longer than one write, but not than writing zeros.
+    /// Makes a range read as zeros without sending them. Position and length must be aligned as [`limits`](Self::limits) require; the result is
+    /// durable as a write is. The call may take longer than one write, but no longer than writing zeros.
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP where the device cannot, and nothing has changed: zeros are to be written. After
-    /// another error any part may be zeros.
+    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP if the device does not support it and has changed nothing, so that the caller
+    /// must write zeros. After another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
     }
 
-    /// The device's own part of [`write_zeroes`](Self::write_zeroes).
+    /// The device's implementation of [`write_zeroes`](Self::write_zeroes).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn zero_within(&self, at: DevOffset, len: u64, _checked: InRange) -> Result<()> {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
     }
 
-    /// A range at or after `at` that may hold anything but zeros. All before it reads as zeros; nothing is said of the rest after it. An empty
-    /// range only says that all before it reads as zeros. A device that cannot tell gives all from `at` on.
+    /// A range at or after `at` that may contain nonzero bytes. All bytes before it read as zeros; the content after it is not stated. An empty
+    /// range states only that all bytes before it read as zeros. A device without this information returns all bytes from `at` on.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -200,54 +199,54 @@ pub trait Device: Send + Sync {
         self.data_within(at, checked)
     }
 
-    /// The device's own part of [`data_from`](Self::data_from).
+    /// The device's implementation of [`data_from`](Self::data_from).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn data_within(&self, at: DevOffset, _checked: InRange) -> Result<Range<DevOffset>> {
         Ok(at..self.end())
     }
 
-    /// From now on a device that connects again asks the fence before it writes anything; without one, no longer. For other devices it means
-    /// nothing.
+    /// Sets or removes the fence of a device that reconnects: after each reconnection the device calls the fence before it writes anything. Other
+    /// devices ignore it.
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
         let _ = fence;
     }
 
-    /// A queue for the calling thread, with slots of its own. Its requests are held within the device, as it is now.
+    /// Opens a queue for the calling thread, with slots of its own. The bounds of its requests are the device's present bounds.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
+    /// `Io` if the kernel refuses: ENOSYS or EPERM without io_uring, ENOMEM past the limit of locked memory.
     fn queue(&self, options: &QueueOptions) -> Result<BoundedQueue> {
         let queue = self.queue_within(options, InRange::BY_THE_QUEUE)?;
         Ok(BoundedQueue::new(queue, self.end()))
     }
 
-    /// The device's own part of [`queue`](Self::queue): the requests of this queue are within the device. A device of another program gives
+    /// The device's implementation of [`queue`](Self::queue): the requests of this queue are within the device. A device of another program returns
     /// [`AnyQueue::other`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that method.
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// A device of any kind: its size. The trait does not ask for `Debug`, since a program would then contain that code of every kind.
+/// Shows the size. The trait does not require `Debug`, because a program would then contain that code of every kind of device.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-/// The block by which nodes see whose a device is. While a connection is lost, another node may take the device: writes that were kept or had no
-/// answer would then go over its data.
+/// The block that records which node uses a device. While a connection is lost, another node may take the device over. Writes that were kept or had
+/// no answer would then overwrite its data.
 pub trait Fence: Send + Sync {
-    /// Where the block is on the device, and its length.
+    /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Takes the content of the block, and puts the content that is to be written, durably, before anything else.
+    /// Checks the content of the block, and replaces it with the content that is to be written, durably, before any other write.
     ///
     /// # Errors
-    /// `Busy` for a device that another node has taken: nothing is written.
+    /// `Busy` if another node has taken the device over: nothing is written.
     fn confirm(&self, block: &mut [u8]) -> Result<()>;
 }
 
@@ -257,28 +256,28 @@ impl fmt::Debug for dyn Fence + '_ {
     }
 }
 
-/// How a queue is made.
+/// The options of a new queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
     depth: u32,
 }
 
 impl QueueOptions {
-    /// A queue for 256 bios in flight.
+    /// Creates options for a queue with 256 bios in flight.
     #[must_use]
     pub const fn new() -> Self {
         Self { depth: 256 }
     }
 
-    /// How many bios may be in flight: 1 to 4096. A number outside becomes the nearest limit, and io_uring goes up to the next power of two.
-    /// A read of one extent is one bio; the other reads have one for each extent and each [`Limits::max_transfer`].
+    /// The number of bios that may be in flight: 1 to 4096. A number outside this range becomes the nearest limit, and io_uring rounds it up to a
+    /// power of two. A read of one extent is one bio; other reads have one for each extent and each [`Limits::max_transfer`].
     #[must_use]
     pub const fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The depth that a queue gets. Without a slot every request would wait forever.
+    /// The depth that a queue gets. It is at least 1, because without a slot every request would wait forever.
     pub(crate) fn slots(&self) -> usize {
         self.depth.clamp(1, 4096) as usize
     }

@@ -1,4 +1,4 @@
-//! A device that completes requests for file data at once, without a transfer: only the cost of the engine itself remains.
+//! A device that completes requests for file data at once, without a transfer. Only the cost of the engine itself remains.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
-/// Completes every request of its queues at once without touching the memory. Metadata is read from the device below, where
-/// there is one: so a real volume's engine can be measured without its device.
+/// Completes every request of its queues at once without touching the memory. Metadata is read from the device below, if there is one: so
+/// the engine can be measured with a real volume, but without its device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,
@@ -21,7 +21,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// A device of `size` bytes with nothing below; metadata reads give zeros.
+    /// Creates a device of `size` bytes with nothing below. Metadata reads return zeros.
     #[must_use]
     pub fn new(size: u64) -> Self {
         let limits = Limits {
@@ -43,7 +43,7 @@ impl Null {
         Self { limits, size, metadata: None }
     }
 
-    /// A device whose metadata is that of another one.
+    /// Creates a device with the metadata of another one.
     #[must_use]
     pub fn over(device: Arc<dyn Device>) -> Self {
         Self { limits: *device.limits(), size: device.size(), metadata: Some(device) }
@@ -99,14 +99,14 @@ impl Device for Null {
     }
 }
 
-/// Transfers nothing and says that it did.
+/// Transfers nothing and reports success.
 #[derive(Debug)]
 pub struct NullTransfer;
 
 impl Transfer for NullTransfer {
     #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
-        // The optimizer must not see that nobody wants the address.
+        // The optimizer must not see that the address is unused.
         std::hint::black_box(at);
         Ok(buf.len())
     }
@@ -127,7 +127,7 @@ impl Transfer for NullTransfer {
         at: DevOffset,
         _flags: BioFlags,
     ) -> Result<usize, Errno> {
-        // As above.
+        // The optimizer must not see that the address is unused.
         std::hint::black_box(at);
         Ok(bufs.iter().map(|buf| buf.len()).sum())
     }

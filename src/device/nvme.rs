@@ -1,8 +1,8 @@
-//! An NVMe namespace by its generic character device, `/dev/ngXnY`: its requests are commands, which go around the block layer
-//! and the page cache.
+//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Its requests are commands, which go around the block layer and the page
+//! cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened beside it: exclusively if required, because a character
-//! device has no exclusive open; and for requests whose speed does not matter, such as reads of metadata.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too: exclusively if required, because a character device has no
+//! exclusive open; and for requests whose speed does not matter, such as reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,28 +14,28 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// A page of memory, and the least that a controller's largest transfer is counted in: no `ioctl` tells its own unit.
+/// A page of memory. It is also the smallest unit of a controller's largest transfer: no `ioctl` reports the real unit.
 const PAGE: u32 = 4096;
 
-/// An open character device, and what its namespace is like.
+/// An open character device, and the properties of its namespace.
 #[derive(Debug)]
 pub(super) struct Namespace {
     file: File,
     id: NamespaceId,
-    /// Path of its block device.
+    /// The path of its block device.
     block: PathBuf,
-    /// In bytes.
+    /// The largest transfer in bytes.
     max_transfer: u32,
-    /// How many ranges of memory one command can have.
+    /// The number of ranges of memory that one command can have.
     segments: u32,
     volatile_cache: bool,
 }
 
 impl Namespace {
-    /// Opens a character device and asks what it stands for.
+    /// Opens a character device and queries its namespace.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for one whose metadata stands among its data, `Io`.
+    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for one whose metadata is interleaved with its data, `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::io(errno, path.display().to_string());
         let sysfs = sysfs(path)?;
@@ -48,7 +48,7 @@ impl Namespace {
         let of_controller = identify(file.as_fd(), None).map_err(failed)?;
         let format = Format::read(&of_namespace).context(|| path.display())?;
         let segments = max_segments(&block).unwrap_or(1);
-        // A range of memory that begins within a page takes one segment more.
+        // A range of memory that begins within a page needs one more segment.
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);
         Ok(Self {
             file,
@@ -60,7 +60,7 @@ impl Namespace {
         })
     }
 
-    /// Refuses metadata that are no tuples which can be computed: a command has to bring all of them.
+    /// Refuses metadata other than tuples that can be computed: a command must contain all metadata.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -88,8 +88,7 @@ impl Namespace {
         self.id
     }
 
-    /// Whether one command can carry so many bytes between `at` and so many buffers. There is no block layer that splits larger
-    /// requests.
+    /// Whether one command can transfer `len` bytes between `at` and `buffers` buffers. No block layer splits larger requests.
     #[inline]
     pub(super) fn carries(&self, at: u64, len: usize, buffers: usize) -> bool {
         // Each buffer may begin and end within a page.
@@ -97,7 +96,7 @@ impl Namespace {
         carries(self.id, at, len) && (buffers == 1 || ranges() <= self.segments as usize)
     }
 
-    /// The limits of its commands, from those of its block device.
+    /// The limits of its commands, from the limits of its block device.
     pub(super) fn limits(&self, block: &Limits) -> Limits {
         let logical_block = 1 << self.id.shift;
         let max_transfer = block.max_transfer.min(self.max_transfer);
@@ -110,32 +109,32 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // Tuples are computed before the device has the data.
+            // Tuples are computed before the device gets the data.
             stable_writes: self.id.metadata != 0,
-            // A ring hands a command over without waiting.
+            // A ring submits a command without waiting.
             nowait: true,
             ..*block
         }
     }
 }
 
-/// Whether this machine has namespaces.
+/// Whether this machine has NVMe namespaces.
 pub(super) fn are_present() -> bool {
     std::fs::read_dir("/sys/class/nvme-generic").is_ok_and(|mut names| names.next().is_some())
 }
 
-/// How a namespace is formatted, by its Identify structure.
+/// The format of a namespace, from its Identify structure.
 #[derive(Debug, PartialEq, Eq)]
 struct Format {
     shift: u32,
-    /// Bytes with each block, in memory of their own.
+    /// The number of bytes of metadata with each block, in separate memory.
     metadata: u32,
 }
 
 impl Format {
     fn read(identify: &[u8; 4096]) -> Result<Self> {
         let (count, flbas) = (identify[25], identify[26]);
-        // The upper two bits of the index are in use where there are more than 16 formats.
+        // The upper two bits of the index are used if there are more than 16 formats.
         let high = if count >= 16 { usize::from(flbas >> 5 & 0b11) } else { 0 };
         let index = high << 4 | usize::from(flbas & 0b1111);
         let format = &identify[128 + 4 * index..][..4];
@@ -154,7 +153,7 @@ impl Format {
     }
 }
 
-/// The largest transfer of a controller, in bytes, by its Identify structure.
+/// The largest transfer of a controller in bytes, from its Identify structure.
 fn max_transfer(identify: &[u8; 4096]) -> u32 {
     match identify[77] {
         0 => u32::MAX,
@@ -162,7 +161,7 @@ fn max_transfer(identify: &[u8; 4096]) -> u32 {
     }
 }
 
-/// Where sysfs describes the character device, if it is one of an NVMe namespace.
+/// The directory in sysfs of a character device, if it belongs to an NVMe namespace.
 fn sysfs(path: &Path) -> Result<PathBuf> {
     let rdev = stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?.st_rdev;
     let link = format!("/sys/dev/char/{}:{}", major(rdev), minor(rdev));
@@ -178,7 +177,7 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The node of the block device that shares the character device's numbers: `nvme0n1` beside `ng0n1`.
+/// The node of the block device with the same numbers as the character device: `nvme0n1` for `ng0n1`.
 fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     let name = sysfs.file_name().unwrap_or_default().to_string_lossy().replacen("ng", "nvme", 1);
     let node = Path::new("/dev").join(&name);
@@ -197,7 +196,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     }
 }
 
-/// How many ranges of memory one request of a block device can have.
+/// The number of ranges of memory that one request of a block device can have.
 fn max_segments(block: &Path) -> Option<u32> {
     let queue = Path::new("/sys/class/block").join(block.file_name()?).join("queue/max_segments");
     std::fs::read_to_string(queue).ok()?.trim().parse().ok()

@@ -1,9 +1,9 @@
-//! Whether somebody else has a block device or an image.
+//! Whether another program uses a block device or an image.
 //!
-//! A device is opened with `O_EXCL`, which mounts and other exclusive openers of the same disk refuse, in whatever mount namespace. An image
-//! is locked, which programs that ask for locks respect. A loop device does neither, so ironmap searches for it: by the file that it reports
-//! (`LOOP_GET_STATUS64`), or else by the path that sysfs gives, which may lead nowhere, or elsewhere, if it was made in another mount namespace.
-//! Leases show whether any program has an image open.
+//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive openers of the same disk, in any mount namespace. An image is
+//! locked, which programs that ask for locks respect. A loop device does neither, so ironmap searches for it: by the file that it reports
+//! (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere, or to another file, if it was made in another mount namespace. Leases
+//! show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -22,11 +22,11 @@ use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
-/// How often, and after which pauses, what others may hold for a moment is tried.
+/// How many times, and with which pauses, a claim is repeated that another process may hold only for a moment.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-// `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h: file systems that refuse a lease with EAGAIN for reasons of their own.
+// Values of `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h: file systems that refuse a lease with EAGAIN for other reasons.
 const NFS: u32 = 0x6969;
 const CIFS: u32 = 0xFF53_4D42;
 const SMB2: u32 = 0xFE53_4D42;
@@ -35,8 +35,8 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, format!("{}: {what}", path.display()))
 }
 
-/// Tries until nobody is in the way, or for so long that it is nobody who only comes to its end: a process that has died, whose rings the
-/// kernel takes down after its end; a child of this process, which has all of our files until it is another program.
+/// Repeats an attempt until the object is free, long enough to outlast a process that is ending: one that has died, whose rings the kernel removes
+/// after its end; or a child of this process, which has all files of this process until it executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -48,10 +48,10 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing, which no lease tells from another's.
+/// Images that this process has open for writing. A lease cannot distinguish them from those of another process.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// An image that this process has open for writing, until this is dropped.
+/// The mark that this process has an image open for writing. Dropping it removes the mark.
 #[derive(Debug)]
 pub(super) struct Written(u64, u64);
 
@@ -71,8 +71,8 @@ impl Drop for Written {
     }
 }
 
-/// Refuses an image that is open or mapped for writing, as far as leases tell; before it is opened for writing, since that is all they tell
-/// from then on.
+/// Refuses an image that is open or mapped for writing, as far as leases show it. This comes before the image is opened for writing, because leases
+/// then show only that open.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -85,20 +85,20 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // A volume that is in use is locked as well, and that says more.
+    // A volume in use is locked as well, and that error is more specific.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
         _ => busy(path, "open for writing by another program"),
     })
 }
 
-/// Whether a lease that is refused with EAGAIN means somebody who has the file open.
+/// Whether a lease that is refused with EAGAIN proves that a process has the file open.
 fn tells(file: BorrowedFd<'_>) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u32);
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
 }
 
-/// Refuses what took the place of the file that was looked at.
+/// Refuses a file that has replaced the examined one.
 pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -122,8 +122,8 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses what a loop device serves: neither the lock of an image nor `O_EXCL` on a device keeps that one out. `file` is what `stat` was
-/// asked of, open in any way.
+/// Refuses a file or device that a loop device serves: neither the lock of an image nor `O_EXCL` on a device conflicts with it. `file` is the file
+/// that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
     stat: &Stat,
@@ -157,8 +157,8 @@ pub(super) fn refuse_attached(
     Ok(())
 }
 
-/// Whether leases say that no loop device can serve an open file: it would have it open. For reading it is enough that no program writes, and a user
-/// without the permission for leases is not refused.
+/// Whether leases prove that no loop device serves an open file, because the loop device would have it open. For reading it is enough that no
+/// program writes, and a user without the permission for leases is not refused.
 fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     match lease::is_alone(file) {
         Ok(true) => true,
@@ -167,14 +167,14 @@ fn is_free(file: BorrowedFd<'_>, write: bool) -> bool {
     }
 }
 
-/// A file, as `stat` tells it from others.
+/// The identity of a file, from `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identity {
     File {
         dev: u64,
         inode: u64,
     },
-    /// By any node.
+    /// A device, independent of its node.
     Device(u64),
 }
 
@@ -191,13 +191,13 @@ impl Identity {
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file that neither the device nor its path leads to.
+    /// A file to which neither the device nor its path leads.
     Hidden,
 }
 
-/// Looks at a disk by its directory in sysfs.
+/// Finds the file of a disk by its directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // An error other than of one that is not there is no sign of nothing.
+    // Only an error that the file does not exist proves that the disk serves none.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
@@ -215,13 +215,13 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
 }
 
-/// The path of a loop device's file, by its directory in sysfs. A name is bytes.
+/// The path of a loop device's file, from its directory in sysfs. A name is bytes.
 fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     let path = std::fs::read(dir.join("loop/backing_file"))?;
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
 }
 
-/// Asks a loop device. It needs the right to open it, and its node.
+/// Queries a loop device. This needs its node and the permission to open it.
 fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty())?;
@@ -233,10 +233,10 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The object to be opened: an image; or a device with those that share bytes with it, the disk of a partition and the partitions of a disk.
+/// The object to be opened: an image; or a device with the devices that share bytes with it (the disk of a partition, the partitions of a disk).
 enum Claim {
     Image(Identity),
-    /// The number and the length in sectors of each.
+    /// The number, and the length in sectors, of each device.
     Devices(Vec<(u64, Option<u64>)>),
 }
 
@@ -270,7 +270,8 @@ impl Claim {
         }
     }
 
-    /// Whether a loop device could serve it by its length. That of an image may have changed since.
+    /// Whether the length of a loop device permits that it serves this object. The length of an image may have changed, so an image is always
+    /// possible.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();
@@ -280,13 +281,13 @@ impl Claim {
             return true;
         };
         let end = len.saturating_add(offset / 512);
-        // An offset within a sector costs one.
+        // An offset within a sector reduces the length by one.
         let fits = |own: u64| end <= own && (limit != 0 || own - end <= 1);
         own.iter().any(|(_, own)| own.is_none_or(fits))
     }
 }
 
-/// The numbers of a block device and of those that share bytes with it: one of them is used where it cannot be opened exclusively.
+/// The numbers of a block device and of the devices that share bytes with it. One of them is in use if the device cannot be opened exclusively.
 pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     match Claim::of(stat) {
         Claim::Image(_) => Vec::new(),
@@ -294,7 +295,7 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other nodes of bytes of a block device: its disk, its partitions, and the file of a loop device.
+/// Other nodes for bytes of a block device: its disk, its partitions, and the file of a loop device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -311,7 +312,7 @@ pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     nodes
 }
 
-/// The length of a block device in units of 512 bytes, by its directory in sysfs.
+/// The length of a block device in units of 512 bytes, from its directory in sysfs.
 fn sectors(dir: &Path) -> Option<u64> {
     text(&dir.join("size"))?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! The ways to the block device beneath a mounted file system, and the choice among them.
+//! The device paths to the block device beneath a mounted file system, and the choice among them.
 //!
-//! A direct read of a block device first looks after that device's page cache: it costs more where that holds any page, and
-//! more again where one of them is dirty, wherever on the device they are. A mounted ext4 keeps its metadata there. The disk
-//! beneath a partition has a page cache of its own, and an NVMe character device has none.
+//! A direct read of a block device first checks that device's page cache. It costs more if the cache holds any page, and more again if one
+//! of them is dirty, anywhere on the device. A mounted ext4 keeps its metadata there. The disk beneath a partition has a page cache of its
+//! own, and an NVMe character device has none.
 //!
 //! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
 //! whose page cache holds no dirty page; else the first.
@@ -17,23 +17,23 @@ use super::{BlockFile, OpenMode};
 use crate::error::{Errno, Error, ErrorKind, Result};
 pub use crate::sys::PageCache;
 
-/// The unit of `start` and `size` in sysfs, whatever the device's own blocks are.
+/// The unit of `start` and `size` in sysfs, regardless of the device's own blocks.
 const SYSFS_SECTOR: u64 = 512;
 
 /// The kind of a device path, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DevicePathKind {
-    /// The character device of an NVMe namespace, which takes NVMe commands and has no page cache.
+    /// The character device of an NVMe namespace, which accepts NVMe commands and has no page cache.
     NvmeChar,
-    /// The disk beneath the file system's partition. Only looking at the disk itself (blkid, fdisk) leaves pages here.
+    /// The disk beneath the file system's partition. Only programs that read the disk itself (blkid, fdisk) leave pages here.
     WholeDisk,
     /// The block device that the file system is on, whose page cache may hold the file system's metadata.
     FileSystem,
 }
 
 impl DevicePathKind {
-    /// A name for programs.
+    /// The name that programs read.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,16 +54,16 @@ impl fmt::Display for DevicePathKind {
     }
 }
 
-/// A way to the block device beneath a file system.
+/// A path to the block device beneath a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePath {
-    /// Its node in /dev, which need not exist.
+    /// The node in /dev, which need not exist.
     pub path: PathBuf,
-    /// Major and minor number that the node must have.
+    /// The major and minor number that the node must have.
     pub node: (u32, u32),
-    /// Its kind.
+    /// The kind of the path.
     pub kind: DevicePathKind,
-    /// Where the file system's device begins, in bytes from the device path's own begin.
+    /// The start of the file system's device, in bytes from the start of the device path's own device.
     pub base: u64,
     /// The size of the file system's device, in bytes.
     pub size: u64,
@@ -78,8 +78,8 @@ impl fmt::Display for DevicePath {
 /// The device paths to the block device of a file system, given as the `st_dev` of its files; best first.
 ///
 /// # Errors
-/// `Unsupported` where the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` where sysfs does not
-/// know it; `Corrupt` where sysfs contradicts itself.
+/// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;
+/// `Corrupt` if sysfs contradicts itself.
 pub fn device_paths(dev: (u32, u32)) -> Result<Vec<DevicePath>> {
     device_paths_in(Path::new("/sys"), dev)
 }
@@ -114,8 +114,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     Ok(device_paths)
 }
 
-/// The character device of the namespace that a disk is: `nvme0n1` and `ng0n1` below one controller, or below one subsystem where
-/// several controllers lead to it. The single paths of such a namespace, `nvme0c1n1`, carry no file system.
+/// The character device of the namespace of a disk: `nvme0n1` and `ng0n1` below one controller, or below one subsystem if several
+/// controllers lead to it. The single paths of such a namespace, `nvme0c1n1`, contain no file system.
 fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
     let (instance, namespace) = numbers.split_once('n')?;
@@ -128,7 +128,7 @@ fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     (above(&generic)? == above(disk)?).then_some(generic)
 }
 
-/// The device path whose directory in sysfs this is.
+/// The device path with this directory in sysfs.
 fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result<DevicePath> {
     let uevent = text(dir, "uevent")?;
     let value = |key: &str| {
@@ -154,7 +154,7 @@ fn text(dir: &Path, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).map_err(|error| io(&error, &path))
 }
 
-/// A number of sectors in sysfs, as bytes.
+/// A number of sectors in sysfs, in bytes.
 fn bytes(dir: &Path, name: &str) -> Result<u64> {
     let sectors = text(dir, name)?;
     let bytes =
@@ -171,12 +171,12 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe
-    /// character device does not have. Those of a whole disk are dropped first: nobody holds them, and they would stay for as long as
-    /// one of its partitions is mounted.
+    /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe character
+    /// device does not have. The pages of a whole disk are dropped first: no program needs them, and they would stay while one of its
+    /// partitions is mounted.
     ///
     /// # Errors
-    /// `Io` with the path; `InvalidInput` where the node is another device's, or where direct reads of this part are impossible;
+    /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
     /// `Unsupported` for an NVMe namespace with metadata.
     pub fn open(&self) -> Result<(BlockFile, Option<PageCache>)> {
         let window = Some((self.base, self.size));
@@ -215,7 +215,7 @@ impl DevicePath {
 pub struct Candidate {
     /// The device path.
     pub device_path: DevicePath,
-    /// The pages in its page cache, `None` where the kernel does not count them; or why it cannot be opened.
+    /// The pages in its page cache, `None` if the kernel does not count them; or the error of opening it.
     pub found: Result<Option<PageCache>>,
 }
 
@@ -233,14 +233,14 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Why a device path was chosen. In the order of preference.
+/// The reason for the choice of a device path, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The first whose page cache is empty.
+    /// It is the first whose page cache is empty.
     Empty,
-    /// No page cache is empty; the first without dirty pages.
+    /// No page cache is empty; it is the first without dirty pages.
     Clean,
-    /// The first that can be opened: all have dirty pages, or the kernel does not count them.
+    /// It is the first that can be opened: all have dirty pages, or the kernel does not count them.
     First,
 }
 
@@ -268,20 +268,20 @@ impl fmt::Display for Reason {
 /// The device path that is used.
 #[derive(Debug)]
 pub struct Chosen<T> {
-    /// Which of the candidates it is.
+    /// The index of the candidate.
     pub index: usize,
     /// The result of opening it.
     pub device: T,
-    /// Why this one.
+    /// The reason for the choice.
     pub reason: Reason,
 }
 
-/// The state of each device path, and which one is used. As text it is one line.
+/// The state of each device path, and the chosen one. Its text is one line.
 #[derive(Debug)]
 pub struct Choice<T> {
     /// All device paths, best first.
     pub candidates: Vec<Candidate>,
-    /// `None` where none can be opened.
+    /// The chosen device path; `None` if none can be opened.
     pub chosen: Option<Chosen<T>>,
 }
 
@@ -299,7 +299,7 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each device path with `open`, such as [`DevicePath::open`], and takes one by the rule of this module.
+/// Tries each device path with `open`, such as [`DevicePath::open`], and chooses one by the rule of this module.
 pub fn choose<T>(
     device_paths: Vec<DevicePath>,
     mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
@@ -335,7 +335,7 @@ mod tests {
             sysfs
         }
 
-        /// A device below `devices/`, with the files that are given beside `uevent`.
+        /// Adds a device below `devices/`, with a `uevent` and these files.
         fn add(&self, path: &str, (major, minor): (u32, u32), files: &[(&str, &str)]) -> &Self {
             let name = path.rsplit('/').next().unwrap();
             let dir = self.0.path().join("devices").join(path);
@@ -350,7 +350,7 @@ mod tests {
             };
             std::os::unix::fs::symlink(&dir, self.0.path().join(link)).unwrap();
             if name.starts_with("nv") || name.starts_with("ng") {
-                // To the controller or subsystem, as a relative link.
+                // A relative link leads to the controller or subsystem.
                 if !files.iter().any(|(file, _)| *file == "partition") {
                     std::os::unix::fs::symlink("..", dir.join("device")).unwrap();
                 }
@@ -362,7 +362,7 @@ mod tests {
             device_paths_in(self.0.path(), dev)
         }
 
-        /// Path, kind and base of each device path.
+        /// The path, kind and base of each device path.
         fn summary(&self, dev: (u32, u32)) -> Vec<(String, DevicePathKind, u64)> {
             let device_paths = self.device_paths(dev).unwrap().into_iter();
             device_paths
@@ -442,7 +442,7 @@ mod tests {
     fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
-        // The name fits, the controller does not; another namespace; a single path of several.
+        // A namespace with the right name and another controller; another namespace; a single path of several.
         sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
         sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// Which device path the rule takes, and why, where opening each of them gives this.
+    /// The device path that the rule chooses for these results of opening, and the reason.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
@@ -504,18 +504,18 @@ mod tests {
     fn the_rule_is_as_written() {
         let cache = |pages, dirty| Ok(Some((pages, dirty)));
         let rule = |found: &[_]| taken(found).0;
-        // The first that is empty.
+        // The first empty cache is chosen.
         assert_eq!(rule(&[cache(0, 0), cache(0, 0)]), Some((0, Reason::Empty)));
         assert_eq!(rule(&[cache(1, 0), cache(0, 0)]), Some((1, Reason::Empty)));
         assert_eq!(rule(&[Err(Errno::EACCES), cache(0, 0), cache(0, 0)]), Some((1, Reason::Empty)));
-        // None is empty: one without dirty pages, and never mind how many clean ones.
+        // No cache is empty: the first without dirty pages is chosen, regardless of the number of clean ones.
         assert_eq!(rule(&[cache(900, 0), cache(5, 0)]), Some((0, Reason::Clean)));
         assert_eq!(rule(&[cache(2, 1), cache(900, 0)]), Some((1, Reason::Clean)));
-        // All are dirty, or not counted.
+        // All caches are dirty, or not counted.
         assert_eq!(rule(&[cache(9, 9), cache(1, 1)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), Ok(None)]), Some((0, Reason::First)));
         assert_eq!(rule(&[Ok(None), cache(1, 0)]), Some((1, Reason::Clean)));
-        // None can be opened.
+        // No path can be opened.
         assert_eq!(rule(&[Err(Errno::EACCES), Err(Errno::ENOENT)]), None);
         assert_eq!(rule(&[]), None);
     }

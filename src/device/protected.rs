@@ -1,5 +1,5 @@
-//! A device with protection information of its own, whose requests carry their tuples: computed over the memory that is written,
-//! and verified over the memory that was read. A change of data anywhere between there and the medium is detected.
+//! A device with protection information of its own. Its requests contain their tuples: computed from the memory that is written, and
+//! verified against the memory that was read. A change of data anywhere between memory and medium is detected.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,14 +24,14 @@ use crate::sys::{
 };
 use crate::units::DevOffset;
 
-/// How many wrong tuples are kept until someone takes them; the oldest go first.
+/// The number of wrong tuples that are kept until a caller takes them; the oldest are dropped first.
 const KEPT: usize = 1024;
 
-/// A block device, or an NVMe namespace by its character device, whose requests carry protection information through io_uring.
+/// A block device, or an NVMe namespace by its character device, whose requests transfer protection information through io_uring.
 ///
-/// A read whose tuples do not fit fails with EILSEQ, and [`Device::take_wrong_tuples`] says which sector it was. Writes are
-/// compared by the device as well before it takes them. Where the kernel has requests without tuples, for metadata and what no
-/// request can carry, it computes and verifies them itself.
+/// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also compares the
+/// tuples of writes before it accepts them. The kernel computes and verifies tuples itself for requests without them: metadata, and
+/// transfers that one request cannot describe.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -49,11 +49,11 @@ struct Shared {
 }
 
 impl Protected {
-    /// The device over an open file. `None` where it has no protection information that this crate computes, or the kernel takes
-    /// none with a request: Linux does so as of 6.14, and with commands to an NVMe namespace.
+    /// Creates the device over an open file. `None` if the device has no protection information that this crate computes, or the kernel
+    /// accepts no tuples with a request: Linux does so since 6.14, and with commands to an NVMe namespace.
     ///
     /// # Errors
-    /// `Io` where there is no io_uring.
+    /// `Io` if there is no io_uring.
     pub fn new(file: &Arc<BlockFile>, options: UringOptions) -> Result<Option<Self>> {
         let (Some(info), true) = (file.protection(), file.limits().direct) else { return Ok(None) };
         let Some(tuples) = info.tuples else { return Ok(None) };
@@ -80,7 +80,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // One more than requests can be in flight: a request at once has its own.
+        // One more than the requests in flight: a synchronous request has its own.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -130,7 +130,7 @@ struct Carried {
 impl Passenger for Carried {
     #[inline]
     fn tuples(&mut self) -> Option<&mut Tuples> {
-        // A flush has none.
+        // A flush has no tuples.
         (!self.tuples.is_empty()).then_some(&mut self.tuples)
     }
 }
@@ -140,9 +140,9 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// An interval that two buffers share.
+    /// A buffer for an interval that two buffers share.
     parted: Vec<u8>,
-    /// Where lent memory is copied before it is written: others may change it, and the tuples would be wrong.
+    /// A copy of lent memory that is written: other threads may change the memory, and the tuples would then be wrong.
     bounce: Option<Buffer>,
     file: Arc<BlockFile>,
     limits: Limits,
@@ -150,7 +150,7 @@ struct ProtectedQueue<W: Width> {
 }
 
 impl<W: Width> ProtectedQueue<W> {
-    /// Asks with a read whether tuples come along: a kernel that does not know of them leaves the memory for them alone.
+    /// Reads once to test whether tuples are transferred: a kernel without support leaves their memory unchanged.
     fn are_carried(&mut self) -> bool {
         let len = self.limits.logical_block as usize;
         let (Ok(mut block), Some(mut tuples)) = (Buffer::aligned(len), self.free.pop()) else {
@@ -179,7 +179,7 @@ impl<W: Width> ProtectedQueue<W> {
         self.file.absolute(at) / self.shared.tuples.interval.bytes() as u64
     }
 
-    /// Whether one request can carry these bytes and their tuples. Otherwise the request and its tuples are left to the kernel.
+    /// Whether one request can transfer these bytes and their tuples. Otherwise the kernel handles the tuples.
     fn carries(&self, at: DevOffset, len: usize, buffers: usize) -> bool {
         let unit = self.limits.logical_block as u64;
         let at = self.file.absolute(at);
@@ -196,7 +196,7 @@ impl<W: Width> ProtectedQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
     }
 
-    /// Computes the tuples of a write, which the device compares.
+    /// Computes the tuples of a write. The device compares them.
     fn encode<'a>(
         &mut self,
         tuples: &mut Tuples,
@@ -216,7 +216,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies a read. The device was not asked to, because it would not report the field.
+    /// Verifies a read. The device does not verify it, because it would not report the field.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,
@@ -235,8 +235,8 @@ impl<W: Width> ProtectedQueue<W> {
         })
     }
 
-    /// A SCSI disk compares tuples also without a request. Finds the first sector that it refuses, by reads of half as much
-    /// each; `None` if the disk refuses no sector any more.
+    /// Finds the first sector that a SCSI disk refuses, by reads of half the length each: such a disk also compares tuples of reads that do
+    /// not ask for it. `None` if the disk no longer refuses a sector.
     #[cold]
     fn locate(&mut self, at: DevOffset, len: usize) {
         let unit = self.limits.logical_block as usize;
@@ -279,7 +279,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts that a request each can carry, as many as there are tuples for.
+    /// Reads parts that fit one request each, as many as there are tuples for.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);
@@ -313,7 +313,7 @@ impl<W: Width> ProtectedQueue<W> {
         }
     }
 
-    /// Carries a bio out before it returns, without tuples of its own.
+    /// Carries out a bio before the call returns, without tuples of its own.
     #[cold]
     fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let Some(tuples) = self.free.pop().filter(|_| self.ring.room() > 0) else {
@@ -370,7 +370,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Writes a copy, and only as much as one request carries.
+    /// Writes a copy, at most as many bytes as one request can transfer.
     fn write_now(
         &mut self,
         dev: Dev,

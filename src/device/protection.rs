@@ -1,4 +1,4 @@
-//! Protection information of a device, as the kernel describes it.
+//! The protection information of a device, as the kernel describes it.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -7,12 +7,12 @@ use std::path::Path;
 use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
-/// A sector that does not fit its tuple. It has no other parts.
+/// A sector that does not match its tuple. The structure has no other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field that does not fit. `None` if the device compared the tuples itself: it does not report the field.
+    /// The field that does not match. `None` if the device compared the tuples itself: it does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -25,26 +25,26 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// Protection information of a device: tuples that it keeps beside its sectors and compares with them.
+/// The protection information of a device: tuples that it stores with its sectors and compares with them.
 ///
-/// The kernel's block layer computes the tuples of each write over the caller's memory and verifies those of each read, unless
-/// a request brings its own. So memory must not change during a write.
+/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies those of each read, unless a request
+/// contains its own. So memory must not change during a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
     pub format: String,
-    /// Bytes of data that a tuple protects.
+    /// The number of data bytes that a tuple protects.
     pub interval: u32,
-    /// Bytes that the device keeps beside each interval, the tuple among them.
+    /// The number of bytes that the device stores with each interval, including the tuple.
     pub metadata: u32,
-    /// The kernel computes tuples where a request has none (`write_generate`).
+    /// The kernel computes the tuples of requests without them (`write_generate`).
     pub generated: bool,
-    /// The kernel verifies the tuples of reads that did not ask for them (`read_verify`).
+    /// The kernel verifies the tuples of reads without them (`read_verify`).
     pub verified: bool,
-    /// The tuples, where they are of a form that this crate computes.
+    /// The tuples, if they have a form that this crate computes.
     pub tuples: Option<Protection>,
-    /// Requests carry tuples that are computed and verified over the caller's memory, from end to end. Otherwise the protection
-    /// begins and ends in the kernel.
+    /// Requests contain tuples that are computed and verified on the caller's memory, from end to end. Otherwise the protection begins and
+    /// ends in the kernel.
     pub carried: bool,
 }
 
@@ -52,7 +52,8 @@ impl DeviceProtection {
     /// The kernel's description of an open block device. `None` without protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel says where the tuple stands. Before, it must be taken to stand alone.
+        // Since Linux 6.17 the kernel reports the place of the tuple. On older kernels the code must assume that the metadata contain only
+        // the tuple.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
         Some(Self { metadata, tuples: alone, ..said })
@@ -66,7 +67,7 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Type 3 says nothing of reference tags; a guard of the type IP is no CRC.
+        // Type 3 does not define reference tags; a guard of the type IP is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),
             "EXT-DIF-TYPE1-CRC64" => Some(TupleKind::Nvme64),

@@ -1,4 +1,4 @@
-//! One system call a request: `pread`, `preadv2`, `pwrite`, `pwritev2`.
+//! One system call per request: `pread`, `preadv2`, `pwrite`, `pwritev2`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::error::{Errno, Result};
 use crate::sys::nvme;
 use crate::units::DevOffset;
 
-/// A block device or image, read and written by one system call a request.
+/// A block device or image that is read and written by one system call per request.
 #[derive(Debug)]
 pub struct Psync {
     file: Arc<BlockFile>,
@@ -24,12 +24,12 @@ pub struct Psync {
 }
 
 impl Psync {
-    /// The device over an open file.
+    /// Creates the device over an open file.
     #[must_use]
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // Its queued requests are calls too.
+            // The device's queued requests are calls too.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }
@@ -80,13 +80,13 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls themselves. A namespace is read by a command, which is one as well; requests with flags go to its block device.
+/// The system calls themselves. A namespace is read by a command, which is one call too; requests with flags go to its block device.
 #[derive(Debug)]
 pub struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
-/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues: without them it is cleared, quietly.
+/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues: without them it is cleared without an error.
 pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
@@ -96,8 +96,8 @@ pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before anything was transferred. No function with a closure, which could return after the
-/// system call: see `dio::write::overwrite_now`.
+/// Repeats a call that a signal interrupted before any transfer. It is not a function with a closure, which could return after the system
+/// call: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
         loop {
@@ -110,7 +110,7 @@ macro_rules! uninterrupted {
     };
 }
 
-/// A device without NOWAIT cannot promise not to wait.
+/// The result of a request with NOWAIT on a device that cannot promise not to wait.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)
@@ -134,7 +134,7 @@ impl Transfer for OneFile<'_> {
         {
             return nvme::read_now(namespace.fd(), namespace.id(), buf, at);
         }
-        // pread spares the kernel the copy of an iovec.
+        // pread saves the kernel the copy of an iovec.
         uninterrupted!(rustix::io::pread(fd, &mut *buf, at))
     }
 

@@ -1,7 +1,7 @@
-//! QEMU's locks of image files and devices.
+//! QEMU's locks on image files and devices.
 //!
-//! QEMU announces in shared locks of single bytes how it uses an open file, and which uses by others it excludes. These locks are taken and
-//! checked beside `flock` and `O_EXCL`, which QEMU does not know.
+//! QEMU records in shared locks of single bytes how it uses an open file, and which uses by other programs it excludes. ironmap takes and
+//! checks these locks in addition to `flock` and `O_EXCL`, which QEMU does not check.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
@@ -15,15 +15,15 @@ use super::owner::{self, busy};
 use crate::error::{Errno, Error, Result};
 use crate::sys::file_locks;
 
-/// The byte of QEMU's first lock of a use, and of the first lock that excludes one.
+/// The first byte of the locks that record a use, and of the locks that exclude one.
 const USES: u32 = 100;
 const EXCLUDES: u32 = 200;
-/// Uses: to read consistent data, to write, to resize.
+/// The uses: to read consistent data, to write, to resize.
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// Takes QEMU's locks for our use, then checks that no other program's use excludes it.
+/// Takes QEMU's locks for this use, then checks that no other program's use excludes it.
 pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
     let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];
@@ -53,7 +53,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
     Ok(())
 }
 
-/// Refuses a block device that QEMU writes by another node of its bytes. A node that cannot be opened says nothing.
+/// Refuses a block device that QEMU writes by another node of its bytes. A node that cannot be opened is skipped.
 pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     for node in owner::other_nodes(stat) {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -67,7 +67,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     Ok(())
 }
 
-/// Of a file system without locks: QEMU has none there either.
+/// Whether the file system has no locks: QEMU takes none there either.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

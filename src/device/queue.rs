@@ -11,25 +11,25 @@ use crate::error::Errno;
 use crate::sys::Fifo;
 use crate::units::DevOffset;
 
-/// A part of a synchronous read: memory that the caller lends, where it is read from, and what came of it.
+/// A part of a synchronous read: memory that the caller lends, its position on the device, and the result.
 #[derive(Debug)]
 pub struct LentPart<'a> {
     /// The memory, filled one buffer after the other.
     pub bufs: SmallVec<[IoSliceMut<'a>; 2]>,
-    /// Where it is read from.
+    /// The position on the device.
     pub at: DevOffset,
-    /// Bytes read, which may be fewer than the memory holds. Set by the device.
+    /// The number of bytes read, which may be fewer than the memory holds. The device sets it.
     pub result: Result<usize, Errno>,
 }
 
 impl<'a> LentPart<'a> {
-    /// A part that has not been read yet.
+    /// Creates a part that has not been read yet.
     #[must_use]
     pub fn new(bufs: SmallVec<[IoSliceMut<'a>; 2]>, at: DevOffset) -> Self {
         Self { bufs, at, result: Ok(0) }
     }
 
-    /// The length of its memory in bytes.
+    /// The length of the memory in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a part holds at least a byte")]
     pub fn len(&self) -> usize {
@@ -37,21 +37,21 @@ impl<'a> LentPart<'a> {
     }
 }
 
-/// The fate of the bios of a queue that ends.
+/// The fate of the bios of a queue that has been drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// None is in flight any more.
+    /// No bio is in flight.
     Ended,
-    /// The kernel has refused the queue for good while it had some of them, and will not say when they end. Their memory is never freed,
-    /// and the files that they go to stay open until the process ends.
+    /// The kernel has refused the queue permanently while bios were in flight, and will not report their ends. Their memory is never freed, and
+    /// their files stay open until the process ends.
     Leaked {
-        /// Some of them are writes, which may reach the device at any time.
+        /// Whether writes are among them. They may reach the device at any time.
         writes: bool,
     },
 }
 
 impl Drained {
-    /// The state with these bios left.
+    /// The state with these bios in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -60,12 +60,12 @@ impl Drained {
     }
 }
 
-/// One thread's way to a device.
+/// A thread's queue of requests to a device.
 ///
-/// The synchronous half works on memory that the call borrows. The asynchronous half takes bios and gives them
-/// back: `submit` queues, `commit` submits, `wait` waits, `pop` takes completions.
+/// The synchronous half works on memory that the call borrows. The asynchronous half accepts bios and returns them: `submit` queues, `commit`
+/// submits, `wait` waits, `pop` takes completions.
 pub trait DeviceQueue {
-    /// Reads once; may be short.
+    /// Reads once. The transfer may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -77,10 +77,10 @@ pub trait DeviceQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno>;
 
-    /// Reads several parts, at the same time where the device can.
+    /// Reads several parts, concurrently if the device can.
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags);
 
-    /// Writes once; may be short.
+    /// Writes once. The transfer may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -92,104 +92,104 @@ pub trait DeviceQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno>;
 
-    /// Makes everything written before durable.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Opens one more file to this queue's requests, beside the device that it was made for. It stays open until it is detached.
-    /// To attach one for a few requests costs less if it is not said to be `lasting`, and the requests then a little more.
+    /// Attaches a file, so that this queue's requests can go to it as to the device that the queue was made for. The file stays open until it is
+    /// detached. For a few requests attach without `lasting`: attaching then costs less, and each request a little more.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the queue serves its own device only.
+    /// EOPNOTSUPP if the queue serves its own device only.
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
         let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Lets an attached file go. None of its requests may be in flight; later ones fail with EBADF.
+    /// Detaches an attached file. No request to it may be in flight; later requests fail with EBADF.
     fn detach(&mut self, dev: Dev) {
         let _ = dev;
     }
 
-    /// How many bios can be submitted before one must be popped.
+    /// The number of bios that can be submitted before one must be popped.
     fn room(&self) -> usize;
 
-    /// How many bios are submitted and not yet popped.
+    /// The number of bios that were submitted and not yet popped.
     fn in_flight(&self) -> usize;
 
     /// Queues a bio.
     ///
     /// # Errors
-    /// Gives the bio back where there is no room.
+    /// Returns the bio if there is no room.
     #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio>;
 
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
     /// # Errors
-    /// The errno of the submission. It is permanent: bios that the device has not taken can be popped, with that errno.
+    /// The errno of the submission. It is permanent: bios that the device has not accepted can be popped, with that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
-    /// The same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
+    /// Does the same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit).
+    /// The errors of [`commit`](Self::commit).
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
-    /// Ends the queue: waits for the bios in flight and drops all that have completed. No other call may follow. A queue that is dropped
-    /// drains itself; a caller that lent a resource to a bio asks first whether the bio has ended.
+    /// Ends the queue: waits for the bios in flight, and drops all completed ones. No other call may follow. A dropped queue drains itself, but a
+    /// caller that lent a resource to a bio must call this to learn whether the bio has ended.
     fn drain(&mut self) -> Drained;
 
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// The same; of most bios no more is taken than their completion needs, since each word that is moved costs an instruction or two.
+    /// Takes a completed bio. Of most bios only the parts that their completion needs are moved, because each moved word costs an instruction or
+    /// two.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
     }
 
-    /// Whether a bio that was popped since this was last asked may have been carried out since then. A caller that needs the time until which the
-    /// popped bios were in flight asks after a pop, and reads a clock only if so: queues see completions in batches.
+    /// Whether a popped bio may have completed after the previous call of this method. A caller that measures how long bios were in flight calls
+    /// it after a pop, and reads a clock only if it returns true: queues see completions in batches.
     fn take_fresh(&mut self) -> bool {
         true
     }
 
-    /// An eventfd that is signalled for completions, to be seen by [`commit`](Self::commit) and [`pop`](Self::pop). Where every bio is complete
-    /// when it is submitted, it is signalled from the beginning.
+    /// An eventfd that is signalled for completions, which [`commit`](Self::commit) and [`pop`](Self::pop) then return. If every bio is complete
+    /// when it is submitted, the eventfd is signalled from the beginning.
     ///
     /// # Errors
-    /// EOPNOTSUPP where completions are only seen by polling the device; EMFILE.
+    /// EOPNOTSUPP if completions are only seen by polling the device; EMFILE.
     fn readiness(&mut self) -> Result<std::os::fd::OwnedFd, Errno> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(rustix::event::eventfd(1, flags)?)
     }
 
-    /// Buffers registered with the device, so that a request need not pin their pages each time. Plain aligned buffers where
-    /// there is nothing to register with.
+    /// Allocates buffers that are registered with the device, so that a request need not pin their pages each time. Without support for
+    /// registration they are plain aligned buffers.
     ///
     /// # Errors
-    /// ENOMEM, or EINVAL for none or too many bytes.
+    /// ENOMEM, or EINVAL for zero or too many bytes.
     fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
         count.checked_mul(size).filter(|total| *total > 0).ok_or(Errno::EINVAL)?;
         (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
     }
 
-    /// Registers a buffer, a whole allocation that many requests will go down with, one after the other. Nothing happens where there is
-    /// nothing to register with, or no room.
+    /// Registers a buffer, a whole allocation that many requests will use one after the other. Has no effect without support or room for it.
     fn register_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 
-    /// Takes that back, before the buffer is dropped.
+    /// Undoes the registration, before the buffer is dropped.
     fn unregister_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
     }
 }
 
-/// Runs an expression with the queue below, a field of `Self`.
+/// Runs an expression with the queue below, which is a field of `Self`.
 macro_rules! with_below {
     ($above:expr, $queue:ident => $body:expr) => {
         match $above {
@@ -199,8 +199,8 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Methods of [`DeviceQueue`] that are those of another queue, with which `$with` runs an expression: of all `requests`, of their
-/// `progress` alone, or of the `resources` that they use, files and registered memory.
+/// Forwards methods of [`DeviceQueue`] to another queue, with which `$with` runs an expression: all `requests`, only their `progress`, or the
+/// `resources` that they use (files and registered memory).
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);
@@ -306,15 +306,15 @@ macro_rules! through_queue {
 }
 pub(crate) use through_queue;
 
-/// A transfer that is complete when the call returns.
+/// A transfer that is complete when its call returns.
 pub trait Transfer {
-    /// Reads once; may be short.
+    /// Reads once. The transfer may be short.
     ///
     /// # Errors
     /// The device's errno.
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads into several buffers; may be short. One read each, where a device has no call for all.
+    /// Reads into several buffers. The transfer may be short. A device without a call for all of them reads each separately.
     ///
     /// # Errors
     /// The device's errno.
@@ -335,7 +335,7 @@ pub trait Transfer {
         Ok(done)
     }
 
-    /// Writes once; may be short.
+    /// Writes once. The transfer may be short.
     ///
     /// # Errors
     /// The device's errno.
@@ -346,7 +346,7 @@ pub trait Transfer {
         flags: BioFlags,
     ) -> Result<usize, Errno>;
 
-    /// Makes everything written before durable.
+    /// Makes all earlier writes durable.
     ///
     /// # Errors
     /// The device's errno.
@@ -355,27 +355,27 @@ pub trait Transfer {
 
 /// The target of an [`Immediate`] queue's requests: one device, or one of several files.
 pub trait Transfers {
-    /// A device, for one request.
+    /// The device of one request.
     type One<'a>: Transfer
     where
         Self: 'a;
 
-    /// The device of a number.
+    /// The device with this number.
     ///
     /// # Errors
     /// EBADF for an unknown file.
     fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
 
-    /// As [`DeviceQueue::attach`].
+    /// The implementation of [`DeviceQueue::attach`].
     ///
     /// # Errors
-    /// EOPNOTSUPP where there is one device only.
+    /// EOPNOTSUPP if there is one device only.
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
         let _ = (file, lasting);
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// As [`DeviceQueue::detach`].
+    /// The implementation of [`DeviceQueue::detach`].
     fn detach(&mut self, dev: Dev) {
         let _ = dev;
     }
@@ -424,7 +424,7 @@ impl<T: Transfer> Transfer for &mut T {
     }
 }
 
-/// Carries a bio out.
+/// Carries out a bio.
 #[inline(always)]
 pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Errno> {
     match (bio.op, &mut bio.memory) {

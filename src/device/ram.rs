@@ -1,4 +1,4 @@
-//! A device in memory: sparse, and copied in no time, so that thousands of images that differ little are cheap.
+//! A device in memory. It is sparse and its copies share memory, so thousands of images that differ little are cheap.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -10,15 +10,15 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The unit in which memory is held, and shared with [snapshots](Ram::snapshot).
+/// The unit in which memory is allocated, and shared with [snapshots](Ram::snapshot).
 const CHUNK: usize = 4096;
 
 type Chunk = Arc<[u8; CHUNK]>;
 
-/// A device in memory. Ranges that were never written are zeros and take no memory.
+/// A device in memory. Ranges that were never written are zeros and use no memory.
 ///
-/// Requests that a block device with its [`Limits`] would refuse are refused: positions, lengths and addresses that are not
-/// aligned, of writes and of a queue's reads.
+/// It refuses requests that a block device with its [`Limits`] would refuse: unaligned positions, lengths and addresses of writes and of a
+/// queue's reads.
 #[derive(Debug)]
 pub struct Ram {
     content: Arc<Content>,
@@ -50,13 +50,13 @@ impl Ram {
         atomic_write: 0,
     };
 
-    /// A device of `size` bytes with [`LIMITS`](Self::LIMITS), all zeros.
+    /// Creates a device of `size` bytes with [`LIMITS`](Self::LIMITS), all zeros.
     #[must_use]
     pub fn new(size: u64) -> Self {
         Self::of(Self::LIMITS, size, vec![None; size.div_ceil(CHUNK as u64) as usize])
     }
 
-    /// A device that holds an image, as large as it is.
+    /// Creates a device with the size and content of an image.
     #[must_use]
     pub fn from_image(image: &[u8]) -> Self {
         let chunk = |bytes: &[u8]| {
@@ -73,25 +73,25 @@ impl Ram {
         Self { content: Arc::new(Content { limits, size, chunks: RwLock::new(chunks) }) }
     }
 
-    /// A device of its own that holds the same, with other limits.
+    /// An independent device with the same content and other limits.
     #[must_use]
     pub fn with_limits(&self, limits: Limits) -> Self {
         Self::of(limits, self.content.size, self.content.read_chunks().clone())
     }
 
-    /// A device of its own that holds what this one holds now. They share memory until one of them is written.
+    /// An independent device with the present content. Both share memory until one of them is written.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         self.with_limits(self.content.limits)
     }
 
-    /// An independent device with the same content up to its length, and zeros after that. They share memory as [snapshots](Self::snapshot)
+    /// An independent device with the same content up to its length, and zeros after that. Both share memory as [snapshots](Self::snapshot)
     /// do.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();
         chunks.resize(size.div_ceil(CHUNK as u64) as usize, None);
-        // The rest of a chunk after the end is not on the device.
+        // The remaining bytes of the last chunk are beyond the end of the device.
         let cut = (size % CHUNK as u64) as usize;
         if let (true, Some(Some(last))) = (cut > 0 && size < self.content.size, chunks.last_mut()) {
             Arc::make_mut(last)[cut..].fill(0);
@@ -99,20 +99,20 @@ impl Ram {
         Self::of(self.content.limits, size, chunks)
     }
 
-    /// Writes bytes at any alignment, as no device would.
+    /// Writes bytes at any alignment, unlike a request.
     pub(super) fn put(&self, bytes: &[u8], at: DevOffset) -> Result<(), Errno> {
         self.content.put(bytes, at)
     }
 
-    /// Makes a file hold what the device holds, and no more.
+    /// Makes the content and the length of a file equal to the device's.
     ///
     /// # Errors
-    /// As the file's system calls.
+    /// The errors of the file's system calls.
     pub fn store(&self, file: &File) -> io::Result<()> {
         file.set_len(0)?;
         file.set_len(self.content.size)?;
         let chunks = self.content.read_chunks();
-        // Neighbours in one write: there are many.
+        // Adjacent chunks are joined to one write, because there are many.
         let mut run: Vec<u8> = Vec::new();
         for (index, chunk) in chunks.iter().map(Option::as_ref).chain([None]).enumerate() {
             if let Some(chunk) = chunk {
@@ -203,7 +203,7 @@ impl Content {
     }
 }
 
-/// The parts of a range that lie in one chunk each: the chunk, where the part begins in it, and where in the range.
+/// The parts of a range that lie in one chunk each: the chunk, the start of the part in the chunk, and its start in the range.
 fn pieces(
     at: DevOffset,
     len: usize,
@@ -271,7 +271,7 @@ fn outside(what: &str, at: DevOffset, len: u64) -> Error {
     Error::invalid(format!("{what} of {len} bytes at {at}: unaligned, or past the device's end"))
 }
 
-/// The copies themselves.
+/// Copies data to and from the chunks.
 #[derive(Debug)]
 pub(super) struct RamTransfer(Arc<Content>);
 
@@ -311,7 +311,7 @@ mod tests {
         ram.write_all_at(&[IoSlice::new(&vec![fill; len])], DevOffset(at), false)
     }
 
-    /// Writes, discards and snapshots against a plain vector; chunks are shared but never seen to be.
+    /// Writes, discards and snapshots have the same results as on a plain vector; the sharing of chunks is never visible.
     #[test]
     fn it_holds_what_was_written_and_a_snapshot_what_stood_then() {
         let size = 3 * CHUNK + 512;

@@ -1,5 +1,5 @@
-//! A device that writes down what happens to the one below: every write, flush and discard, when each was acknowledged, and what
-//! the application says of itself in between. [`Crashes`](super::Crashes) makes of that what a power cut could have left.
+//! A device that logs the requests to the one below: every write, flush and discard, the time of each acknowledgement, and marks that the
+//! application sets in between. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,41 +18,41 @@ pub struct Log {
 pub enum Entry {
     /// A write was issued.
     Write {
-        /// To where.
+        /// The position of the first byte.
         at: DevOffset,
         /// The data.
         data: Arc<[u8]>,
-        /// Durable once it is acknowledged.
+        /// Whether the write is durable once it is acknowledged.
         fua: bool,
     },
     /// A flush was issued. Once it is acknowledged, writes that were acknowledged before this entry are durable.
     Flush,
     /// A discard was issued.
     Discard {
-        /// From where.
+        /// The position of the first byte.
         at: DevOffset,
-        /// How many bytes.
+        /// The number of bytes.
         len: u64,
     },
     /// The issuer of an earlier entry got its completion.
     End {
         /// The entry's index.
         of: usize,
-        /// Acknowledged: no error, and nothing left undone.
+        /// Whether it was acknowledged: without an error, and not short.
         ok: bool,
     },
-    /// The application has come to a point that it names.
+    /// The application has reached a point that it names.
     Mark(u64),
 }
 
 impl Log {
-    /// How many events there were.
+    /// The number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing has happened.
+    /// Whether the log is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -79,26 +79,26 @@ impl FromIterator<Entry> for Log {
     }
 }
 
-/// A device over another that records requests to it, by its own methods and by its queues.
+/// A device over another that records the requests to it, by its own methods and by its queues.
 ///
-/// A request is recorded before the device below gets it, and its end when its issuer gets the completion: a flush that is issued
-/// before the completion of a write was popped need not cover that write. Reads are not recorded.
+/// A request is recorded before the device below gets it, and its end when its issuer gets the completion. So a flush that is issued before
+/// the completion of a write was popped need not cover that write. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {
-    /// Records the requests to a device from now on.
+    /// Creates a device that records all further requests.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self::with_layer(below, Recorder::default())
     }
 
-    /// The entries so far. The data is shared, not copied.
+    /// A copy of the log so far. It shares the data.
     #[must_use]
     pub fn log(&self) -> Log {
         self.layer.lock().clone()
     }
 
-    /// Writes down that the application has come to a point: that the seventh fsync has returned, for instance.
+    /// Records that the application has reached a point, for example that the seventh fsync has returned.
     pub fn mark(&self, mark: u64) {
         self.layer.push(Entry::Mark(mark));
     }
@@ -113,7 +113,7 @@ impl Recorder {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entry; its index.
+    /// Appends an entry; returns its index.
     fn push(&self, entry: Entry) -> usize {
         let mut log = self.lock();
         log.entries.push(entry);
@@ -180,7 +180,7 @@ mod tests {
         Bio { op, flags, dev: Dev::OWN, at: DevOffset(at), memory: Memory::Flat(buffer), end }
     }
 
-    /// The results for a caller of the device itself, in their order.
+    /// The entries of calls of the device itself are in their order.
     #[test]
     fn requests_of_the_device_are_written_down_with_their_ends() {
         let record = record();
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((record.log().marks(4).count(), record.log().marks(5).next()), (0, Some(77)));
     }
 
-    /// A write that failed is no promise, though a part of it may have come to the device.
+    /// A failed write promises nothing, though a part of it may have reached the device.
     #[test]
     fn failures_are_written_down_as_such() {
         let faults = Faults { fail_after: Some(1), ..Faults::default() };
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((count, &record.log().entries()[1]), (512, &end(0, false)));
     }
 
-    /// Bios in flight need not be covered: a bio is acknowledged when its completion is popped, not when the device has done it.
+    /// Bios in flight need not be covered: a bio is acknowledged when its completion is popped, not when the device has carried it out.
     #[test]
     fn a_bio_is_acknowledged_when_it_is_popped() {
         let record = record();
@@ -261,7 +261,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // Its issuer finds its own name on it.
+            // The issuer finds its own token in the bio.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

@@ -1,8 +1,8 @@
-//! Runs of sectors in the memory of a request, however that is cut, and their tuples.
+//! Runs of sectors in the memory of a request, however it is divided into buffers, and their tuples.
 
 use crate::protection::{Mismatch, Protection};
 
-/// An application tag that switches the check of its sector off (T10 SBC, NVM Command Set): sectors that were never written have it.
+/// An application tag that switches off the check of its sector (T10 SBC, NVM Command Set): sectors that were never written have it.
 const UNCHECKED: u16 = 0xFFFF;
 
 /// The first `len` bytes of buffers.
@@ -17,8 +17,8 @@ pub(super) fn until<'a>(
     })
 }
 
-/// Calls `run` for whole intervals that lie together, with the number of intervals before them. One that several buffers share is put
-/// together in `parted`; an incomplete interval at the end is ignored.
+/// Calls `run` for whole contiguous intervals, with the number of intervals before them. An interval that several buffers share is
+/// assembled in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,

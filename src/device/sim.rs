@@ -1,4 +1,5 @@
-//! A device that fails as told: seeded latency, errors at chosen places and times, short and torn transfers. Over any other device.
+//! A device with injected failures: seeded latency, errors at chosen places and times, short and torn transfers. It works over any other
+//! device.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +10,15 @@ use super::{Device, Limits};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The unit in which places of errors are given, in bytes.
+/// The unit of the places of errors, in bytes.
 const SECTOR: u64 = 512;
 
-/// The faults and their times. The same seed and the same requests give the same faults.
+/// Faults and their times. The same seed and the same requests give the same faults.
 ///
-/// Requests are reads, writes, flushes and discards, numbered from 0 by the last [`Sim::set_faults`].
+/// Requests are reads, writes, flushes and discards, numbered from 0 since the last [`Sim::set_faults`].
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Seed of everything random below.
+    /// The seed of all random choices below.
     pub seed: u64,
     /// Requests that touch one of these 512-byte sectors fail.
     pub bad_sectors: BTreeSet<u64>,
@@ -27,11 +28,11 @@ pub struct Faults {
     pub fail_at: Option<u64>,
     /// The errno of failing requests; EIO if not set.
     pub errno: Option<Errno>,
-    /// A write that fails has written its first logical blocks, none to all but one of them.
+    /// A failing write still writes its first logical blocks: from zero to all but one of them.
     pub torn: bool,
-    /// A write that fails has written all, and only its end was lost.
+    /// A failing write still writes all its data; only its completion is lost.
     pub unheard: bool,
-    /// One in this many requests of a queue transfers only a part: at least one logical block, and whole logical blocks.
+    /// One in this many requests of a queue transfers only a part: at least one logical block, and only whole logical blocks.
     pub short_one_in: Option<u32>,
     /// A bio completes up to this many [`DeviceQueue::commit`](super::DeviceQueue::commit) or
     /// [`DeviceQueue::wait`](super::DeviceQueue::wait) calls later than it could, so that completions change their order.
@@ -55,13 +56,13 @@ impl Sim {
         Self::with_layer(below, layer)
     }
 
-    /// Other faults from now on; requests are counted from 0 again.
+    /// Replaces the faults; requests are counted from 0 again.
     pub fn set_faults(&self, faults: Faults) {
         *self.layer.lock() = faults;
         self.layer.requests.store(0, Ordering::Relaxed);
     }
 
-    /// How many requests were seen since the last change of faults.
+    /// The number of requests since the last change of faults.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.layer.requests.load(Ordering::Relaxed)
@@ -152,14 +153,14 @@ mod tests {
         (Arc::clone(&ram), Sim::new(ram, faults))
     }
 
-    /// How many of the first 512-byte sectors hold this.
+    /// The number of 512-byte sectors with this content, counted from the start of the device.
     fn count(ram: &Ram, fill: u8) -> usize {
         let mut bytes = [0; 8 * SECTOR as usize];
         ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Every kind of request counts, by the device and by its queues, and the one that was named fails alone.
+    /// The device's own calls and its queues both count requests of every kind, and only the selected request fails.
     #[test]
     fn the_request_of_a_number_fails_once() {
         let data = [1; 512];
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A torn write leaves whole logical blocks from its start, but never all of them; a read fails whole.
+    /// A torn write leaves whole logical blocks from its start, but never all of them; a failing read returns no data.
     #[test]
     fn failing_writes_are_torn_where_that_is_asked_for() {
         let data = [1; 4 * SECTOR as usize];

@@ -1,4 +1,4 @@
-//! The space below an image, as its file system has it: an access to a mapping that needs some and gets none is a fault, not an error.
+//! The space that the file system of an image has for it. An access to a mapping that needs space and gets none is a fault, not an error.
 
 use std::fs::File;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// How many holes of an image are kept apart. A mapping is split by each, and Linux allows a process some 65,000 mappings by default.
+/// The largest number of holes of an image. Each hole splits a mapping, and Linux allows a process some 65,000 mappings by default.
 const MAX_HOLES: usize = 1 << 14;
 
-// `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
+// Values of `statfs`'s f_type, as in Linux's include/uapi/linux/magic.h.
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58F6;
 const EXT: u32 = 0xEF53;
@@ -25,10 +25,10 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The parts without data, in order: start and end in the file.
+    /// The holes of the part, in order: start and end in the file.
     ///
     /// # Errors
-    /// `LimitExceeded` where there are too many; `Io`.
+    /// `LimitExceeded` if there are too many; `Io`.
     pub(super) fn holes(&self) -> Result<Vec<(u64, u64)>> {
         let end = self.end();
         let mut holes = Vec::new();
@@ -38,10 +38,10 @@ impl Part<'_> {
                 Some(hole) if hole < end => hole,
                 _ => break,
             };
-            // No data after it: the hole goes to the end of the file.
+            // No data follow: the hole extends to the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // It changes while it is looked at.
+                // The file changes during the search.
                 break;
             }
             holes.push((hole, at));
@@ -55,8 +55,8 @@ impl Part<'_> {
         Ok(holes)
     }
 
-    /// The first range from a position of the file on that is not a hole; empty, at the end of the part, where all the rest is a hole. Where the file system
-    /// knows of no holes, and where the file changes meanwhile, all may be data.
+    /// The first range at or after a position of the file that is not a hole; empty, at the end of the part, if only a hole follows. If the file
+    /// system does not report holes, or the file changes during the call, the whole range may be data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
         let hole = self.seek(SeekFrom::Hole(at))?.unwrap_or(end).min(end);
@@ -71,29 +71,29 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. True if no write needs space from then on; false on a file system that may need space to
-    /// overwrite, because it does not write in place.
+    /// Allocates space for all holes. Returns true if no later write needs space; false on a file system that may need space to overwrite, because it
+    /// does not write in place.
     ///
     /// # Errors
-    /// `Io`: ENOSPC where there is not enough, of which nothing is taken then as far as that can be told before; EOPNOTSUPP where the image has
-    /// holes that cannot be filled.
+    /// `Io`: ENOSPC if there is not enough space, in which case the call allocates none if it can determine this in advance; EOPNOTSUPP if the image
+    /// has holes that cannot be filled.
     pub(super) fn reserve(&self) -> Result<bool> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
         let magic = stat.f_type as u32;
         if magic == RAMFS {
-            // Without a limit of its own: the free memory.
+            // ramfs has no limit except the free memory.
             return Ok(true);
         }
         let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // Blocks that it shares with other files need a copy too. One call for all holes, however many.
+            // Blocks that the image shares with other files need a copy too. One call handles all holes, regardless of their number.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
         let holes = self.holes()?;
-        // A tmpfs without a limit counts no blocks.
+        // A tmpfs without a limit reports no blocks.
         if !holes.is_empty() && stat.f_blocks != 0 {
             self.expect_space(free)?;
         }
@@ -112,7 +112,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate its space", errno))
     }
 
-    /// A disk shall not be filled up for an image that does not go on it.
+    /// Fails early if the space is too small, so that an image that does not fit never fills the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);
@@ -126,11 +126,11 @@ impl Part<'_> {
         self.start.saturating_add(self.len)
     }
 
-    /// `None` where there is no such place up to the end of the file.
+    /// Seeks; `None` if there is no such position up to the end of the file.
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),
-            // A file system that knows of no holes has none that need anything.
+            // A file system that does not report holes has none that need space.
             Err(OsErrno::NXIO | OsErrno::INVAL | OsErrno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(failed("look for holes", errno)),
         }

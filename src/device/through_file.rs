@@ -1,6 +1,7 @@
-//! The calls of a device that its open file carries out by itself.
+//! The methods of a device that its open file implements.
 
-/// The methods of a [`Device`](super::Device) over the open file in its field `file` that differ in no engine: only its queues do.
+/// The methods of a [`Device`](super::Device) over the open file in its field `file`. They are the same in all engines; only the queues
+/// differ.
 macro_rules! through_file {
     () => {
         fn size(&self) -> u64 {

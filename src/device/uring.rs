@@ -1,5 +1,4 @@
-//! io_uring: requests in batches, registered file and buffers, polling where the device has it, and commands to NVMe
-//! namespaces.
+//! io_uring: batched requests, registered files and buffers, polling if the device supports it, and commands to NVMe namespaces.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,19 +19,19 @@ use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
 use crate::units::DevOffset;
 
-/// How a ring is driven.
+/// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// Poll for completions. Ignored, with [`Limits::poll`] saying so, where the device has no poll queues.
+    /// Poll for completions. The option is ignored, and [`Limits::poll`] is false, if the device has no poll queues.
     pub poll: bool,
-    /// A kernel thread submits (SQPOLL), and sleeps after this many milliseconds without work.
+    /// A kernel thread submits requests (SQPOLL), and sleeps after this many milliseconds without work.
     pub sqpoll_idle: Option<u32>,
 }
 
-/// A block device or image, read and written through io_uring.
+/// A block device or image that is read and written through io_uring.
 ///
-/// It needs a device that understands NOWAIT: elsewhere the kernel hands every request to a worker thread, and
-/// [`Psync`](super::Psync) is faster. An NVMe namespace that was opened by its character device is sent commands.
+/// It needs a device that supports NOWAIT: otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
+/// faster. An NVMe namespace that was opened by its character device gets commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,
@@ -40,7 +39,7 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// The device over an open file.
+    /// Creates the device over an open file.
     #[must_use]
     pub fn new(file: Arc<BlockFile>, options: UringOptions) -> Self {
         Self { file, options }
@@ -76,7 +75,7 @@ impl Uring {
     }
 }
 
-/// The attachment of a bio's memory in the ring.
+/// A bio without its memory, which the ring keeps.
 pub(super) struct Attached {
     op: BioOp,
     flags: BioFlags,
@@ -105,7 +104,7 @@ impl Attached {
     }
 }
 
-/// A thread's ring, and the files that its requests go to. NVMe commands need wide entries.
+/// A thread's ring, and the files of its requests. NVMe commands need wide entries.
 #[allow(private_bounds, reason = "there are two widths")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,
@@ -117,13 +116,13 @@ pub struct UringQueue<W: Width> {
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// The file does not know NOWAIT: the kernel would hand each request to a worker, and reading at once is faster.
+    /// The file does not support NOWAIT: the kernel would pass each request to a worker, and a synchronous read is faster.
     at_once: bool,
 }
 
 #[allow(private_bounds, reason = "as above")]
 impl<W: Width> UringQueue<W> {
-    /// A queue that serves no file yet.
+    /// Creates a queue without a file.
     pub(super) fn new(options: UringOptions, queue: &QueueOptions) -> Result<Self> {
         let ring = RingOptions {
             entries: queue.slots() as u32,
@@ -151,8 +150,8 @@ impl<W: Width> UringQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a bio to a namespace is left to its block device: if a command cannot carry it, or for a write that must fail, because root
-    /// may send any command, with any open mode of the character device.
+    /// Whether a request to a namespace must go to its block device: a command cannot describe it, or it is a write that must fail. (Root
+    /// may send any command, regardless of the open mode of the character device.)
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -162,7 +161,7 @@ impl<W: Width> UringQueue<W> {
         })
     }
 
-    /// Carries a bio out before it returns.
+    /// Carries out a bio before the call returns.
     #[cold]
     fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
         if self.ring.room() == 0 {
@@ -181,7 +180,7 @@ pub(super) fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
 }
 
-/// Methods of [`DeviceQueue`] that are those of a field `ring`.
+/// Forwards methods of [`DeviceQueue`] to a field `ring`.
 macro_rules! through_ring {
     () => {
         #[inline]
@@ -232,7 +231,7 @@ pub(super) use through_ring;
 impl<W: Width> DeviceQueue for UringQueue<W> {
     through_ring!();
 
-    /// One system call spares a synchronous request the ring.
+    /// A synchronous request needs one system call, without the ring.
     #[inline(always)]
     fn read_now(
         &mut self,
@@ -344,7 +343,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // Taken in two places, so that here the rest stays where it is.
+            // The two halves are taken separately, so that the rest of the bio is not moved here.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
                 return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));

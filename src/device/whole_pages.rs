@@ -1,4 +1,4 @@
-//! Devices that take memory of whole pages only, though sysfs allows parts: zram, and each device that hands its memory on to one.
+//! Devices that accept only memory of whole pages, although sysfs allows parts: zram, and each device that passes its memory to zram.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,20 +8,20 @@ use rustix::fs::FileType;
 
 use super::block_file::PAGE;
 
-/// How many devices may lie one over the other where zram is looked for.
+/// The largest number of stacked devices in which zram is searched.
 const LAYERS: usize = 8;
 
-/// The alignment of memory that a disk or partition asks for beyond its limits in sysfs: pages, or bytes.
+/// The alignment of memory that a disk or partition needs beyond its limits in sysfs: pages, or bytes.
 pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }
 
-/// Whether a disk or partition is zram, or lies over it. Its driver copies whole pages: given a part of a page, as sysfs allows, it writes past
-/// that into memory that is someone else's (seen with Linux 6.18).
+/// Whether a disk or partition is zram, or lies over it. Its driver copies whole pages: if it gets a part of a page, as sysfs allows, it
+/// overwrites the memory after that part (seen with Linux 6.18).
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {
-        // Its disk says which devices it lies over.
+        // The directory of the disk lists the devices that it lies over.
         dir.pop();
     }
     if dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram")) {
@@ -32,18 +32,18 @@ fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     below().any(|slave| takes_whole_pages(&slave.path(), depth)) || is_loop_over(&dir, depth)
 }
 
-/// The same of a loop device: with direct I/O it hands on the memory that it gets.
+/// Whether a loop device lies over zram: with direct I/O it passes on the memory that it gets.
 fn is_loop_over(dir: &Path, depth: usize) -> bool {
     let Ok(path) = std::fs::read(dir.join("loop/backing_file")) else { return false };
     let path = Path::new(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
-    // Of a file that is hidden here, nobody knows where it lies.
+    // The device of a file that is not visible here is unknown, so zram is assumed.
     rustix::fs::stat(path).map_or(true, |stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => takes_whole_pages(&disk_of(stat.st_rdev), depth),
         _ => takes_whole_pages(&disk_of(stat.st_dev), depth),
     })
 }
 
-/// Where sysfs describes a block device.
+/// The directory in sysfs of a block device.
 pub(super) fn disk_of(number: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     format!("/sys/dev/block/{major}:{minor}").into()

@@ -1,4 +1,4 @@
-//! The generic path for lent memory: the mapping loop over holes, unwritten extents, and as many extents as there are.
+//! The generic path for lent memory: the mapping loop over holes, unwritten extents, and any number of extents.
 
 use std::io::IoSliceMut;
 
@@ -12,7 +12,7 @@ use crate::error::{Errno, Result};
 use crate::iomap::{IomapFlags, IomapType, MapFile, Mappings};
 use crate::units::{DevOffset, FilePos};
 
-/// How many parts are in flight together for one request.
+/// The largest number of parts of one request that are in flight together.
 const PARTS: usize = 64;
 
 /// Reads any range into lent memory.
@@ -33,7 +33,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Io { queue, state }.read_any(target, bufs, &request)
 }
 
-/// Reads a range that is one piece of the device, as most are; `None` for any other.
+/// Reads a range that is one piece of the device, as most are; `None` for any other range.
 #[inline(always)]
 fn read_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -60,7 +60,7 @@ fn read_whole<Q: DeviceQueue, M: MapFile>(
             }
             Some(Ok(span.count))
         }
-        // A transfer that was short, or refused for the moment, is repeated if transfers are continued.
+        // The caller repeats a short transfer, or one that was temporarily refused, if transfers are continued.
         Ok(_) => None,
         Err(Errno::EAGAIN) if !request.is_nowait() => None,
         Err(Errno::EILSEQ) if target.geometry.rereads() => {
@@ -116,7 +116,7 @@ impl Io<'_> {
         self.read_aligned(target, bufs, request)
     }
 
-    /// Reads a range that the device can take. The position lies before the file's end.
+    /// Reads a range whose alignment the device accepts. The position lies before the file's end.
     pub(super) fn read_aligned<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -157,7 +157,7 @@ impl Io<'_> {
     }
 }
 
-/// The position on the device of a range that is contiguous, needs one transfer, and needs no verification, as most requests.
+/// The position on the device of a range that is contiguous, needs one transfer, and needs no verification, as most requests do.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
     pos: FilePos,
@@ -171,14 +171,14 @@ pub(super) fn one_piece<M: MapFile>(
     Ok((whole && len <= target.geometry.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
-/// The memory that is left of a request.
+/// The remaining memory of a request.
 struct Rest<'s, 'a> {
     current: &'s mut [u8],
     more: std::slice::IterMut<'s, IoSliceMut<'a>>,
 }
 
 impl<'s> Rest<'s, '_> {
-    /// Takes the first `count` bytes off.
+    /// Removes the first `count` bytes.
     fn take(&mut self, count: usize) -> SmallVec<[IoSliceMut<'s>; 2]> {
         let mut taken = SmallVec::new();
         let mut left = count;

@@ -1,4 +1,4 @@
-//! Limits of a request from the device and the file's blocks, and which memory needs no copy.
+//! The limits of a request that the device and the file's blocks impose, and the memory that needs no copy.
 
 use super::{DioFlags, NotSimple, Request, Source};
 use crate::bio::BioFlags;
@@ -6,16 +6,16 @@ use crate::device::Limits;
 use crate::error::Error;
 use crate::units::FilePos;
 
-/// `IOV_MAX`: Linux refuses a request of more buffers.
+/// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
 /// The method that keeps memory unchanged while a device computes over it: checksums, protection information, parity.
 ///
-/// A write whose memory changes meanwhile gets a tag that is wrong forever; a read whose memory changes fails though the medium is well.
-/// Bytes (`&[u8]`) can have other writers, for example if processes share the memory; a [`Buffer`](crate::bio::Buffer) that has
-/// moved into a queue, or that a call has borrowed, has none, except `unsafe` code.
+/// If the memory of a write changes during the transfer, its tag is wrong forever. If the memory of a read changes, the read fails although the
+/// medium is intact. Bytes (`&[u8]`) can have other writers, for example if processes share the memory. A [`Buffer`](crate::bio::Buffer) that has
+/// moved into a queue, or that a call has borrowed, has no other writers, except `unsafe` code.
 ///
-/// That safe code cannot change such a buffer is for the compiler to see:
+/// The compiler ensures that safe code cannot change such a buffer:
 ///
 /// ```compile_fail,E0382
 /// # use ironmap::{File, Queue, bio::Buffer, dio::DioFlags, units::FilePos};
@@ -27,24 +27,24 @@ const MAX_SEGMENTS: usize = 1024;
 /// # }
 /// ```
 ///
-/// Where a read is tried again, that is once, into memory of the queue's own, and only what fails then too is an error (EILSEQ).
+/// A read that is repeated is repeated once, into the queue's own memory. If it fails again, the error is EILSEQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
-    /// The caller: nothing is copied for it, and nothing tried again. The default where the device does not compute over data
+    /// The caller keeps memory unchanged: nothing is copied or repeated. The default if the device does not compute over data
     /// ([`Limits::stable_writes`] is false).
     ZeroCopy,
-    /// The queue: every read and every write goes through its bounce buffers.
+    /// The queue copies: every read and every write goes through its bounce buffers.
     Bounce,
-    /// Reads go to the caller's memory and are tried again where they fail; writes are copied.
+    /// Reads go to the caller's memory and are repeated if they fail; writes are copied.
     Lazy,
-    /// Ownership: a write of a [`Buffer`](crate::bio::Buffer) goes as it is, one of lent bytes is copied. Reads are as with `Lazy`. The
-    /// default where the device computes over data.
+    /// Ownership decides: a write of a [`Buffer`](crate::bio::Buffer) is not copied, a write of lent bytes is. Reads are as with `Lazy`. The
+    /// default if the device computes over data.
     Owned,
 }
 
 impl StablePages {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 4] = [Self::ZeroCopy, Self::Bounce, Self::Lazy, Self::Owned];
 
     /// A short name for options and tables.
@@ -63,20 +63,21 @@ impl StablePages {
     }
 }
 
-/// Limits of a request from the device and the file's blocks: computed when a file is opened, because every request needs them.
+/// The limits of a request that the device and the file's blocks impose. They are computed when a file is opened, because every request needs
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(super) limits: Limits,
-    /// Size of a file-system block in bytes.
+    /// The size of a file-system block in bytes.
     pub(super) block: u64,
-    /// Position and length must have none of these bits.
+    /// The bits that must be zero in a position and a length.
     pub(super) sector_mask: u64,
-    /// An address must have none of these bits.
+    /// The bits that must be zero in an address.
     dma_mask: usize,
-    /// Memory whose address has one of these bits is not given to the device, but copied. All bits are set where memory is copied
-    /// whatever its address: so that costs nobody a question.
+    /// Memory whose address has one of these bits is copied and not given to the device. If memory is always copied, all bits are set: so no
+    /// request needs another test.
     pub(super) copied: Copied,
-    /// [`BioFlags::REREAD`], or nothing.
+    /// [`BioFlags::REREAD`], or no flag.
     reread: BioFlags,
 }
 
@@ -86,12 +87,12 @@ pub(super) struct Copied {
     pub(super) reads: usize,
     pub(super) lent_writes: usize,
     pub(super) owned_writes: usize,
-    /// Of memory that is the engine's own.
+    /// For the engine's own memory.
     pub(super) ours: usize,
 }
 
 impl Copied {
-    /// Of a write that the caller waits for.
+    /// The bits for a write that the caller waits for.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -103,7 +104,7 @@ impl Copied {
 }
 
 impl Geometry {
-    /// With the device's own way to keep memory from changing.
+    /// The limits with the default method of this device to keep memory unchanged.
     pub(crate) fn new(limits: &Limits, block: u64) -> Self {
         let dma_mask = limits.dma_align as usize - 1;
         let geometry = Self {
@@ -117,7 +118,7 @@ impl Geometry {
         geometry.with(Some(StablePages::of(limits)))
     }
 
-    /// The same with another way, if that is given.
+    /// The same limits with another method, if one is given.
     pub(crate) fn with(mut self, stable: Option<StablePages>) -> Self {
         let Some(stable) = stable else { return self };
         let mask = |copied: bool| if copied { usize::MAX } else { self.dma_mask };
@@ -132,7 +133,7 @@ impl Geometry {
         self
     }
 
-    /// Whether the device takes this position, and buffers with these addresses and lengths. One of no bytes has no address.
+    /// Whether the device accepts this position, and buffers with these addresses and lengths. An empty buffer has no address.
     pub(crate) fn is_aligned(
         &self,
         pos: FilePos,
@@ -141,7 +142,7 @@ impl Geometry {
         self.has_none(self.dma_mask, pos, bufs)
     }
 
-    /// Whether memory goes to the device as it is, where the request is one piece of it. `copied`: the bits of an address that keep it from that.
+    /// Whether memory is not copied, for a request that is one piece of it. `copied` contains the address bits that require a copy.
     pub(super) fn is_direct(
         &self,
         copied: usize,
@@ -151,12 +152,12 @@ impl Geometry {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
-    /// Whether memory that is cut where a sector begins can have an address that the device does not take.
+    /// Whether a cut at the start of a sector can give memory an address that the device does not accept.
     pub(super) fn cuts_can_be_misaligned(&self) -> bool {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device takes an address at this distance from one that it takes.
+    /// Whether the device accepts an address at this distance from an accepted one.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }
@@ -180,13 +181,13 @@ impl Geometry {
         self.copied.reads == usize::MAX
     }
 
-    /// Whether owned memory that is written is.
+    /// Whether writes of owned memory are copied for every address.
     #[inline(always)]
     pub(crate) fn copies_owned_writes(&self) -> bool {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// Why memory does not go to the device as it is. Asked for each request that is copied, so that it is no walk over buffers.
+    /// The reason why memory is copied. Each copied request calls this, so it does not walk over the buffers.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
         if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
@@ -196,7 +197,7 @@ impl Geometry {
         }
     }
 
-    /// Whether a read that does not match its checksums is done once more.
+    /// Whether a read that does not match its checksums is repeated.
     pub(super) fn rereads(&self) -> bool {
         !self.reread.is_empty()
     }
@@ -206,7 +207,7 @@ impl Geometry {
         flags.for_bio() | self.reread
     }
 
-    /// The aligned range that holds `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
+    /// The aligned range that contains the `len` bytes at `pos`: its start, its length, and the distance of `pos` from the start.
     pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
         let start = pos.0 & !self.sector_mask;
         let skip = (pos.0 - start) as usize;
@@ -229,7 +230,7 @@ impl Geometry {
         self.limits.atomic_write as usize
     }
 
-    /// The error of a request that the device cannot take.
+    /// The error of a request that the device does not accept.
     #[cold]
     pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
         let Limits { logical_block, dma_align, .. } = self.limits;

@@ -1,14 +1,14 @@
 //! The direct-I/O core: from a range of a file to requests to the device, modelled on Linux's `fs/iomap/direct-io.c`.
 //!
-//! A `Request` meets one decision here: `simple`, or not. The simple path maps the range in memory, and one bio carries the request. Every
-//! other request has one of four ways, by whose its memory is, and by whether the device can take that:
+//! A `Request` meets one decision here: `simple`, or not. The simple path maps the range in memory, and one bio carries out the request. Every
+//! other request takes one of four paths, depending on the owner of its memory and on whether the device accepts that memory:
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | lent, for the time of the call | `generic`, `write` | `bounce` |
 //! | owned, until it is popped | `split` | `split::bounced` |
 //!
-//! A request that only needs a copy has the gate of the simple path and one piece (`bounce::short`).
+//! A request that needs only a copy has the gate of the simple path and one piece (`bounce::short`).
 
 mod bounce;
 mod generic;
@@ -56,39 +56,39 @@ use crate::units::InodeNo;
 bitflags! {
     /// How a request is carried out. The names are those of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
-    /// A device may give EAGAIN to a request without NOWAIT, as where it is short of memory. Such a request is asked for again,
-    /// a hundred times at most; after that it fails with EIO.
+    /// A device may return EAGAIN for a request without NOWAIT, for example if it is short of memory. Such a request is repeated at most a
+    /// hundred times; then it fails with EIO.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
-        /// EAGAIN rather than wait: for metadata, for a slot, for the device. Nothing has happened then.
+        /// The request fails with EAGAIN instead of waiting: for metadata, for a slot, for the device. It has no effect then.
         const NOWAIT = 0x1;
-        /// Poll for the completion where the device can and one bio suffices; otherwise cleared, quietly.
+        /// The completion is polled if the device supports it and one bio suffices; otherwise the flag is cleared without an error.
         const HIPRI = 0x2;
-        /// Not by the simple path. In Linux a request with this flag is waited for; here who waits calls `read_at` or `write_at`.
+        /// The request does not take the simple path. In Linux a request with this flag is waited for; here `read_at` and `write_at` wait.
         const FORCE_WAIT = 0x4;
-        /// A write for which there is no room as a whole fails, and the file holds what it held: there are no short writes then. Of a file
-        /// without extents a part may have been written before its end all the same, over what it held and into holes.
+        /// A write without space for all its data fails, and the file keeps its content: there are no short writes. In a file without extents a
+        /// part before its end may still have been written, over old content and into holes.
         const WHOLE = 0x8;
-        /// Copy through a bounce buffer even where the device could take the memory.
+        /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
-        /// A write is durable when it completes, with the metadata that a read needs (`O_DSYNC`).
+        /// The write is durable when it completes, with the metadata that a read needs (`O_DSYNC`).
         const DSYNC = 0x20;
-        /// The same with all that the file's metadata tell (`O_SYNC`).
+        /// The same with all metadata of the file (`O_SYNC`).
         const SYNC = 0x40;
-        /// A write is done wholly or not at all, whatever happens: EOPNOTSUPP where the device does not promise it.
+        /// The device writes all of the data or nothing, whatever happens. EOPNOTSUPP if the device does not guarantee it.
         const ATOMIC = 0x80;
     }
 }
 
-/// How often what the device refused with EAGAIN is asked for again though it may wait.
+/// How many times a request that may wait is repeated after EAGAIN.
 const RETRIES: u8 = 100;
-/// The inode of a request whose failure is not an event: the caller retries in another way, and reports a failure of that.
+/// The inode of a request whose failure is not an event: the caller retries by another path, and reports a failure of that.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The bits are the same, as asserted below: a request need not test them one by one.
+        // The bits are the same, as asserted below, so a request need not test them one by one.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -98,24 +98,24 @@ const _: () = assert!(
         && DioFlags::HIPRI.bits() == BioFlags::HIPRI.bits()
 );
 
-/// The file of a request, as far as this layer needs to know it.
+/// The properties of a request's file that this layer needs.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
     /// The device that the map leads to.
     pub(crate) dev: Dev,
-    /// Limits of a request from that device and the file's blocks.
+    /// The limits of a request that the device and the file's blocks impose.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
-    /// `i_size`, sampled when the request came.
+    /// `i_size`, sampled at the start of the request.
     pub(crate) size: u64,
-    /// The handle takes only what `O_DIRECT` takes. The simple path does not ask, and so does not load it.
+    /// Whether the handle accepts only what `O_DIRECT` accepts. It is a reference, because the simple path does not load it.
     pub(crate) strict: &'a bool,
-    /// How a file that can change is held until the request is complete.
+    /// How the content of a file that can change is held until the request is complete.
     pub(crate) live: Option<Holding>,
 }
 
-/// A device's queue and the state of this layer beside it, for all that is not on the simple path. The queue is called through a table: each
-/// kind of queue would have its own copy of that code, and a call costs little beside a plan or a copy.
+/// A device's queue and the state of this layer, for everything except the simple path. The queue is called through a table: otherwise each
+/// kind of queue would have its own copy of that code, and a call costs little in comparison with a plan or a copy.
 pub(crate) struct Io<'a> {
     pub(crate) queue: &'a mut dyn DeviceQueue,
     pub(crate) state: &'a mut State,
@@ -123,31 +123,31 @@ pub(crate) struct Io<'a> {
 
 /// The state of this layer in a queue.
 pub(crate) struct State {
-    /// Of the device with the largest logical block: the unit to which a short transfer is rounded down.
+    /// The mask of the device with the largest logical block: the unit to which a short transfer is rounded down.
     sector_mask: u64,
-    /// Of the devices that need it most.
+    /// The strictest value of the devices.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
     /// Requests of several bios.
     splits: Slab<SplitRequest>,
-    /// Those that are copied and nothing else.
+    /// Requests that need only a copy.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// A completion was popped since [`Self::take_fresh`] was asked that the device's queue knows nothing of.
+    /// Whether a completion that the device's queue does not record was popped since the last [`Self::take_fresh`].
     fresh: bool,
-    /// Requests submitted and not yet popped.
+    /// The number of requests that were submitted and not yet popped.
     outstanding: usize,
-    /// The caller has waited for what it pops.
+    /// Whether the caller has waited for the completions that it pops.
     waited: bool,
-    /// Requests that [`wait`] counted as complete though the device had cut them short. Counted where that is met, so that clean
-    /// completions pay nothing for it.
+    /// The number of requests that [`wait`] counted as complete although the device had cut them short. They are counted when the completion is
+    /// popped, so that clean completions have no extra cost.
     counted_early: usize,
-    /// Bounce buffers.
+    /// The bounce buffers.
     pool: Pool,
-    /// Of the last request that had one, to be filled again.
+    /// The memory of the last plan, for reuse.
     spare_plan: Vec<Iomap>,
-    /// Files that can change.
+    /// The files that can change.
     pub(crate) files: QueueFiles,
     events: Arc<Events>,
 }
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Learns what a device needs whose requests this queue will carry.
+    /// Records the needs of a device whose requests this queue will carry out.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
@@ -184,7 +184,7 @@ impl State {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// The same of a queued one with this memory.
+    /// Whether a queued write-through request with this memory may flush a device.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
@@ -198,12 +198,12 @@ impl State {
         self.simple = on;
     }
 
-    /// How much memory bounce buffers take at most, in bytes.
+    /// Sets the largest number of bytes of bounce buffers.
     pub(crate) fn set_bounce_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.pool.set_limit(queue, limit);
     }
 
-    /// How much they take now, in use or not.
+    /// The present number of bytes of bounce buffers, in use or not.
     pub(crate) fn bounce_bytes(&self) -> usize {
         self.pool.bytes()
     }
@@ -216,18 +216,18 @@ impl State {
         &mut self.stats
     }
 
-    /// Takes a completion that came about without the device's queue, to be popped like the others.
+    /// Adds a completion that did not come from the device's queue. It is popped like the others.
     pub(crate) fn finish(&mut self, completion: Completion) {
         self.outstanding += 1;
         self.finished.push_back(completion);
     }
 
-    /// A completion that was held back is there to be popped.
+    /// Adds a completion that was held back, so that it can be popped.
     pub(crate) fn release(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
 
-    /// As of the device's queue, for requests that complete without it: reads of holes, and reads past the end.
+    /// The implementation of [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes, and reads past the end.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -237,7 +237,7 @@ impl State {
         self.outstanding
     }
 
-    /// The error of a failed request, told to the watchers too. EAGAIN is that of a request with NOWAIT.
+    /// The error of a failed request. It is reported to the watchers too. EAGAIN is the error of a request with NOWAIT.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -250,9 +250,9 @@ impl State {
             self.events.report(event);
         }
         if errno == Errno::EAGAIN {
-            return Error::new(ErrorKind::WouldBlock, "the device would have to be waited for");
+            return Error::new(ErrorKind::WouldBlock, "the request would wait for the device");
         }
-        // The request was checked against the limits that the device had when it was opened.
+        // The request was checked against the limits of the device at its opening.
         let why =
             if errno == Errno::EINVAL { ", which the device does not take (any more)" } else { "" };
         Error::io(errno, format!("inode {inode}: direct {what} of {len} bytes at {pos}{why}"))
@@ -261,17 +261,17 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // The device has ended them, or they are leaked and no longer here; nobody is told, but others wait for their ranges.
+        // The device has ended these requests, or they are leaked. Their callers get no completion, but other requests wait for their ranges.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
     }
 }
 
-/// Reads into lent memory and waits. Gives the bytes read: fewer than asked only at the end of the file.
+/// Reads into lent memory and waits. Returns the number of bytes read, which is less than asked only at the end of the file.
 ///
-/// It is inlined into its caller down to the system call, and everything rare is not: the first `ret` after a system call can
-/// cost a third of a read (measured beside AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
+/// All of its frequent code down to the system call is inlined into its caller, and no rare code is: the first `ret` after a system call can
+/// cost a third of a read (measured with AMD's Safe RET mitigation; docs/BENCHMARKS.md, "Returns across a system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -294,7 +294,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // Copies, here and above: a value that a function borrows must be in memory, and is stored there on this path only.
+            // These are copies: a value that a function borrows must be in memory, and so it is stored only on this path.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -314,7 +314,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// The same into several buffers.
+/// Does the same for several buffers.
 pub(crate) fn read_vectored_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
     state: &mut State,
@@ -337,14 +337,14 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            // Its length as this arm knows it: that of any memory takes a branch more.
+            // The length comes from this arm: that of any memory needs one more branch.
             let request = Request { len: buffer.len(), ..*request };
             simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // A request that holds its content by a range releases more than one bio describes.
+        // A request that holds its content by a range must release more than one bio describes.
         Ok(at) if target.is_light() => {
             split::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -359,7 +359,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes a completion that is there. After [`wait`], it waits for the rest of a transfer that the device cut short.
+/// Takes an available completion. After [`wait`], it waits for the remaining bytes of a transfer that the device cut short.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -395,8 +395,8 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
 }
 
 impl Io<'_> {
-    /// The result of a simple read that was not clean: a read that was short, or refused for the moment, is repeated from its start
-    /// if transfers are continued.
+    /// The result of a simple read that was not clean. A read that was short or temporarily refused is repeated from its start if transfers are
+    /// continued.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -430,13 +430,13 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // Requests that it completed can be popped, now or after a sync.
+        // Requests that it completed can be popped, immediately or after a sync.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits until one of the requests that were counted early has completed. After an error none is counted: the next [`wait`] meets it again,
-    /// and tells it.
+    /// Waits until one of the requests that were counted early has completed. After an error none remains counted: the next [`wait`] gets the
+    /// error again, and returns it.
     #[cold]
     #[inline(never)]
     fn wait_for_counted(&mut self) -> bool {
@@ -452,7 +452,7 @@ impl Io<'_> {
         false
     }
 
-    /// Takes what the device has completed, and keeps it to be popped.
+    /// Takes the completed requests of the device, and keeps them to be popped.
     #[cold]
     pub(crate) fn take_completed(&mut self) {
         while let Some(done) = self.queue.pop() {
@@ -460,8 +460,8 @@ impl Io<'_> {
         }
     }
 
-    /// Takes one completion of the requests in flight, waits for one if necessary, and keeps it to be popped. Before that, it submits all
-    /// requests since the last time together.
+    /// Takes one completion of the requests in flight, and keeps it to be popped. Waits for one if necessary, and then first submits all
+    /// requests since the last submission together.
     pub(crate) fn pump(&mut self) -> Result<()> {
         let mut done = self.queue.pop();
         if done.is_none() {
@@ -478,10 +478,10 @@ impl Io<'_> {
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // The first completed read is copied while the device has the others.
+    // The first completed read is copied while the device works on the others.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // Each bio in flight is a request, so the device can count for us. Where it cut one short, `pop` goes on with it.
+        // Each bio in flight is a request, so the device's queue can count. If the device cut one short, `pop` continues it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
     }
@@ -491,7 +491,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        // Each request that is missing has a bio in flight at least.
+        // Each missing request has at least one bio in flight.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }
@@ -518,12 +518,12 @@ impl<M> Clone for Target<'_, M> {
 impl<M> Copy for Target<'_, M> {}
 
 impl<M> Target<'_, M> {
-    /// Where its transfers go.
+    /// The target of its transfers.
     fn transfer_to(&self, flags: BioFlags) -> TransferTo {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }
 
-    /// Whether one bio can carry what its file needs to know of a completion.
+    /// Whether one bio can describe the completion work of its file.
     #[inline(always)]
     fn is_light(&self) -> bool {
         self.live.is_none_or(|holding| holding.is_light())

@@ -1,4 +1,4 @@
-//! A request's memory: cut into the parts that lie together on the device, and joined again.
+//! A request's memory: cut into the parts that are contiguous on the device, and joined again.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
@@ -11,7 +11,7 @@ use crate::sys::copy as copy_unseen;
 /// The buffers of one transfer.
 pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
-/// How the memory looked when it came.
+/// The form of the caller's memory.
 pub(super) enum Shape {
     Flat,
     Vectored(Vec<usize>),
@@ -28,7 +28,7 @@ impl Shape {
     }
 }
 
-/// Takes the first `count` bytes off the memory that is left.
+/// Removes the first `count` bytes from the remaining memory.
 pub(super) fn take(rest: &mut VecDeque<Buffer>, count: usize) -> Buffers {
     let mut taken = Buffers::new();
     let mut left = count;
@@ -55,11 +55,11 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins the parts, which are in order, to buffers as they came.
+/// Joins the parts, which are in order, to buffers of the original form.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {
-        // Two buffers of the caller may be neighbours in one allocation, so the lengths decide where one ends.
+        // Two buffers of the caller may be adjacent in one allocation, so the lengths decide where one ends.
         let full = match shape {
             Shape::Flat => false,
             Shape::Vectored(lens) => {
@@ -81,7 +81,7 @@ pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory
     }
 }
 
-/// The parts of buffers that hold the bytes of a range, counted through all of them.
+/// The parts of buffers that contain the bytes of a range, counted through all of them.
 pub(super) fn within(
     bufs: &[impl Deref<Target = [u8]>],
     range: Range<usize>,
@@ -95,7 +95,7 @@ pub(super) fn within(
     })
 }
 
-/// The same, to be written.
+/// The same parts, for writing.
 pub(super) fn within_mut(
     bufs: &mut [impl DerefMut<Target = [u8]>],
     range: Range<usize>,
@@ -114,7 +114,7 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies between the memory of a caller and that of bounce buffers: the parts of both, one after the other.
+/// Copies between the memory of a caller and bounce buffers: the parts of both, one after the other.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

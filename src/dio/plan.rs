@@ -1,4 +1,4 @@
-//! The plan of a request that the simple path does not take: the mappings of its range, and their consequences.
+//! The plan of a request that does not take the simple path: the mappings of its range, and their consequences.
 
 use super::bounce;
 use super::{DioFlags, Request, State, Target};
@@ -8,7 +8,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range, cut to what one bio may carry. A write has blocks for all of it.
+/// The mappings of a range, each cut to the length that one bio may have. The range of a write has blocks everywhere.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -49,8 +49,8 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Whether memory goes to the device as it is: its buffers, and the parts into which the mappings cut them. `copied`: the bits of an address that
-/// keep it from that.
+/// Whether memory is not copied: its buffers, and the parts into which the mappings cut them. `copied` contains the address bits that require a
+/// copy.
 pub(super) fn is_direct<M: MapFile>(
     target: &Target<'_, M>,
     copied: usize,
@@ -64,13 +64,13 @@ pub(super) fn is_direct<M: MapFile>(
     if !geometry.cuts_can_be_misaligned() {
         return true;
     }
-    // A part that begins with a cut can begin in any buffer: all of them count from the first.
+    // A part that begins with a cut can begin in any buffer, so all of them count from the first.
     let whole =
         bufs.len() == 1 || bufs.into_iter().all(|(_, len)| geometry.takes_distance(len as u64));
     let len = target.span(request).device;
     let mappings = target.mappings(request.pos, len, request.is_nowait());
     let mut mappings = mappings.to_write(request.op == BioOp::Write);
-    // An error is met again, and told, by the transfer.
+    // The transfer meets an error again, and reports it.
     let Some(Ok(first)) = mappings.next() else { return true };
     if first.end().0 >= request.pos.0 + len as u64 {
         return whole || len <= geometry.limits.max_transfer as usize;
@@ -82,13 +82,13 @@ pub(super) fn is_direct<M: MapFile>(
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// How many of these bytes one piece of memory can have: all, or those of the first mapping where the next one could begin at an address that
-    /// the device does not take.
+    /// How many of these bytes one piece of memory can have: all, or those of the first mapping if the next one could begin at an address that
+    /// the device does not accept.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
         }
-        // As above.
+        // The transfer meets an error again, and reports it.
         match self.mappings(pos, len, resident).next() {
             Some(Ok(first)) => (first.end().0 - pos.0) as usize,
             _ => len,
@@ -96,7 +96,7 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a bio goes to the device: an unwritten extent is zeros for a read, and is converted after a write.
+/// Whether a bio goes to the device. An unwritten extent is zeros for a read, and is converted after a write.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -105,7 +105,7 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails where what a plan asks for is not free, if the request is not to wait for it. `direct`: its memory goes to the device as it is.
+/// Fails if the resources of a plan are not free and the request must not wait for them. `direct`: its memory is not copied.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
     state: &State,
@@ -134,8 +134,8 @@ pub(super) fn check_room(
     Ok(())
 }
 
-/// The flags of a plan's bios. Where they are several, they are not polled for; and of a write the device could refuse one that is not to wait
-/// when another is done, so that it would be done in part: they wait for the device, if it comes to that.
+/// The flags of a plan's bios. Several bios are not polled. Several bios of a write have no NOWAIT: the device could refuse one after another was
+/// done, and the write would be done in part. So they wait for the device if necessary.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -156,7 +156,7 @@ pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether the file has blocks for a range, and whether all of them are written: `None` where it has not.
+/// Whether the file has blocks for a range, and whether all of them are written: `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

@@ -10,23 +10,23 @@ pub(crate) struct Request {
     /// A read or a write.
     pub(crate) op: BioOp,
     pub(crate) pos: FilePos,
-    /// Bytes of its memory.
+    /// The number of bytes of its memory.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The caller's name for it; without a meaning where the caller waits.
+    /// The caller's name for it; unused if the caller waits.
     pub(crate) token: u64,
-    /// Each bio of the write is durable when it completes: then nothing else is to be synced.
+    /// Whether each bio of the write is durable when it completes: then no sync is needed.
     pub(crate) through: bool,
-    /// Of a write that the caller waits for.
+    /// The owner of the memory of a write that the caller waits for.
     pub(crate) source: Source,
 }
 
-/// Whose memory is written: that tells what else can change it meanwhile.
+/// The owner of the memory that is written. It determines which other code can change the memory during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Lent bytes, which may have other writers.
     Lent,
-    /// A [`Buffer`](crate::bio::Buffer) that is lent or has moved down: safe code cannot change it.
+    /// A [`Buffer`](crate::bio::Buffer) that is borrowed or has moved into the queue: safe code cannot change it.
     Buffer,
     /// The engine's own memory.
     Engine,
@@ -34,9 +34,9 @@ pub(crate) enum Source {
 
 /// The part of a request that is transferred.
 pub(super) struct Span {
-    /// Bytes that the caller gets.
+    /// The number of bytes that the caller gets.
     pub(super) count: usize,
-    /// Bytes to be transferred: `count` up to a whole number of logical blocks.
+    /// The number of bytes to transfer: `count` rounded up to whole logical blocks.
     pub(super) device: usize,
 }
 
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// A queued request. Its length is that of the memory that it comes with, which is asked where it is needed: of memory in several parts
-    /// that is a sum.
+    /// Creates a queued request. Its length is that of its memory, which is computed only where it is needed: for memory in several parts
+    /// it is a sum.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -85,7 +85,7 @@ impl Request {
 }
 
 impl<M> Target<'_, M> {
-    /// Cuts a request that the device can take: nothing is read past the file's last sector.
+    /// Cuts a request that the device accepts: no byte is read past the file's last sector.
     pub(super) fn span(&self, request: &Request) -> Span {
         if request.op == BioOp::Write {
             return Span { count: request.len, device: request.len };

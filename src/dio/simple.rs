@@ -1,9 +1,9 @@
-//! The simple path's gates: a read of at most one block, of one written extent, that needs nothing but one bio; and a write of one extent,
+//! The gates of the simple path: a read of at most one block, in one written extent, that needs only one bio; and a write in one extent,
 //! written or not, of at most one bio.
 //!
-//! Everything that is asked of a request stands in [`gate_request`], in the order of its cost, and of its mapping in [`gate`] and
-//! [`gate_write`]. After them there is one bio: no allocation, no lock, no shared counter; the completion runs where it is reaped. Source of
-//! the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! [`gate_request`] contains all conditions of a request, in the order of their cost; [`gate`] and [`gate_write`] contain those of its
+//! mapping. After them there is one bio: no allocation, no lock, no shared counter. The completion runs in the thread that takes it. Source
+//! of the gates for reads: the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -11,16 +11,15 @@ use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// Where a write passes the gate to, and what it leaves to be done.
+/// The position on the device of a write that passes the gate, and the completion work.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// Flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
-/// Where on the device a read goes that may take the simple path, or why it may not.
+/// The position on the device of a read that may take the simple path, or the reason why it may not.
 ///
-/// The request is a read, it is not the rest of an earlier part, and the file is not encrypted: this holds for
-/// all callers.
+/// All callers ensure that the request is a read, that it is not the continuation of an earlier part, and that the file is not encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
     state: &State,
@@ -32,7 +31,7 @@ pub(super) fn gate<M: MapFile>(
     gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
-/// The same of a read that is copied whatever its address: it may be as long as one bio.
+/// The same for a read that is copied regardless of its address: it may be as long as one bio.
 #[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
@@ -62,7 +61,7 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// Where a range is that the metadata do not have as written.
+/// The position of a range that the recorded metadata do not contain as written.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -73,8 +72,8 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The same of a write of memory that is copied where its address has one of the bits `copied`. It may be as long
-/// as one bio, and may go to an unwritten extent: then that is left to be converted.
+/// The same for a write. Its memory is copied if its address has one of the bits `copied`. It may be as long as one bio, and may go to an
+/// unwritten extent, which then needs a conversion.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -112,7 +111,7 @@ fn gate_request<M>(
         return Err(rare(NotSimple::Flags));
     }
     let length = len as u64;
-    // A length of 0 is beyond every limit here.
+    // A length of 0 becomes larger than every limit here.
     if length.wrapping_sub(1) >= most {
         return Err(rare(NotSimple::Length));
     }
@@ -126,14 +125,14 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// The reason as a call gives it: otherwise each is made ready on the way of the requests that pass.
+/// Returns the reason. It is a call, so that the code is outside the path of requests that pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
-/// The device offset of a range, if all of it is in the mapping and nothing is to be verified.
+/// The device offset of a range, if the mapping contains all of it and no data need verification.
 #[inline(always)]
 fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {

@@ -1,30 +1,30 @@
 //! The counters of a queue: plain numbers of one thread, not shared.
 
-/// Why a request did not take the simple path.
+/// The reason why a request did not take the simple path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum NotSimple {
     /// The path is switched off.
     Disabled,
-    /// The request has a flag that asks for more: force-wait, partial or bounce.
+    /// The request has a flag that the path does not support: force-wait, partial or bounce.
     Flags,
-    /// Several buffers.
+    /// The request has several buffers.
     Vectored,
-    /// No bytes, or more than a file-system block; of a write, than one bio carries.
+    /// The request has no bytes, or a read exceeds a file-system block, or a write exceeds one bio.
     Length,
-    /// Not entirely inside the file's size.
+    /// The request is not entirely inside the file's size.
     PastSize,
-    /// Position, length or address are not what the device takes.
+    /// The device does not accept the position, length or address.
     Misaligned,
-    /// The memory might change while the device computes over it, and is copied ([`StablePages`](super::StablePages)).
+    /// The memory might change while the device computes over it, so it is copied ([`StablePages`](super::StablePages)).
     Stable,
     /// The mapping is not in memory.
     NotResident,
-    /// A hole, an unwritten extent, or inline data.
+    /// The range is a hole, an unwritten extent, or inline data.
     NotMapped,
     /// The range crosses the mapping's end.
     SeveralExtents,
-    /// The device protects the range: its data must be verified.
+    /// The device protects the range, so its data must be verified.
     Integrity,
 }
 
@@ -72,17 +72,17 @@ pub struct Stats {
     pub simple_misses: [u64; NotSimple::ALL.len()],
     /// Writes that took the simple path: over one written extent, with one bio.
     pub overwrites: u64,
-    /// Writes that did not.
+    /// Writes that did not take it.
     pub writes: u64,
     /// Requests that went through bounce buffers.
     pub bounced: u64,
-    /// Transfers whose data did not match their checksums, and that were read once more into memory of the queue's own.
+    /// Transfers whose data did not match their checksums, and that were repeated into the queue's own memory.
     pub reread: u64,
     /// Transfers that were short and were continued.
     pub short: u64,
     /// Reads of host files that the kernel served.
     pub kernel_served: u64,
-    /// Reads of host files that were thrown away and done again, because the lease went meanwhile.
+    /// Reads of host files that were discarded and repeated, because the lease was lost during the read.
     pub cut: u64,
 }
 

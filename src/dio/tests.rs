@@ -15,7 +15,7 @@ static GEOMETRY: LazyLock<Geometry> =
     LazyLock::new(|| Geometry::new(Null::new(1 << 30).limits(), BLOCK as u64));
 const NONE: DioFlags = DioFlags::empty();
 
-/// A file of one mapping.
+/// A file with one mapping.
 struct Fake {
     iomap: Iomap,
     resident: bool,
@@ -71,7 +71,7 @@ fn buffer(len: usize) -> Buffer {
     Buffer::aligned(len).unwrap()
 }
 
-/// A device that gives these results, then reads whole.
+/// A device that returns these results, then reads whole.
 struct Script(VecDeque<Result<usize, Errno>>);
 
 impl Transfer for Script {
@@ -108,7 +108,7 @@ fn submit(queue: &mut impl DeviceQueue, state: &mut State, len: usize, token: u6
     submit_read(queue, state, &target(&map), buffer(len).into(), &request).unwrap();
 }
 
-/// Each gate closes by itself, and names itself.
+/// Each gate closes independently, and reports its own reason.
 #[test]
 fn every_gate_of_the_simple_path_closes() {
     let gate = |state: &State, map: &Fake, pos, len, address, flags| {
@@ -149,7 +149,7 @@ fn every_gate_of_the_simple_path_closes() {
     assert_eq!(gate(&on, &protected, 0, 512, 4096, NONE), Err(NotSimple::Integrity));
 }
 
-/// The generic path's own short cut has the same conditions for a mapping: content that must be verified takes the long path.
+/// The short cut of the generic path has the same conditions for a mapping: content that must be verified takes the long path.
 #[test]
 fn a_piece_with_integrity_takes_no_short_cut() {
     let mut map = Fake::mapped();
@@ -159,8 +159,8 @@ fn a_piece_with_integrity_takes_no_short_cut() {
     assert_eq!(piece(&map).unwrap(), None);
 }
 
-/// A device that gives EAGAIN to one who would wait is asked again, and then it is EIO with an event; one who would not wait
-/// is told at once.
+/// If a device returns EAGAIN, a request that may wait is repeated, and then fails with EIO and an event. A request that must not wait
+/// fails at once.
 #[test]
 fn eagain_is_retried_for_waiting_requests() {
     let busy = |count| vec![Err(Errno::EAGAIN); count];
@@ -196,7 +196,7 @@ fn eagain_is_retried_for_waiting_requests() {
     }
 }
 
-/// As many completions come as were waited for, however often the device cuts a transfer short and however late it is.
+/// `wait` returns as many completions as requested, even if the device cuts transfers short or completes them late.
 #[test]
 fn wait_gives_as_many_completions_as_it_says() {
     for seed in 0..50 {

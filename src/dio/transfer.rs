@@ -1,5 +1,5 @@
-//! Complete transfers of borrowed memory: a short one is continued, one that was refused for the moment is repeated, and data that do
-//! not match their checksums are read once more.
+//! Complete transfers of borrowed memory: a short transfer is continued, a temporarily refused one is repeated, and data that do not match
+//! their checksums are read once more.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,19 +11,19 @@ use crate::device::LentPart;
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// Parts of a request, without an allocation where they are few.
+/// The parts of a request. A few parts need no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
-/// Where transfers go, and how.
+/// The target of transfers, and their flags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferTo {
     pub(super) dev: Dev,
-    /// The unit to which a short transfer is rounded down, so that its rest is aligned.
+    /// The unit to which a short transfer is rounded down, so that the remaining bytes are aligned.
     pub(super) sector_mask: u64,
     pub(super) flags: BioFlags,
 }
 
-/// The rest of a part after its first `count` bytes.
+/// The remaining bytes of a part after its first `count` bytes.
 fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
     let mut bufs = &mut part.bufs[..];
     IoSliceMut::advance_slices(&mut bufs, count);
@@ -34,7 +34,7 @@ fn skip(mut part: LentPart<'_>, count: usize) -> LentPart<'_> {
 }
 
 impl Io<'_> {
-    /// Reads all parts. The first error wins.
+    /// Reads all parts. The first error is returned.
     pub(super) fn read_parts(&mut self, to: TransferTo, mut parts: Parts<'_>) -> Result<(), Errno> {
         let mut retries = RETRIES;
         while !parts.is_empty() {
@@ -43,7 +43,7 @@ impl Io<'_> {
             for mut part in parts {
                 match part.result {
                     Ok(count) if count == part.len() => {}
-                    // Only whole logical blocks count, since the rest must be aligned again.
+                    // Only whole logical blocks count, because the remaining bytes must be aligned again.
                     Ok(count) => match count & !(to.sector_mask as usize) {
                         0 => return Err(Errno::EIO),
                         whole => {
@@ -76,7 +76,7 @@ impl Io<'_> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let (mut done, mut retries) = (0, RETRIES);
         let mut flags = to.flags;
-        // A queued request that goes on by a call.
+        // A queued request that is continued by a call may flush.
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
@@ -89,7 +89,7 @@ impl Io<'_> {
                     whole => {
                         self.state.stats.short += 1;
                         done += whole;
-                        // A write that is done in part is no longer refused.
+                        // The device must not refuse the remaining bytes of a partial write.
                         flags -= BioFlags::NOWAIT;
                     }
                 },

@@ -1,5 +1,5 @@
-//! Writes over blocks that the file has, written or not. The caller has prepared the rest (blocks for holes, set-id bits removed, the content
-//! held), and gets the completion work.
+//! Writes over blocks that the file has, written or not. The caller has done all other work (blocks for holes, set-id bits removed, the
+//! content held), and gets the completion work.
 
 use std::io::IoSlice;
 
@@ -17,8 +17,8 @@ use crate::units::DevOffset;
 /// Flags that the simple path for writes does not support; [`overwrite_now`] supports the first.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes borrowed memory over one extent with one bio, and waits: the simple path. Returns the completion work. `None` for other
-/// writes, or if the device did not do it at once: the write can then be repeated.
+/// Writes borrowed memory over one extent with one bio, and waits: the simple path. Returns the completion work. `None` for other writes, or
+/// if the device did not write all of it at once: the caller can then repeat the write.
 ///
 /// Copied writes take this path too. All of it is inlined into the program's own code: on some processors (AMD's with Linux's Safe RET) the
 /// first return after a system call, from a function that was called before it, takes longer than the copy.
@@ -37,7 +37,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     let (address, copied) = (buf.as_ptr().addr(), target.geometry.copied);
     let passed = simple::gate_write(state, target, request, address, copied.ours);
     let (at, left) = match passed {
-        // A range that needs a conversion is not durable with the data.
+        // A range that needs a conversion is not durable with its data.
         Ok((_, left)) if request.through && !left.is_empty() => return None,
         Ok(passed) => passed,
         Err(reason) => {
@@ -69,7 +69,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the rest of what the device took in part: that can no longer be refused. `None` where it took nothing, or an error ended it.
+    /// Writes the remaining bytes after the device wrote a part: the request can no longer fail as a whole. `None` if it wrote nothing, or
+    /// after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -87,7 +88,7 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// The same of `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
+    /// The same for `len` bytes of the pool's [own copy](super::bounce::Pool::own_copy).
     #[cold]
     fn go_on_with_copy(
         &mut self,
@@ -102,7 +103,7 @@ impl Io<'_> {
     }
 }
 
-/// Where a write of owned memory goes that may take the simple path, and what it leaves to be done.
+/// The position of a write of owned memory that may take the simple path, and its completion work.
 #[inline(always)]
 pub(crate) fn pass_overwrite<M: MapFile>(
     state: &mut State,
@@ -115,7 +116,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
         return None;
     }
     let (address, copied) = (buffer.address(), target.geometry.copied.owned_writes);
-    // As for reads.
+    // The length comes from the buffer, as for reads.
     let request = Request { len: buffer.len(), ..*request };
     match simple::gate_write(state, target, &request, address, copied) {
         Ok(passed) => Some(passed),
@@ -126,7 +127,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
     }
 }
 
-/// Starts that write. Gives the memory back where there is no slot for it.
+/// Starts that write. Returns the memory if there is no free slot.
 #[inline(always)]
 pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -148,7 +149,7 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Writes lent memory over blocks that the file has, and waits. Position and length are what the device takes.
+/// Writes lent memory over blocks that the file has, and waits. The device accepts the position and length.
 pub(crate) fn write_now<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,

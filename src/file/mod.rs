@@ -1,4 +1,4 @@
-//! A file open for direct I/O: of a volume, or of a file system that the kernel has mounted.
+//! A file that is open for direct I/O: in a volume, or in a file system that the kernel has mounted.
 
 mod live;
 mod of_host;
@@ -20,22 +20,22 @@ use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// A whole file is read in pieces of so many bytes.
+/// The length of the pieces in which a whole file is read.
 const READ_PIECE: u64 = 1 << 20;
 
-/// A file open for direct I/O. It is shared by threads; each brings its own [`Queue`]. Cheap to clone.
+/// A file that is open for direct I/O. Threads can share it; each uses its own [`Queue`]. It is cheap to clone.
 #[derive(Clone)]
 pub struct File {
     backing: Backing,
 }
 
-/// The owner of the file's metadata: one match at the top of a request. The tag is a byte of its own: in a niche of a field it would take
-/// each request four instructions more to read.
+/// The owner of the file's metadata. A request matches it once at the top. The tag is a separate byte: reading it from the niche of a field
+/// would cost each request four more instructions.
 #[derive(Clone)]
 #[repr(u8)]
 enum Backing {
     Volume(VolumeFile),
-    /// Of a volume that is open for writing.
+    /// A file of a volume that is open for writing.
     Live(LiveFile),
     Host(HostHandle),
 }
@@ -59,7 +59,7 @@ impl From<HostHandle> for File {
 }
 
 impl File {
-    /// Its inode number.
+    /// The inode number.
     #[must_use]
     pub fn inode(&self) -> InodeNo {
         match &self.backing {
@@ -69,7 +69,7 @@ impl File {
         }
     }
 
-    /// Its size in bytes. That of a host file can change while the kernel serves it; where the kernel does not say, 0.
+    /// The size in bytes. The size of a host file can change while the kernel serves it; it is 0 if the kernel does not report it.
     #[must_use]
     pub fn size(&self) -> u64 {
         match &self.backing {
@@ -85,7 +85,7 @@ impl File {
         matches!(&self.backing, Backing::Live(file) if file.appends())
     }
 
-    /// The server of a host file with the reason, and the devices beneath; `None` for a volume's file.
+    /// The server of a host file with the reason, and the devices beneath it; `None` for a volume's file.
     #[must_use]
     pub fn host(&self) -> Option<HostReport> {
         match &self.backing {
@@ -94,11 +94,12 @@ impl File {
         }
     }
 
-    /// Reads at a position and waits. Gives the bytes read: fewer than `buf` holds only at the end of the file, 0 beyond it.
+    /// Reads at a position and waits. Returns the number of bytes read: fewer than the length of `buf` only at the end of the file, 0
+    /// beyond it.
     ///
     /// # Errors
-    /// `InvalidInput` where a strict handle is given something that `O_DIRECT` refuses, or the queue is another's;
-    /// `Io` with the device's errno; `Corrupt` from the file's map.
+    /// `InvalidInput` if a strict handle gets a request that `O_DIRECT` refuses, or the queue belongs to another volume or host; `Io` with
+    /// the device's errno; `Corrupt` from the file's map.
     #[inline(always)]
     pub fn read_at(
         &self,
@@ -109,10 +110,10 @@ impl File {
         self.read_at_with(queue, buf, pos, DioFlags::empty())
     }
 
-    /// The same with flags.
+    /// Does the same with flags.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at), and `WouldBlock` with [`DioFlags::NOWAIT`].
+    /// The errors of [`read_at`](Self::read_at), and `WouldBlock` with [`DioFlags::NOWAIT`].
     #[inline(always)]
     pub fn read_at_with(
         &self,
@@ -132,7 +133,7 @@ impl File {
     /// Reads all of `buf` at a position and waits.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at); `Io` with ENODATA where the file ends before.
+    /// The errors of [`read_at`](Self::read_at); `Io` with ENODATA if the file ends before the last byte.
     pub fn read_exact_at(
         &self,
         queue: &mut Queue,
@@ -151,18 +152,18 @@ impl File {
     /// Reads all of the file.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at); `LimitExceeded` where memory does not suffice.
+    /// The errors of [`read_at`](Self::read_at); `LimitExceeded` if memory does not suffice.
     pub fn read_all(&self, queue: &mut Queue) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         let no_memory =
             |len: u64| Error::new(ErrorKind::LimitExceeded, format!("no memory for {len} bytes"));
-        // All at once, so that a file which is larger than memory is refused before it is read.
+        // All memory is allocated at once, so that a file larger than memory is refused before it is read.
         usize::try_from(self.size())
             .ok()
             .and_then(|size| content.try_reserve_exact(size.saturating_add(1)).ok())
             .ok_or_else(|| no_memory(self.size()))?;
         loop {
-            // One byte more than the size tells whether the file has become longer.
+            // Reading one more byte than the size shows whether the file has grown.
             let left = self.size().saturating_sub(content.len() as u64).saturating_add(1);
             let piece = left.min(READ_PIECE) as usize;
             let at = content.len();
@@ -180,7 +181,7 @@ impl File {
     /// The same as [`read_at_with`](Self::read_at_with) into several buffers, filled one after the other.
     ///
     /// # Errors
-    /// As [`read_at_with`](Self::read_at_with).
+    /// The errors of [`read_at_with`](Self::read_at_with).
     pub fn read_vectored_at(
         &self,
         queue: &mut Queue,
@@ -197,12 +198,11 @@ impl File {
         }
     }
 
-    /// Starts a read into memory that moves down with it and comes back with the completion that carries `token`. It may wait
-    /// for a free slot, unless the flags say NOWAIT.
+    /// Starts a read into memory that moves into the queue and comes back with the completion, which contains `token`. The call may wait
+    /// for a free slot, unless the flags contain NOWAIT.
     ///
     /// # Errors
-    /// Gives the memory back with the reason; as [`read_at_with`](Self::read_at_with). Errors of the device come with the
-    /// completion.
+    /// The errors of [`read_at_with`](Self::read_at_with), with the memory. Errors of the device come with the completion.
     #[inline(always)]
     pub fn submit_read(
         &self,
@@ -213,7 +213,7 @@ impl File {
         token: u64,
     ) -> Result<(), Box<Rejected>> {
         let pos = pos.into();
-        // Made for each: a request that one of them lends to a function would lie in memory for all.
+        // Each use makes its own request: one that is lent to a function would have to be in memory on all paths.
         let request = || Request::queued(BioOp::Read, pos, flags, token);
         match &self.backing {
             Backing::Volume(file) => file.submit_read(queue, memory, request()),
@@ -222,14 +222,14 @@ impl File {
         }
     }
 
-    /// Writes at a position and waits. Gives the bytes written: fewer than `buf` holds only where space ran out after them, which
-    /// [`DioFlags::WHOLE`] makes an error.
+    /// Writes at a position and waits. Returns the number of bytes written: fewer than the length of `buf` only if there was no more space.
+    /// [`DioFlags::WHOLE`] makes that an error.
     ///
     /// Acknowledged data are durable after the next [`sync`](Self::sync), or at once with [`DioFlags::DSYNC`].
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at the end),
-    /// `ReadOnly` for host files and volumes that are not open for writing. A part may have been written.
+    /// The errors of [`read_at`](Self::read_at); `NoSpace`, `Quota`, `FileTooLarge`, `NotPermitted` (immutable, or append-only and not at
+    /// the end), `ReadOnly` for host files and volumes that are not open for writing. A part may have been written.
     #[inline(always)]
     pub fn write_at(
         &self,
@@ -240,10 +240,10 @@ impl File {
         self.write_at_with(queue, buf, pos, DioFlags::empty())
     }
 
-    /// The same with flags.
+    /// Does the same with flags.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at), and `WouldBlock` with [`DioFlags::NOWAIT`]: nothing has happened then.
+    /// The errors of [`write_at`](Self::write_at), and `WouldBlock` with [`DioFlags::NOWAIT`]: the write has had no effect then.
     #[inline(always)]
     pub fn write_at_with(
         &self,
@@ -259,11 +259,11 @@ impl File {
         }
     }
 
-    /// The same of a [`Buffer`]: safe code cannot change that during the call, so a device that computes over the data needs no copy of it
-    /// ([`StablePages::Owned`](crate::StablePages::Owned)), as it does of lent bytes.
+    /// Does the same for a [`Buffer`]: safe code cannot change it during the call, so a device that computes over the data needs no copy of
+    /// it ([`StablePages::Owned`](crate::StablePages::Owned)), unlike lent bytes.
     ///
     /// # Errors
-    /// As [`write_at_with`](Self::write_at_with).
+    /// The errors of [`write_at_with`](Self::write_at_with).
     #[inline(always)]
     pub fn write_buffer_at(
         &self,
@@ -284,7 +284,7 @@ impl File {
     /// Writes all of `buf` at a position and waits. Acknowledged data are durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); `NoSpace` where only a part was written.
+    /// The errors of [`write_at`](Self::write_at); `NoSpace` if only a part was written.
     pub fn write_all_at(
         &self,
         queue: &mut Queue,
@@ -302,7 +302,7 @@ impl File {
     /// The same as [`write_at_with`](Self::write_at_with) from several buffers, one after the other.
     ///
     /// # Errors
-    /// As [`write_at_with`](Self::write_at_with).
+    /// The errors of [`write_at_with`](Self::write_at_with).
     pub fn write_vectored_at(
         &self,
         queue: &mut Queue,
@@ -316,10 +316,10 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at the end of the file, and gives the position. Several threads that append get consecutive places.
+    /// Writes all of `buf` at the end of the file, and returns the position. Concurrent appends get consecutive places.
     ///
     /// # Errors
-    /// As [`write_at_with`](Self::write_at_with). Where a part was written, that has become longer.
+    /// The errors of [`write_at_with`](Self::write_at_with). If a part was written, the file has grown by that part.
     pub fn append(&self, queue: &mut Queue, buf: &[u8], flags: DioFlags) -> Result<FilePos> {
         match &self.backing {
             Backing::Live(file) => file.append(queue, &[IoSlice::new(buf)], flags),
@@ -327,11 +327,11 @@ impl File {
         }
     }
 
-    /// Starts a write of memory that moves down with it and comes back with the completion that carries `token`. Metadata that are needed
-    /// for it are changed, and may be waited for, before this returns.
+    /// Starts a write of memory that moves into the queue and comes back with the completion, which contains `token`. The call first makes
+    /// the changes of metadata that the write needs, and may wait for them.
     ///
     /// # Errors
-    /// Gives the memory back with the reason; as [`write_at_with`](Self::write_at_with). Errors of the device come with the completion.
+    /// The errors of [`write_at_with`](Self::write_at_with), with the memory. Errors of the device come with the completion.
     #[inline(always)]
     pub fn submit_write(
         &self,
@@ -349,11 +349,11 @@ impl File {
         }
     }
 
-    /// Starts an append; gives the position that it has. The size follows when it is complete, and appends that are in flight after it
-    /// read as zeros until they are.
+    /// Starts an append; returns its position. The size changes when the append is complete. Later appends in flight read as zeros until
+    /// they are complete.
     ///
     /// # Errors
-    /// As [`submit_write`](Self::submit_write).
+    /// The errors of [`submit_write`](Self::submit_write).
     pub fn submit_append(
         &self,
         queue: &mut Queue,
@@ -369,11 +369,10 @@ impl File {
         }
     }
 
-    /// Makes completed writes to this file durable, and its metadata (`fsync`); commits are shared with all threads that ask for
-    /// one at the same time.
+    /// Makes completed writes to this file durable, and its metadata (`fsync`). Threads that sync at the same time share a commit.
     ///
     /// # Errors
-    /// `Io`, `NoSpace` where an extent has to be cut, `ReadOnly` after an earlier error.
+    /// `Io`; `NoSpace` if an extent must be split; `ReadOnly` after an earlier error.
     pub fn sync(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
             Backing::Live(file) => file.sync(queue, false),
@@ -381,10 +380,10 @@ impl File {
         }
     }
 
-    /// The same, but of the metadata only the part needed to read the data (`fdatasync`).
+    /// Does the same, but only for the metadata that are needed to read the data (`fdatasync`).
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// The errors of [`sync`](Self::sync).
     pub fn sync_data(&self, queue: &mut Queue) -> Result<()> {
         match &self.backing {
             Backing::Live(file) => file.sync(queue, true),
@@ -400,10 +399,10 @@ impl File {
         }
     }
 
-    /// The mapping at a position, at least one byte of it. A host file has one while it is read raw.
+    /// The mapping at a position, of at least one byte. A host file has a mapping only while it is read raw.
     ///
     /// # Errors
-    /// What reading and checking the metadata gives; `Unsupported`, with the reason, where the kernel serves a host file.
+    /// The errors of reading and checking the metadata; `Unsupported`, with the reason, if the kernel serves a host file.
     pub fn map(&self, pos: impl Into<FilePos>, len: u64) -> Result<Iomap> {
         match &self.backing {
             Backing::Volume(file) => file.inode().map(pos.into(), len),
@@ -412,23 +411,23 @@ impl File {
         }
     }
 
-    /// All mappings from the start to the size, holes among them.
+    /// All mappings from the start to the size, including holes.
     pub fn mappings(&self) -> impl Iterator<Item = Result<Iomap>> {
         Mappings::new(self, FilePos(0), FilePos(self.size()))
     }
 
-    /// The first position from `pos` on that holds data (`SEEK_DATA`), or `None`.
+    /// The first position from `pos` on that contains data (`SEEK_DATA`), or `None`.
     ///
     /// # Errors
-    /// What reading the map gives.
+    /// The errors of reading the map.
     pub fn seek_data(&self, pos: impl Into<FilePos>) -> Result<Option<FilePos>> {
         iomap::seek_data(self, pos.into(), self.size())
     }
 
-    /// The first position from `pos` on that is a hole (`SEEK_HOLE`): the size at the latest, `None` at or beyond it.
+    /// The first position from `pos` on that is a hole (`SEEK_HOLE`): at most the size, and `None` at or beyond the size.
     ///
     /// # Errors
-    /// What reading the map gives.
+    /// The errors of reading the map.
     pub fn seek_hole(&self, pos: impl Into<FilePos>) -> Result<Option<FilePos>> {
         iomap::seek_hole(self, pos.into(), self.size())
     }

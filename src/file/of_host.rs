@@ -1,4 +1,4 @@
-//! A file of a mounted file system: raw while its lease stands, by the kernel otherwise, and the same to its user.
+//! A file of a mounted file system: read raw while its lease is valid, and by the kernel otherwise, with the same results.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) struct HostHandle {
 /// The result of an attempt to read around the kernel.
 enum Attempt {
     Done(Result<usize>),
-    /// The kernel is to be asked.
+    /// The kernel must read.
     Kernel,
-    /// This queue does not know the way yet.
+    /// This queue has no lane for the tenure yet.
     Unknown(u64),
 }
 
@@ -48,7 +48,7 @@ impl HostHandle {
         self.open.report(self.size())
     }
 
-    /// The map, while the lease stands.
+    /// The map, while the lease is valid.
     pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
         self.open.map()
     }
@@ -61,7 +61,7 @@ impl HostHandle {
         request: Request,
     ) -> Result<usize> {
         queue.check(self.open.owner())?;
-        // Copied for each: an argument lent to a function must lie in memory, and is put there on its own path only.
+        // Each use copies the request: an argument that is lent to a function must be in memory, and is stored only on that path.
         let copy = || Request { ..request };
         match self.read_raw(queue, buf, &copy()) {
             Attempt::Done(result) => result,
@@ -84,7 +84,7 @@ impl HostHandle {
         self.judge(queue, tenure, result)
     }
 
-    /// Whether the kernel is to be asked after a raw read.
+    /// Decides whether the kernel must read again after a raw read.
     #[inline(always)]
     fn judge(&self, queue: &mut Queue, tenure: u64, result: Result<usize>) -> Attempt {
         match &result {
@@ -98,7 +98,7 @@ impl HostHandle {
         }
     }
 
-    /// Learns the way and reads; or reads through the kernel.
+    /// Creates the queue's lane and reads; or reads through the kernel.
     #[cold]
     #[inline(never)]
     fn read_first(
@@ -116,7 +116,7 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Learns the way of a tenure. False without one: the kernel serves the file.
+    /// Creates the queue's lane for a tenure. False without one: the kernel serves the file.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -124,7 +124,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // It has just ended.
+            // The tenure has just ended.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open.file.refuse(Refusal::Failed("attaching the device to a queue", errno));
@@ -194,12 +194,12 @@ impl HostHandle {
             });
             return submitted.inspect_err(|_| lanes.cancel(&mut queue.device, booked));
         }
-        // Copied, as above.
+        // Each use copies the request, as above.
         let first = Request { ..request };
         self.submit_first(queue, memory, &first, tenure)
     }
 
-    /// Learns the way and submits; or submits to the kernel.
+    /// Creates the queue's lane and submits; or submits to the kernel.
     #[cold]
     #[inline(never)]
     fn submit_first(
@@ -216,7 +216,7 @@ impl HostHandle {
         self.submit_kernel(queue, memory, request)
     }
 
-    /// Submits to the kernel where one request does it; else reads at once.
+    /// Submits to the kernel if one request can do it; otherwise reads at once.
     fn submit_kernel(
         &self,
         queue: &mut Queue,
@@ -240,7 +240,7 @@ impl HostHandle {
                 map: &Straight { size },
                 dev,
                 geometry: &descriptor.geometry,
-                // A failed part is read again: perhaps the file has only become shorter.
+                // A failed part is read again: the file may only have become shorter.
                 inode: UNTOLD,
                 size,
                 strict: &true,
@@ -260,7 +260,7 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // It is popped like the others, which are known by their bookings.
+                // The caller pops it like the other completions, which are found by their bookings.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

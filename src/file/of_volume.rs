@@ -1,4 +1,4 @@
-//! A file of a volume that is only read: the map is the inode's, and nothing stands between it and the device.
+//! A file of a volume that is only read. The map is the inode's, and requests go to the device directly.
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub(crate) struct VolumeFile {
     geometry: Geometry,
 }
 
-/// The inode, and its map once all of that is in memory: a request that finds it there asks no file system.
+/// The inode, and its map if all of the map is in memory: a request that finds it here does not call the file system.
 pub(super) struct ReadFile {
     inode: Inode,
     number: InodeNo,
@@ -36,7 +36,7 @@ impl ReadFile {
         &self.inode
     }
 
-    /// Its map, if all of it is in memory.
+    /// The map, if all of it is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.map.get() {
@@ -111,7 +111,7 @@ impl VolumeFile {
         dio::read_vectored_now(device, &mut queue.state, &target, bufs, &request)
     }
 
-    /// The memory is converted on each way by itself, so that none moves it for another.
+    /// Each path converts the memory itself, so that no path moves it for another one.
     #[inline(always)]
     pub(super) fn submit_read(
         &self,

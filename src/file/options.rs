@@ -1,10 +1,10 @@
-//! How a file is opened.
+//! The options of opening a file.
 
 use crate::dio::StablePages;
 use crate::fs::KeepSetId;
 
-/// How to open a file: for reading, unless more is asked for. The names are those of [`std::fs::OpenOptions`]; the options are copied where they
-/// are used, so that one value serves many files.
+/// The options of opening a file: for reading only, unless other options are set. The names are those of [`std::fs::OpenOptions`]. The options
+/// are copied when they are used, so one value serves many files.
 ///
 /// ```
 /// use ironmap::FileOptions;
@@ -30,7 +30,7 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// For reading.
+    /// Creates options for reading.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -50,7 +50,7 @@ impl FileOptions {
         }
     }
 
-    /// Whether the file can be read: it can at first.
+    /// Whether the file can be read. The default is true.
     #[must_use]
     pub const fn read(mut self, read: bool) -> Self {
         self.read = read;
@@ -64,81 +64,81 @@ impl FileOptions {
         self
     }
 
-    /// Every write goes to the end of the file, wherever that is then, whatever position it is given (`O_APPEND`). The file can be written.
+    /// Every write goes to the current end of the file, regardless of its position (`O_APPEND`). The file can be written.
     #[must_use]
     pub const fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// The file is cut to no bytes when it is opened. It must be opened for writing.
+    /// The file is truncated to zero bytes when it is opened. It must be opened for writing.
     #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// A file that does not exist is made: opened by its path, for writing.
+    /// A file that does not exist is created. It must be opened by its path, for writing.
     #[must_use]
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// The same; a file that exists is an error.
+    /// A file is created; an existing file is an error.
     #[must_use]
     pub const fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self
     }
 
-    /// Permissions of a file that is made: the lower twelve bits of its mode, 0644 at first. There is no umask.
+    /// The permissions of a created file: the lower twelve bits of its mode, 0644 by default. There is no umask.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Owner and group of a file that is made, 0 and 0 at first.
+    /// The owner and group of a created file, 0 and 0 by default.
     #[must_use]
     pub const fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = (uid, gid);
         self
     }
 
-    /// Takes only requests that `O_DIRECT` takes: position and length in logical blocks, aligned memory. Otherwise a request that the device
-    /// cannot take goes through bounce buffers, or through the kernel's page cache where the kernel serves the file.
+    /// Whether the file accepts only requests that `O_DIRECT` accepts: position and length in logical blocks, aligned memory. Otherwise a
+    /// request that the device does not accept goes through bounce buffers, or through the kernel's page cache if the kernel serves the file.
     #[must_use]
     pub const fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// For host files on XFS with reflink: the promise that nobody dedupes this file while it is open. Dedupe can move data without opening
-    /// the file for writing, of which no lease tells; without this promise, or the immutable flag, the kernel serves such files.
+    /// For host files on XFS with reflink: the promise that no program dedupes this file while it is open. Dedupe can move data without opening
+    /// the file for writing, so no lease detects it. Without this promise, or the immutable flag, the kernel serves such files.
     #[must_use]
     pub const fn assume_no_dedupe(mut self, promise: bool) -> Self {
         self.assume_no_dedupe = promise;
         self
     }
 
-    /// How memory is kept from changing while the device computes over it. `None` is as the device needs it: nothing is copied for a
-    /// device that does not compute over data, and [`StablePages::Owned`] holds on one that does.
+    /// How memory is kept unchanged while the device computes over it. `None` follows the needs of the device: no copies for a device that does
+    /// not compute over data, and [`StablePages::Owned`] for one that does.
     #[must_use]
     pub fn stable_pages(mut self, stable_pages: impl Into<Option<StablePages>>) -> Self {
         self.stable_pages = stable_pages.into();
         self
     }
 
-    /// For a volume's files: whether writes by this handle leave set-id bits as they are.
+    /// For a volume's files: whether writes by this handle keep set-id bits.
     #[must_use]
     pub const fn keep_set_id(mut self, keep: KeepSetId) -> Self {
         self.keep_set_id = keep;
         self
     }
 
-    /// For a volume's files: writes come from a cache that has admitted them, in an order of its own. An append-only file takes them at any
-    /// position.
+    /// For a volume's files: writes come from a cache that has already permitted them, in an order of its own. An append-only file accepts them
+    /// at any position.
     #[must_use]
     pub const fn write_back(mut self, write_back: bool) -> Self {
         self.write_back = write_back;

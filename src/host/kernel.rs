@@ -1,4 +1,4 @@
-//! Reads through the kernel's own file system, with the same rules as the raw ones.
+//! Reads through the kernel's own file system, with the same rules as raw reads.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// A file's descriptor for direct reads, and what those must look like.
+/// A file's descriptor for direct reads, and the limits of such reads.
 pub(crate) struct Descriptor {
     pub(crate) file: Arc<BlockFile>,
     pub(crate) geometry: Geometry,
 }
 
 impl Descriptor {
-    /// Opens the file that a descriptor stands for, whatever its name has become.
+    /// Opens the file of a descriptor, independent of its current name.
     pub(crate) fn open(file: &std::fs::File, block: u64) -> Result<Self> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -32,7 +32,7 @@ impl Descriptor {
     }
 }
 
-/// The map of a file as its descriptor shows it: position for position.
+/// The map of a file as its descriptor shows it: each position maps to itself.
 pub(crate) struct Straight {
     pub(crate) size: u64,
 }
@@ -53,24 +53,24 @@ impl MapFile for Straight {
     }
 }
 
-/// How a read through the kernel begins.
+/// The method of a read through the kernel.
 #[derive(Clone, Copy)]
 struct Attempt<'a> {
-    /// Around the page cache, by this descriptor.
+    /// The descriptor for a read around the page cache.
     direct: Option<&'a Descriptor>,
-    /// A direct read that is refused is not done through the page cache.
+    /// Whether a refused direct read must not be repeated through the page cache.
     strict: bool,
-    /// A direct read of the range has failed.
+    /// Whether a direct read of the range has failed.
     failed: bool,
 }
 
 impl OpenFile {
-    /// The file's size, as the kernel has it now; 0 where it does not say.
+    /// The file's size as the kernel reports it now; 0 if it does not.
     pub(crate) fn size(&self) -> u64 {
         rustix::fs::fstat(self.file.file()).map_or(0, |stat| stat.st_size as u64)
     }
 
-    /// Reads through the kernel: around its page cache what a direct read can take, through it the rest.
+    /// Reads through the kernel: around its page cache where a direct read is possible, otherwise through it.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_kernel(
@@ -86,7 +86,7 @@ impl OpenFile {
         let shape = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
         let aligned = descriptor.filter(|found| found.geometry.is_aligned(pos, shape));
         let refusing = descriptor.filter(|_| strict && aligned.is_none());
-        // To the kernel, positions from 2^63 on are an error, and the last is wherever its descriptor stands.
+        // For the kernel, positions from 2^63 on are an error, and the last one means the descriptor's current position.
         let far = pos.0.saturating_add(len as u64) > i64::MAX as u64;
         if (far || refusing.is_some()) && (len == 0 || pos.0 >= self.size()) {
             return Ok(0);
@@ -97,7 +97,7 @@ impl OpenFile {
         self.read_pieces(state, bufs, request, Attempt { direct: aligned, strict, failed: false })
     }
 
-    /// Reads what a direct read through the kernel has failed to read.
+    /// Reads a range again through the page cache after a direct read through the kernel has failed.
     pub(crate) fn read_kernel_again(
         &self,
         state: &mut State,
@@ -119,14 +119,14 @@ impl OpenFile {
         let Request { pos, len, flags, .. } = *request;
         let mut rw_flags = ReadWriteFlags::empty();
         rw_flags.set(ReadWriteFlags::NOWAIT, flags.contains(DioFlags::NOWAIT));
-        // The caller's own slices stay as they are.
+        // The caller's own slices stay unchanged.
         let mut slices: SmallVec<[_; 2]> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let mut left = &mut slices[..];
         let mut done = 0;
         while done < len {
             let at = pos.0.saturating_add(done as u64);
-            // The rest after a short direct read may not be aligned any more; and some file systems refuse direct reads as such.
+            // The remaining bytes after a short direct read may be unaligned, and some file systems refuse all direct reads.
             let descriptor = direct.take();
             let was_direct = descriptor.is_some();
             let result = match descriptor {
@@ -135,7 +135,7 @@ impl OpenFile {
             };
             match result {
                 Ok(0) if !was_direct => break,
-                // It was the error of an earlier write, whose bytes are in the page cache alone.
+                // The error belonged to an earlier write, whose bytes are only in the page cache.
                 Ok(_) if was_direct && failed => {}
                 Ok(count) => {
                     done += count;
@@ -143,13 +143,13 @@ impl OpenFile {
                 }
                 Err(OsErrno::INTR) => direct = descriptor,
                 Err(OsErrno::INVAL) if was_direct && !strict => {}
-                // A direct read first writes dirty pages of the range back; then it gives, once, the error of any earlier write of the
-                // file (Linux's `filemap_check_errors`). The device's own error would come again.
+                // A direct read first writes dirty pages of the range back. Then it returns, once, the error of any earlier write of the
+                // file (Linux's `filemap_check_errors`). An error of the device itself would come again.
                 Err(OsErrno::IO | OsErrno::NOSPC) if was_direct && !failed => {
                     failed = true;
                     direct = descriptor;
                 }
-                // A part is there, as from the kernel's own interface.
+                // A part was read: a short count is returned, as the kernel does.
                 Err(OsErrno::AGAIN) if done > 0 => break,
                 // A file system without NOWAIT cannot promise not to wait.
                 Err(OsErrno::OPNOTSUPP) if flags.contains(DioFlags::NOWAIT) => {

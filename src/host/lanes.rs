@@ -1,7 +1,7 @@
-//! The state of host files in a queue: their maps as of the last tenure that it saw, and its requests in flight.
+//! The state of host files in a queue: their maps in the last tenure that it saw, and its requests in flight.
 //!
-//! A thread that reads must have the map for as long as it reads, though a break may replace it meanwhile. A shared reference count
-//! would be touched twice by every read of every thread; so each queue keeps a count of its own.
+//! A thread must keep the map for the whole read, although a break may replace it in the meantime. Every read of every thread would change
+//! a shared reference count twice, so each queue has a count of its own.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -20,19 +20,19 @@ use crate::units::{FilePos, InodeNo};
 /// The host files of one queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
-    /// By the files' indexes.
+    /// The lanes by the files' indexes.
     lanes: Vec<Option<Rc<Lane>>>,
-    /// Where the devices are attached, by their indexes.
+    /// The attached devices by their indexes.
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// The proof of the leases was young after everything was carried out that the device's queue has seen.
+    /// Whether the proof of the leases was young after all completions that the device's queue has seen.
     young: bool,
 }
 
-/// The way of one tenure of one file.
+/// A queue's access to one file in one tenure.
 pub(crate) struct Lane {
-    /// The number of the tenure, and where it is seen to be over.
+    /// The number of the tenure, and the object that shows its end.
     number: u64,
     tenure: Arc<Tenure>,
     map: Arc<HostMap>,
@@ -40,7 +40,7 @@ pub(crate) struct Lane {
     geometry: Geometry,
     inode: InodeNo,
     in_flight: Cell<u32>,
-    /// Keeps the file open while there are requests in flight.
+    /// The file while requests are in flight, so that it stays open.
     file: RefCell<Option<Arc<OpenFile>>>,
 }
 
@@ -53,11 +53,11 @@ struct Booking {
 
 enum Route {
     Raw(Rc<Lane>),
-    /// By the file's own descriptor, attached for this request.
+    /// Through the file's own descriptor, which is attached for this request.
     Kernel(Arc<OpenFile>, Dev),
-    /// It was read at once.
+    /// The data were read at once.
     Done,
-    /// No request stands in this place.
+    /// The place has no request.
     Vacant,
 }
 
@@ -81,7 +81,7 @@ impl Lane {
         }
     }
 
-    /// One request less in flight; the file, if that was the last.
+    /// Ends one request in flight. Returns the file if it was the last.
     fn leave(&self) -> Option<Arc<OpenFile>> {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 { self.file.take() } else { None }
@@ -100,7 +100,7 @@ impl Lanes {
         }
     }
 
-    /// The way of a tenure of a file, if this queue has seen it.
+    /// The lane of a tenure of a file, if this queue has one.
     #[inline(always)]
     pub(crate) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
         match self.lanes.get(index as usize) {
@@ -109,7 +109,7 @@ impl Lanes {
         }
     }
 
-    /// Learns the way of a tenure, if that stands still and the device can be reached from this queue.
+    /// Creates the lane of a tenure, if the tenure still stands and this queue can reach the device.
     pub(crate) fn learn(
         &mut self,
         device: &mut AnyQueue,
@@ -139,7 +139,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Opens the way to a device once.
+    /// Attaches a device to the queue, once.
     fn attach(
         &mut self,
         device: &mut AnyQueue,
@@ -168,7 +168,7 @@ impl Lanes {
         Ok((dev, geometry))
     }
 
-    /// Books a request on a lane; the token that it travels with.
+    /// Books a request on a lane. Returns the token that the request uses in the queue.
     #[inline]
     pub(crate) fn begin_raw(
         &mut self,
@@ -181,7 +181,7 @@ impl Lanes {
         self.insert(Booking { token, pos, route: Route::Raw(Rc::clone(lane)) })
     }
 
-    /// Books a request on the file's own descriptor, which is attached for it.
+    /// Books a request on the file's own descriptor, which is attached for the request.
     pub(crate) fn begin_kernel(
         &mut self,
         device: &mut AnyQueue,
@@ -209,7 +209,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // All of them may become free at once, and a completion is no place to allocate.
+                // All of them may become free at once, and a completion must not allocate.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -223,7 +223,7 @@ impl Lanes {
         Some(std::mem::replace(&mut booking.route, Route::Vacant))
     }
 
-    /// Takes a request back that was not started.
+    /// Removes the booking of a request that was not started.
     #[cold]
     pub(crate) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
         match self.remove(index) {
@@ -233,7 +233,7 @@ impl Lanes {
         }
     }
 
-    /// Ends a request: the data are believed, or read again through the kernel.
+    /// Ends a request: the data are accepted, or read again through the kernel.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -247,7 +247,7 @@ impl Lanes {
         let index = completion.token as usize;
         let Some(Booking { token, pos, route }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
-        // Most requests are so: one of several, and to be believed.
+        // The frequent case: the data are accepted, and other requests of the lane are in flight.
         if let Route::Raw(lane) = route
             && completion.result.is_ok()
             && self.young
@@ -300,7 +300,7 @@ impl Lanes {
     }
 }
 
-/// Does a read again whose raw one is not to be believed, or that failed.
+/// Repeats a read through the kernel, because its raw data are not valid or it failed.
 #[cold]
 #[inline(never)]
 fn read_again(

@@ -1,5 +1,5 @@
-//! The layer below a queue for files of mounted file systems: the devices beneath them, opened once, the keeper of their leases, and the ways
-//! of a queue to their data.
+//! The layer below a queue for files of mounted file systems: the devices beneath them, opened once, the keeper of their leases, and a
+//! queue's lanes to their data.
 
 mod kernel;
 mod lanes;
@@ -24,7 +24,7 @@ use crate::open_file::Owner;
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
     pub(crate) engine: Engine,
-    /// Reads go here whatever device is beneath the files.
+    /// A device that serves all reads, whatever device is beneath the files.
     pub(crate) own: Option<Arc<dyn Device>>,
     pub(crate) devices: Mutex<Vec<Arc<HostDevice>>>,
     pub(crate) events: Arc<Events>,
@@ -33,15 +33,15 @@ pub(crate) struct Shared {
 
 /// A device with a mounted file system, and the device path to it.
 pub(crate) struct HostDevice {
-    /// Its place among the host's devices.
+    /// The index among the host's devices.
     pub(crate) index: u32,
     pub(crate) device_paths: Vec<DevicePath>,
-    /// The device paths that were tried, and why the one was chosen, in one line.
+    /// The device paths that were tried, and the reason for the chosen one, in one line.
     pub(crate) choice: String,
     pub(crate) device_path: Result<OpenDevicePath, Refusal>,
 }
 
-/// The device path that is used.
+/// The chosen device path.
 pub(crate) struct OpenDevicePath {
     pub(crate) file: Arc<BlockFile>,
     pub(crate) device_path: DevicePath,
@@ -49,12 +49,12 @@ pub(crate) struct OpenDevicePath {
 }
 
 impl Shared {
-    /// The device of a number, with its device path open if it can be opened at all.
+    /// The device with a number. Its device path is open if it can be opened.
     pub(crate) fn device(&self, major: u32, minor: u32) -> Result<Arc<HostDevice>, Refusal> {
         let device_paths = path::device_paths((major, minor))
             .map_err(|error| Refusal::Device(error.to_string()))?;
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        // A number may have come to another device, or a partition to another place.
+        // The number may now belong to another device, or the partition may have moved.
         if let Some(known) = devices.iter().find(|known| known.device_paths == device_paths) {
             return Ok(Arc::clone(known));
         }

@@ -1,4 +1,4 @@
-//! A host file that is open, and the ways to its data.
+//! An open host file, and the paths to its data.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -9,19 +9,19 @@ use crate::error::{Error, Result};
 use crate::fs::host::{HostFile, HostMap, Keeper};
 use crate::open_file::Owner;
 
-/// A host file and the ways to its data.
+/// A host file and the paths to its data.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<HostFile>,
     pub(crate) device: Option<Arc<HostDevice>>,
     pub(crate) stable_pages: Option<StablePages>,
-    /// For direct reads by the kernel, once there was one; `None` where they are impossible.
+    /// The descriptor for direct reads by the kernel, opened at first use; `None` if they are impossible.
     descriptor: OnceLock<Option<Descriptor>>,
-    /// After the file, since fields are dropped in their order.
+    /// Declared after the file, because fields are dropped in their order.
     _closing: Closing,
     shared: Arc<Shared>,
 }
 
-/// Waits, when the file is dropped, for the threads that have it at that moment: then it is closed.
+/// Waits, when the file is dropped, for the threads that use it at that moment. Then the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -29,7 +29,7 @@ struct Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        // Mostly nobody has it, whatever they wait for of other files.
+        // Usually no thread uses the file, and waiting would include threads that use other files.
         if self.file.strong_count() > 0 {
             self.keeper.let_go();
         }
@@ -49,7 +49,7 @@ impl OpenFile {
         Self { file, device, stable_pages, descriptor, _closing: closing, shared }
     }
 
-    /// Whose queues can read it.
+    /// The owner of the queues that can read the file.
     #[inline(always)]
     pub(crate) fn owner(&self) -> Owner {
         self.shared.owner
@@ -59,7 +59,7 @@ impl OpenFile {
         HostReport::of(&self.file, self.device.as_deref(), size)
     }
 
-    /// The map, while the lease stands.
+    /// The map, while the lease is valid.
     pub(crate) fn map(&self) -> Result<Arc<HostMap>> {
         let status = self.file.status();
         status.map.ok_or_else(|| {
@@ -68,7 +68,7 @@ impl OpenFile {
         })
     }
 
-    /// Whether data that were read from the device in a tenure may be believed.
+    /// Whether data that were read from the device in a tenure are valid.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

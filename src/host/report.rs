@@ -1,4 +1,4 @@
-//! The server of a host file, the device or the kernel, and the reason.
+//! The present server of a host file (the device or the kernel), and the reason.
 
 use std::path::PathBuf;
 
@@ -6,27 +6,27 @@ use super::HostDevice;
 use crate::device::path::DevicePathKind;
 use crate::fs::host::{HostFile, HostFs, Refusal};
 
-/// The server of a host file just now, the device or the kernel, and the reason.
+/// The present server of a host file (the device or the kernel), and the reason.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostReport {
-    /// Its path, as given.
+    /// The path, as given.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Its file system, if that is one whose files can be read around the kernel.
+    /// The file system, if its files can be read around the kernel.
     pub fs: Option<HostFs>,
-    /// The block size of its file system in bytes.
+    /// The block size of the file system in bytes.
     pub block_size: u32,
-    /// Why the kernel serves it; `None` while it is read raw, under a lease.
+    /// The reason why the kernel serves it; `None` while it is read raw, under a lease.
     pub refusal: Option<Refusal>,
-    /// How often the lease was broken.
+    /// How many times the lease was broken.
     pub breaks: u64,
-    /// The number of its extents, while it is read raw: merged where they adjoin.
+    /// The number of extents, while the file is read raw. Contiguous extents are merged.
     pub extents: Option<usize>,
-    /// Whether it shares blocks with other files.
+    /// Whether the file shares blocks with other files.
     pub shared: bool,
-    /// The devices beneath, where they were looked for.
+    /// The devices beneath, if they were searched.
     pub device: Option<DeviceReport>,
 }
 
@@ -34,11 +34,11 @@ pub struct HostReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceReport {
-    /// The node through which it is read, and what that is; `None` where none can be opened.
+    /// The node through which the file is read, and its kind; `None` if none can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// Where the file system begins, in bytes from the device path's start.
+    /// The start of the file system, in bytes from the device path's start.
     pub base: u64,
-    /// The device paths that there are and why the one was chosen, in one line.
+    /// The available device paths and the reason for the chosen one, in one line.
     pub choice: String,
 }
 
@@ -67,7 +67,7 @@ impl HostReport {
         }
     }
 
-    /// Whether it is read around the kernel.
+    /// Whether the file is read around the kernel.
     #[must_use]
     pub fn is_raw(&self) -> bool {
         self.refusal.is_none()

@@ -1,4 +1,4 @@
-//! A tag area: the part of a device that holds it, its superblock, and its sealed blocks.
+//! A tag area: its part of a device, its superblock, and its sealed blocks.
 
 use std::io::{IoSlice, Read};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::units::{DevOffset, FsBlock};
 
 const STRUCTURE: &str = "integrity superblock";
 
-/// How many bytes are read at a time.
+/// The number of bytes that are read at a time.
 pub(super) const CHUNK: u64 = 1 << 20;
 
 /// The fields of a superblock.
@@ -27,11 +27,11 @@ pub(super) struct Superblock {
     pub(super) info: Info,
     pub(super) area_len: u64,
     pub(super) sequence: u64,
-    /// It was closed, and nothing is to be recovered.
+    /// Whether the device was closed and needs no recovery.
     pub(super) clean: bool,
 }
 
-/// A block of memory that devices take.
+/// A block of memory that devices accept.
 pub(super) fn block() -> Result<Buffer> {
     Buffer::aligned(BLOCK)
 }
@@ -43,12 +43,12 @@ pub(super) fn write_block(device: &dyn Device, bytes: &[u8], at: u64, fua: bool)
     device.write_all_at(&[IoSlice::new(&buffer)], DevOffset(at), fua)
 }
 
-/// A new identity.
+/// Generates a new identity.
 pub(super) fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
     read.map_err(|error| Error::invalid("/dev/urandom gives no identity").source(error))?;
-    // Version 4, variant 1.
+    // The identity is a UUID of version 4, variant 1.
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;
     Ok(uuid)
@@ -115,7 +115,7 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // It is counted up.
+            // The sequence is counted up.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })
@@ -152,27 +152,27 @@ impl Superblock {
         Ok(buffer)
     }
 
-    /// Reads the superblock of an area that begins somewhere on a device, or ends with the device.
+    /// Reads the superblock of an area that begins somewhere on a device, or that ends with the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // The identity of the data device may be a new one, and not be in both.
+            // The identity of the data device may be new and in one copy only.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // A second format that was interrupted: the sequence restarted.
+            // A second format was interrupted: the sequence restarted.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
-                .corrupt("its two copies are of two devices")),
+                .corrupt("its two copies belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // Which one is looked at first knows best.
+            // The copy that is read first has the better error.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
 
-    /// Reads its first and its last copy; where they lie is known from either.
+    /// Reads the first and the last copy. Either copy contains the places of both.
     pub(super) fn copies(device: &dyn Device, tail: bool) -> Result<[Result<Self>; 2]> {
         let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
         let Some(last) = last else {
@@ -191,14 +191,12 @@ impl Superblock {
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place
-                    .field("area_start")
-                    .corrupt("it records another place than its own"));
+                return Err(place.field("area_start").corrupt("it records a different place"));
             }
             Ok(found)
         };
         Ok(if tail {
-            // Only the last tells where the first one is. Where the last is torn, the first is looked for.
+            // Only the last copy contains the place of the first. If the last is torn, the first is searched.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -226,12 +224,12 @@ impl Superblock {
     }
 }
 
-/// Of a device that cannot read so many blocks nothing more is tried.
+/// The number of unreadable blocks after which the search ends.
 const MOST_REFUSED: u32 = 64;
 
-/// Looks for the first copy of a reserved tail, whose last copy is not whole, from the end on. If that one was torn or cannot be read,
-/// it exists, with a journal of any length. If that block holds other data, most likely there is no area: the device is not read
-/// further than tags of 1/32 and a journal of a gibibyte reach.
+/// Searches for the first copy of a reserved tail whose last copy is not whole, from the end on. If the last copy was torn or cannot be
+/// read, the first exists, with a journal of any length. If that block contains other data, there is most likely no area. Then the device
+/// is read only as far as tags of 1/32 and a journal of a gibibyte extend.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -249,7 +247,7 @@ fn find_first(
         let chunk = &mut chunk[..((until - from) * BLOCK_LEN) as usize];
         let whole = device.read_exact_at(chunk, DevOffset(from * BLOCK_LEN)).is_ok();
         for (block, content) in (from..until).rev().zip(chunk.chunks_exact_mut(BLOCK).rev()) {
-            // Where the whole cannot be read, each block is.
+            // If the whole range cannot be read, each block is read separately.
             let at = block * BLOCK_LEN;
             if !whole && let Err(error) = device.read_exact_at(content, DevOffset(at)) {
                 refused += 1;
@@ -269,7 +267,7 @@ fn find_first(
     Err(Error::new(ErrorKind::UnknownFormat, "there is no integrity superblock on this device"))
 }
 
-/// Whether a device holds tags, of its own or of another one: there is a superblock in its first or in its last block.
+/// Whether a device contains tags, its own or another device's: there is a superblock in its first or in its last block.
 pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     let last = (device.size() / BLOCK_LEN).checked_sub(1).map(|block| block * BLOCK_LEN);
     let mut magic = [0; MAGIC.len()];
@@ -277,7 +275,7 @@ pub(crate) fn holds_tags(device: &dyn Device) -> bool {
     is_at(0) || last.is_some_and(is_at)
 }
 
-/// The device that holds a tag area.
+/// The device that contains a tag area.
 #[derive(Clone, Debug)]
 pub(super) struct Area {
     pub(super) device: Arc<dyn Device>,
@@ -285,7 +283,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Reads a block that ends in its checksum; `None` where it does not match.
+    /// Reads a block that ends with its checksum; `None` if the checksum does not match.
     pub(super) fn read_sealed(&self, at: u64) -> Result<Option<[u8; SEALED]>> {
         let mut bytes = [0; BLOCK];
         self.device.read_exact_at(&mut bytes, DevOffset(at))?;

@@ -1,4 +1,4 @@
-//! Whether what the tag area says of itself is consistent. Nothing is written, and no sector is verified.
+//! Checks whether the contents of a tag area are consistent. Nothing is written, and no sector is verified.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,48 +15,48 @@ use crate::error::{Error, Result};
 pub struct CheckedArea {
     /// The geometry of the device.
     pub info: Info,
-    /// It was closed, and nothing is to be recovered.
+    /// Whether the device was closed and needs no recovery.
     pub clean: bool,
-    /// Regions that the map says were being written; none of a device that was closed.
+    /// The number of regions that the map marks as being written; 0 for a device that was closed.
     pub dirty: u64,
-    /// Records of the journal that an open would replay.
+    /// The number of records of the journal that an open would replay.
     pub records: u64,
-    /// The sectors that these write.
+    /// The number of sectors that these records write.
     pub sectors: u64,
     /// The faults.
     pub problems: Vec<Problem>,
 }
 
-/// Something that is wrong with a tag area.
+/// A fault in a tag area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A copy of the superblock cannot be used; the other one is.
+    /// A copy of the superblock cannot be used; the other one can.
     Superblock {
-        /// Which of the two.
+        /// Which of the two copies.
         copy: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The data device is shorter than what the tags are for. Nothing else was looked at.
+    /// The data device is shorter than the data that the tags cover. Nothing else was checked.
     ShortData {
-        /// Its size in bytes.
+        /// The size of the data device in bytes.
         size: u64,
-        /// The least expected value.
+        /// The least expected size.
         needed: u64,
     },
-    /// Blocks of the dirty map or of the generations do not hold their checksum.
+    /// Blocks of the dirty map or of the generations do not match their checksums.
     Map {
-        /// How many.
+        /// The number of such blocks.
         blocks: u64,
     },
-    /// A block of the dirty map or of the generations that the tag device refuses to read.
+    /// The tag device refuses to read a block of the dirty map or of the generations.
     Unreadable {
-        /// Which, and why.
+        /// The block and the reason.
         why: String,
     },
     /// The journal cannot be used.
     Journal {
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads the superblocks, the dirty map and the journal of an integrity device that nobody has open for writing.
+/// Reads the superblocks, the dirty map and the journal of an integrity device that no program has open for writing.
 ///
 /// # Errors
 /// `UnknownFormat` without a tag area; `Corrupt` without a whole superblock; `Unsupported` by name; `Io`.
@@ -90,7 +90,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // An open goes no further either; maps of data that are not there may be of any length.
+        // An open stops here too, because the maps for missing data may have any length.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

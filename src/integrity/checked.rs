@@ -1,4 +1,4 @@
-//! The common part of a device and its queues: how a write begins and ends, and when the dirty map is cleared.
+//! The common part of a device and its queues: the begin and the end of a write, and the time at which the dirty map is cleared.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// When the dirty map is cleared.
+/// The conditions for clearing the dirty map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Laziness {
-    /// At a flush, when so much time has gone since the last time.
+    /// A flush clears it if this time has passed since the last time.
     pub(super) after: Duration,
-    /// At a flush, when more regions than this are dirty.
+    /// A flush clears it if more regions than this are dirty.
     pub(super) most: u32,
 }
 
@@ -37,22 +37,22 @@ pub(super) struct Checked {
     pub(super) limits: Limits,
     pub(super) tags: Tags,
     pub(super) regions: Regions,
-    /// None in bitmap mode.
+    /// The journal; `None` in bitmap mode.
     pub(super) journal: Option<Journal>,
     pub(super) durability: Durability,
     pub(super) report: Report,
-    /// Not before all that was to be recovered is.
+    /// Whether the device can be written; false until the recovery is complete.
     pub(super) writable: bool,
-    /// Read-only after a crash: nobody has seen to the dirty regions.
+    /// Whether the device is read-only after a crash, so that the dirty regions were not recovered.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
-    /// When the map was cleared last. Locked while it is.
+    /// The time at which the map was last cleared. It is locked during the clearing.
     pub(super) cleaned: Mutex<Instant>,
     pub(super) superblock: Mutex<Superblock>,
 }
 
 impl Checked {
-    /// Whether a request is of whole sectors of the device.
+    /// Checks that a request consists of whole sectors of the device.
     #[inline]
     pub(super) fn check(&self, at: DevOffset, len: usize) -> Result<(), Errno> {
         let mask = u64::from(self.limits.logical_block) - 1;
@@ -98,10 +98,10 @@ impl Checked {
         }
     }
 
-    /// A write of whole sectors begins. When this returns its regions are durably dirty, and readers know what it writes.
+    /// Begins a write of whole sectors. When this returns its regions are durably dirty, and the new tuples are visible to readers.
     ///
     /// # Errors
-    /// Those of the tag device, EAGAIN with `nowait`: nothing has begun then.
+    /// The errors of the tag device, EAGAIN with `nowait`: the write has not begun then.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -141,7 +141,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Begins a write that waits for all others to its sectors.
+    /// Begins a write that waits for all other writes to its sectors.
     pub(super) fn claim_exclusively(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
         let size = self.tagging.size();
         let (first, count) = (self.sector(at.0), (len >> self.tagging.shift) as usize);
@@ -155,7 +155,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Ends a write or a discard without a look at what it wrote.
+    /// Ends a write or a discard without checking the written data.
     pub(super) fn end_with(&self, at: DevOffset, len: u64, outcome: Outcome) {
         let count = (len >> self.tagging.shift) as usize;
         self.end_pieces(self.sector(at.0), count, None, outcome, false);
@@ -167,7 +167,7 @@ impl Checked {
         self.report.event(Event::Retagged { sector, count, errno });
     }
 
-    /// A write that began has ended; `bufs` are what it wrote.
+    /// Ends a write; `bufs` contain the written data.
     #[inline]
     pub(super) fn end(
         &self,
@@ -211,7 +211,7 @@ impl Checked {
         }
     }
 
-    /// Sees to it that data and tag of these sectors of a piece agree.
+    /// Makes the data and the tags of these sectors of a piece agree.
     #[cold]
     fn resolve(
         &self,
@@ -226,7 +226,7 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The last written data, once more and alone; else the present content.
+                // The last written data are written again, without concurrent writes. If that fails, the present content is used.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -254,7 +254,7 @@ impl Checked {
         Ok(buffer)
     }
 
-    /// Writes to the data device alone.
+    /// Writes to the data device only.
     pub(super) fn write_data(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let write = |through| self.data.write_all_at(bufs, at, through);
         if fua { self.durability.data.write_durable(&*self.data, write) } else { write(false) }
@@ -263,7 +263,7 @@ impl Checked {
     /// Makes all earlier writes durable. With a journal a write is durable when it returns.
     ///
     /// # Errors
-    /// `Io`: after a flush of the device's own that failed, too.
+    /// `Io`: also after a failed flush of the device's own.
     pub(super) fn flush(&self) -> Result<()> {
         self.durability.check()?;
         if self.journal.is_some() {
@@ -273,7 +273,7 @@ impl Checked {
         self.flushed()
     }
 
-    /// Clears the dirty map now and then, once the data were flushed.
+    /// Clears the dirty map from time to time, after the data were flushed.
     fn flushed(&self) -> Result<()> {
         self.durability.check()?;
         let dirty = self.regions.dirty_count();
@@ -286,7 +286,7 @@ impl Checked {
         if late { self.clean() } else { Ok(()) }
     }
 
-    /// Clears the bits of regions that nobody writes to.
+    /// Clears the bits of regions without a write in flight.
     pub(super) fn clean(&self) -> Result<()> {
         self.durability.check()?;
         let mut cleaned = self.cleaned.lock();
@@ -304,18 +304,18 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives one sector of a dirty region a tag of the region's generation; otherwise a scrub would report lost writes: the region became dirty
-    /// for a write that wrote nothing. A sector that fits its tag gets the new one: others keep the tags that show their faults. Without such
-    /// a sector the region stays dirty.
+    /// Gives one sector of a dirty region a tag with the region's generation. Otherwise a scrub would report lost writes, because the region
+    /// became dirty for a write that wrote nothing. Only a sector that matches its tag gets the new one, so that other tags still show their
+    /// faults. Without such a sector the region stays dirty.
     ///
     /// # Errors
-    /// Those of the tag device.
+    /// The errors of the tag device.
     pub(super) fn leave_trace(&self, region: u32) -> Result<()> {
         let start = u64::from(region) * self.info.region;
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         let size = self.tagging.size();
-        // Tags that cannot be read cannot be used.
+        // Tags that cannot be read are skipped.
         let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
         let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
         if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {
@@ -327,7 +327,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // As a write of the present content with an unknown result.
+            // This is handled as a write of the present content with an unknown result.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -341,12 +341,12 @@ impl Checked {
         Ok(())
     }
 
-    /// Where the writes of the journal go.
+    /// The destinations of the journal's writes.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Brings everything to its place, and says so in the superblock where nothing is left to be recovered.
+    /// Writes everything home. If no recovery is then needed, the superblock records it.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -368,7 +368,7 @@ impl Checked {
         self.mark(true)
     }
 
-    /// Says in the superblock whether something is to be recovered.
+    /// Records in the superblock whether a recovery is needed.
     pub(super) fn mark(&self, clean: bool) -> Result<()> {
         let mut superblock = self.superblock.lock();
         if superblock.clean != clean {
@@ -383,19 +383,19 @@ impl Checked {
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        // No caller is left for the error; the next open recovers blocks that are not written home.
+        // A drop cannot return the error. The next open recovers blocks that were not written home.
         let _ = self.close();
     }
 }
 
-/// Buffers as one.
+/// Copies buffers into one.
 pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {
     let mut flat = Vec::with_capacity(bufs.iter().map(|buf| buf.len()).sum());
     bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
     flat
 }
 
-/// One sector out of buffers.
+/// Copies one sector from buffers.
 fn sector_of(bufs: &[IoSlice<'_>], number: usize, interval: usize) -> Vec<u8> {
     let bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
     bytes.skip(number * interval).take(interval).collect()

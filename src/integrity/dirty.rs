@@ -1,7 +1,7 @@
-//! The dirty map: which regions are being written, so that after a crash only these are read and tagged again.
+//! The dirty map records which regions are being written, so that after a crash only these are read and tagged again.
 //!
-//! A region's bit is durable before the first write to it begins. It is cleared when nobody writes there any more, and data and tags of all
-//! before are durable.
+//! A region's bit is durable before the first write to it begins. It is cleared when no write to the region is in flight, and data and tags
+//! of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -13,13 +13,13 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `state` of a region: its bit is set, and that is durable.
+/// The flag in `state` of a region: its bit is set, and that is durable.
 const DIRTY: u64 = 1 << 31;
-/// A sector of the region's generation is there.
+/// The flag that the region has a sector of its generation.
 const TRACE: u64 = 1 << 30;
-/// The writes in flight stand below it.
+/// The mask of the number of writes in flight.
 const FLYING: u64 = TRACE - 1;
-/// How often one began stands above it, so that who looks twice sees whether one began in between.
+/// The unit of the number of writes that have begun. Two equal values prove that no write began in between.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -29,10 +29,10 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// Generations, where they are counted. Written with the map's lock held.
+    /// The generations, if they are counted. They are written with the map's lock held.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// Regions that wait for their bit: one flush serves them all.
+    /// Regions that wait for their bit. One flush serves all of them.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -42,9 +42,9 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, although the device may say that they are: a write of the map failed.
+    /// Regions that are not dirty, although the device may have their bits set: a write of the map failed.
     doubtful: BTreeSet<u32>,
-    /// The device was closed: no bit is set any more.
+    /// Whether the device was closed: then no bit can be set.
     closed: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Found {
     pub(super) regions: Regions,
     /// The regions that were being written.
     pub(super) dirty: Vec<u32>,
-    /// Blocks of the map that did not hold their own checksum.
+    /// The number of blocks of the map that did not match their checksums.
     pub(super) bad_blocks: u64,
 }
 
@@ -64,7 +64,7 @@ impl Map {
         self.blocks[block][byte] >> bit & 1 != 0
     }
 
-    /// Sets or clears a bit; the block that it is in.
+    /// Sets or clears a bit; returns the index of its block.
     fn set(&mut self, region: u32, dirty: bool) -> usize {
         let (block, byte, bit) = place(region);
         let byte = &mut self.blocks[block][byte];
@@ -72,7 +72,7 @@ impl Map {
         block
     }
 
-    /// Sets a region's generation; the block that it is in.
+    /// Sets a region's generation; returns the index of its block.
     fn set_generation(&mut self, region: u32, generation: u16) -> usize {
         let (block, at) = generation_place(region);
         self.generations[block][at..at + 2].copy_from_slice(&generation.to_le_bytes());
@@ -91,8 +91,8 @@ fn generation_place(region: u32) -> (usize, usize) {
 }
 
 impl Regions {
-    /// Reads the map. A block that is not whole says that all of its regions are dirty. Where the device was `clean` none is, whatever the
-    /// map says. A block that the device refuses to read is not whole, where `refused` says so.
+    /// Reads the map. If a block is not whole, all of its regions count as dirty. If the device was `clean`, no region is dirty, whatever
+    /// the map contains. A block that the device refuses to read counts as not whole, if `refused` permits it.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -117,7 +117,7 @@ impl Regions {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
                 let block =
                     read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
-                // A generation that is not known is 0: none is looked for.
+                // An unknown generation is 0, which is never searched for.
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
@@ -143,7 +143,7 @@ impl Regions {
         Ok(Found { regions, dirty, bad_blocks })
     }
 
-    /// Makes a map of clean regions on the device. No flush.
+    /// Writes a map of clean regions to the device, without a flush.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         for number in 0..(info.tags_at() - info.map_at()) / BLOCK_LEN {
             area.write_sealed(&[0; SEALED], info.map_at() + number * BLOCK_LEN, false)?;
@@ -151,7 +151,7 @@ impl Regions {
         Ok(())
     }
 
-    /// The region that a byte is in.
+    /// The region that contains a byte.
     #[inline]
     pub(super) fn region_of(&self, at: u64) -> u32 {
         (at >> self.shift) as u32
@@ -161,10 +161,11 @@ impl Regions {
         self.region_of(at)..=self.region_of(at + len - 1)
     }
 
-    /// A write begins. When this returns, its regions are durably dirty, until [`end`](Self::end). `nowait`: EAGAIN where they are not.
+    /// Begins a write. When this returns, its regions are durably dirty, until [`end`](Self::end). With `nowait` it fails with EAGAIN if
+    /// they are not dirty yet.
     ///
     /// # Errors
-    /// Those of the tag device: nothing has begun then.
+    /// The errors of the tag device: the write has not begun then.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
         let mut dirty = true;
@@ -186,7 +187,7 @@ impl Regions {
         dirtied
     }
 
-    /// A write has ended, and the tags in memory are those of its sectors. `written`: of its own generation.
+    /// Ends a write, when the tags in memory are those of its sectors. `written`: the tags have its own generation.
     #[inline]
     pub(super) fn end(&self, at: u64, len: u64, written: bool) {
         for region in self.of(at, len) {
@@ -197,12 +198,12 @@ impl Regions {
         }
     }
 
-    /// A dirty region has a sector of its generation.
+    /// Records that a dirty region has a sector of its generation.
     pub(super) fn traced(&self, region: u32) {
         self.states[region as usize].fetch_or(TRACE, Ordering::AcqRel);
     }
 
-    /// Whether a sector of the region's generation must be there: not where a write began, made the region dirty, and wrote nothing.
+    /// Whether the region must have a sector of its generation. It need not if a write made the region dirty and wrote nothing.
     pub(super) fn has_trace(&self, region: u32) -> bool {
         let state = self.states[region as usize].load(Ordering::Acquire);
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
@@ -219,7 +220,7 @@ impl Regions {
         self.wanted.lock().extend(clean());
         let mut map = self.map.lock();
         if clean().next().is_none() {
-            // The previous holder of the lock did it.
+            // The previous holder of the lock has set the bits.
             return Ok(());
         }
         if map.closed {
@@ -229,11 +230,11 @@ impl Regions {
         wanted.extend(clean());
         wanted.sort_unstable();
         wanted.dedup();
-        // A thread that found its bit set by another one left its request here.
+        // Regions may remain in the list from threads whose bit another thread has set.
         wanted.retain(|region| !self.is_dirty(*region) && self.stillness(*region).is_none());
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
-            // Others who wait find their region clean, and try for themselves. The bits stay in the map, and nobody believes them.
+            // Other waiting threads find their region clean, and try themselves. The bits stay in the map, but are not trusted.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -244,7 +245,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets bits, with a new generation for each, durably. The bits come first: a region that is not dirty has sectors of its generation.
+    /// Sets bits durably, with a new generation for each. The bits come first: a region that is not dirty must have sectors of its
+    /// generation.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -253,7 +255,7 @@ impl Regions {
         }
         let counter = |region: &u32| &self.generations[*region as usize];
         let now = |region: &u32| counter(region).load(Ordering::Acquire) as u16;
-        // 0 is skipped, since it says that none was written yet.
+        // 0 is skipped, because it means that the region was never written.
         let next = |region: &u32| now(region).wrapping_add(1).max(1);
         let blocks = regions.iter().map(|region| map.set_generation(*region, next(region)));
         let blocks = blocks.collect();
@@ -283,7 +285,7 @@ impl Regions {
         Ok(())
     }
 
-    /// The generation of the region that a byte is in; 0 where they are not counted. It stays while a write is in flight.
+    /// The generation of the region that contains a byte; 0 if they are not counted. It stays the same while a write is in flight.
     #[inline]
     pub(super) fn generation(&self, at: u64) -> u16 {
         let region = self.region_of(at) as usize;
@@ -300,15 +302,16 @@ impl Regions {
         (state & FLYING == 0).then_some(state)
     }
 
-    /// How many regions are dirty.
+    /// The number of dirty regions.
     pub(super) fn dirty_count(&self) -> u32 {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Lets no region become dirty any more, if none is, and sees to it that the map on the device says so. False where one is.
+    /// If no region is dirty, prevents that one becomes dirty, and writes that state to the map on the device. Returns false if a region is
+    /// dirty.
     ///
     /// # Errors
-    /// Those of the tag device: it is not closed then.
+    /// The errors of the tag device: the map is not closed then.
     pub(super) fn close(&self) -> Result<bool> {
         let mut map = self.map.lock();
         if self.dirty_count() == 0 {
@@ -318,8 +321,8 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Writes what the device may have wrong of regions of which none is dirty. The generations come first: a region whose bit is not set
-    /// has sectors of its own.
+    /// Corrects the bits and generations on the device of doubtful regions, none of which is dirty. The generations come first: a region
+    /// whose bit is not set must have sectors of its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -332,7 +335,7 @@ impl Regions {
         Ok(())
     }
 
-    /// The dirty regions without a write in flight, to be [cleared](Self::clear); none whose generation has no sector.
+    /// The dirty regions without a write in flight, to be [cleared](Self::clear), except those whose generation has no sector.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -342,8 +345,8 @@ impl Regions {
         self.states.iter().enumerate().filter_map(idle).collect()
     }
 
-    /// Clears the bits of regions to which no write began since they were found [idle](Self::idle); data and tags of all earlier writes
-    /// are durable. The map is not: a bit too many costs a crash some reading.
+    /// Clears the bits of regions to which no write has begun since they were found [idle](Self::idle). Data and tags of all earlier writes
+    /// are durable. The map itself need not be: an extra bit only costs more reading after a crash.
     pub(super) fn clear(&self, idle: &[(u32, u64)]) -> Result<()> {
         let mut map = self.map.lock();
         let (mut blocks, mut cleared) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! Discards: nobody knows what sectors hold that were discarded, and their tags say so.
+//! Discards. The content of discarded sectors is undefined, and their tags record that.
 //!
-//! Two reads of them may differ. Their tuples are of a form that no data have, so any content of them
-//! fits, until it is written again. A crash in bitmap mode ends that, too: the sectors of dirty regions get tags of their present
-//! content, because some of them may have been written.
+//! Two reads of such sectors may differ. Their tuples have a form that no data have, and match any content until the sectors are written
+//! again. A crash in bitmap mode ends that too: the sectors of dirty regions get tags of their present content, because some of them may
+//! have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -17,7 +17,7 @@ impl Checked {
     /// Discards the whole sectors of a range, which lies on the device.
     ///
     /// # Errors
-    /// Those of the devices: of EOPNOTSUPP nothing has come, of others nobody knows.
+    /// The errors of the devices. After EOPNOTSUPP nothing has changed; after other errors the content is unknown.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let unit = u64::from(self.limits.logical_block);
         let step = (self.info.most_discarded() << self.tagging.shift).max(unit);
@@ -48,11 +48,11 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. Their new tuples are durable before the device gets the discard; earlier data may return
-    /// after a crash, and then other data in their place.
+    /// Discards sectors. Their new tuples are durable before the device gets the discard. After a crash the earlier data may return, and
+    /// later other data in their place.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// The errors of the devices.
     fn discard_journaled(&self, journal: &Journal, at: DevOffset, len: u64) -> Result<()> {
         if journal.no_discards.load(Ordering::Relaxed) {
             return Err(Error::io(Errno::EOPNOTSUPP, "the data device does not support discards"));
@@ -71,14 +71,15 @@ impl Checked {
         self.end_with(at, len, outcome);
         drop(gate);
         if outcome == Outcome::Nothing {
-            // Nothing was discarded, but the record says so: a replay would leave these sectors unverified. It goes, and no other follows.
+            // Nothing was discarded, but the record contains the discard, and a replay would leave these sectors unverified. The record is
+            // removed, and no other discard follows.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
         discarded
     }
 
-    /// The tuples of sectors that were discarded.
+    /// The tuples of discarded sectors.
     fn unwritten(&self, at: DevOffset, len: u64) -> Tuples {
         let size = self.tagging.size();
         let mut tuples = Tuples::default();
@@ -92,7 +93,7 @@ impl Checked {
     }
 }
 
-/// The new tags. After a failed discard some sectors may be lost: their content is not needed, and must not be an error.
+/// The state of the new tags. After a failed discard some sectors may be lost; their content is not needed, and must not be an error.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

@@ -1,12 +1,12 @@
-//! Flushes of the two devices. Writes that a failed flush should make durable may be lost: from then on no flush of the integrity device succeeds,
-//! and the device is not marked as closed.
+//! Flushes of the two devices. Writes that a failed flush should make durable may be lost. After such a failure no flush of the integrity device
+//! succeeds, and the device is not marked as closed.
 
 use std::sync::Arc;
 
 use crate::device::{self, Device};
 use crate::error::{Context, Result};
 
-/// The flushes of both devices. With tags in the tail both are one; two devices may share a cache all the same, as parts of one disk do.
+/// The flushes of both devices. With tags in the tail both are the same device. Two devices may also share a cache, as parts of one disk do.
 #[derive(Clone, Debug)]
 pub(super) struct Durability {
     pub(super) data: Arc<device::Durability>,
@@ -14,7 +14,7 @@ pub(super) struct Durability {
 }
 
 impl Durability {
-    /// `tail`: the tags are on the data device.
+    /// Creates them. `tail`: the tags are on the data device.
     pub(super) fn new(data: &dyn Device, tags: &dyn Device, tail: bool) -> Self {
         let both = device::Durability::pair([data.limits(), tags.limits()]);
         let [data, tags] = both.map(Arc::new);
@@ -35,7 +35,7 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io` after a flush of either device that failed.
+    /// `Io` after a failed flush of either device.
     pub(super) fn check(&self) -> Result<()> {
         self.data.check().context(|| "the integrity device is recovered when it is opened again")
     }

@@ -1,4 +1,4 @@
-//! Makes an integrity device: every sector gets a tag for what it holds.
+//! Creates an integrity device: every sector gets a tag for its content.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -16,40 +16,40 @@ use crate::protection::TupleKind;
 use crate::setters::setters;
 use crate::units::DevOffset;
 
-/// The data that may be lost in the tail of a device when tags take it.
+/// The data that may be lost in the tail of a device when tags use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {
-    /// Nothing that is known.
+    /// No known data.
     #[default]
     Nothing,
     /// Data without a known end: other file systems, partition tables.
     Unknown,
-    /// That, and a file system of a known format whose superblock cannot be used. It could be repaired, were its end still there.
+    /// Unknown data, and a file system of a known format whose superblock cannot be used. It could be repaired only with its end.
     DamagedVolume,
 }
 
-/// How an integrity device is made.
+/// The options of creating an integrity device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The bytes that one tuple protects: 512 or 4096. Writes shorter than a block of the data device read it first.
+    /// The number of bytes that one tuple protects: 512 or 4096. Writes shorter than a block of the data device read it first.
     pub interval: u32,
-    /// Which tuple.
+    /// The kind of the tuple.
     pub kind: TupleKind,
-    /// How it survives crashes.
+    /// How the device survives crashes.
     pub mode: Mode,
-    /// Lets the application tag count generations of each region: then a scrub finds writes that were lost, data and tag. In bitmap mode.
+    /// Whether the application tag counts generations of each region. Then a scrub finds writes that were lost, data and tag. Only in bitmap mode.
     pub generations: bool,
-    /// The bytes of a region, which has one bit in the dirty map: a power of two. If not set, large enough for a map of one block.
+    /// The number of bytes of a region, which has one bit in the dirty map: a power of two. If not set, it is large enough for a map of one block.
     pub region: Option<u64>,
-    /// The application tag, where it does not count generations.
+    /// The application tag, if it does not count generations.
     pub application: u16,
-    /// The journal's length in bytes; 16 MiB if not set.
+    /// The length of the journal in bytes; 16 MiB if not set.
     pub journal: Option<u64>,
-    /// The identity of the data device, where it has one.
+    /// The identity of the data device, if it has one.
     pub data_uuid: [u8; 16],
-    /// Also where there is an integrity device already.
+    /// Whether to replace an existing integrity device.
     pub force: bool,
 }
 
@@ -70,7 +70,7 @@ impl Default for FormatOptions {
 }
 
 impl FormatOptions {
-    /// T10 tuples for sectors of 4096 bytes, in bitmap mode.
+    /// Creates options for T10 tuples, sectors of 4096 bytes and bitmap mode.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -89,11 +89,11 @@ setters!(FormatOptions {
     force: bool,
 });
 
-/// Makes an integrity device of a device and another one for its tags, or of one device whose tail they take: the content of the tag area is lost.
-/// The content of the data device stays, and gets tags. `progress` gets the number of bytes done and in total.
+/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail the tags use. The content of the
+/// tag area is lost. The content of the data device stays, and gets tags. `progress` gets the number of bytes done and in total.
 ///
 /// # Errors
-/// `InvalidInput` for options that do not fit the devices; `Exists` where there is an integrity device; `Io`.
+/// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
 pub fn format(
     data: &Arc<dyn Device>,
     tags: Option<&Arc<dyn Device>>,
@@ -110,7 +110,7 @@ pub fn format(
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // A half-made area must not count, nor the previous one, which is removed first: its copies may be where nothing is written now.
+    // A half-made area must not count, and neither must the previous one. Its copies may lie where nothing is written now, so it is removed first.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -131,7 +131,7 @@ pub fn format(
     Ok(info)
 }
 
-/// The result that [`format()`] would have. It neither reads the devices nor writes to them.
+/// Computes the result that [`format()`] would have. The devices are neither read nor written.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -145,7 +145,7 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // Of data whose tags lie elsewhere nothing is changed.
+    // Data with tags on another device are not changed.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
@@ -181,7 +181,7 @@ fn lay_out(
             info.region
         )));
     }
-    // Before a division by the requested values.
+    // The check comes before a division by the requested values.
     info.check().map_err(|field| {
         Error::invalid(match field {
             "interval" => format!("an interval of {} bytes: it is 512 or 4096", info.interval),
@@ -205,7 +205,7 @@ fn lay_out(
     Ok((info, area_len))
 }
 
-/// Tags what the device holds.
+/// Tags the present content of the device.
 fn tag_all(
     data: &dyn Device,
     tags: &dyn Device,

@@ -1,49 +1,49 @@
-//! Where everything lies in a tag area: computed from few numbers, the same when it is formatted and when it is opened.
+//! The places of all parts of a tag area. They are computed from few numbers, in the same way when it is formatted and when it is opened.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
 use crate::protection::TupleKind;
 
-/// How data and tags are kept from disagreeing after a crash.
+/// How data and tags are kept consistent after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A map says which regions were being written; after a crash these are read and tagged again. Torn writes exist, as on any disk.
+    /// A map records which regions are being written; after a crash these are read and tagged again. Torn writes exist, as on any disk.
     #[default]
     Bitmap,
-    /// Data and tags go through a journal: a write is there wholly or not at all, and its tag with it.
+    /// Data and tags go through a journal: after a crash a write is present wholly or not at all, and so is its tag.
     Journal,
 }
 
-/// The numbers that an integrity device is made of. All sizes in bytes.
+/// The parameters of an integrity device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Its own identity.
+    /// The identity of the integrity device.
     pub uuid: [u8; 16],
-    /// That of the data device where it was given one, else zeros.
+    /// The identity of the data device if it was stated, else zeros.
     pub data_uuid: [u8; 16],
     /// The size of the data.
     pub data_size: u64,
-    /// The bytes that one tuple protects: 512 or 4096.
+    /// The number of bytes that one tuple protects: 512 or 4096.
     pub interval: u32,
-    /// Which tuple.
+    /// The kind of the tuple.
     pub kind: TupleKind,
-    /// How it survives crashes.
+    /// How the device survives crashes.
     pub mode: Mode,
-    /// The bytes of a region, which has one bit in the dirty map.
+    /// The number of bytes of a region, which has one bit in the dirty map.
     pub region: u64,
     /// Whether the application tag counts generations.
     pub generations: bool,
-    /// The application tag where it does not.
+    /// The application tag, if it does not count generations.
     pub application: u16,
-    /// The journal's length; 0 in bitmap mode.
+    /// The length of the journal; 0 in bitmap mode.
     pub journal: u64,
-    /// Where the tag area begins: after the data on the same device, or 0 on a device of its own.
+    /// The start of the tag area: after the data on the same device, or 0 on a device of its own.
     pub area_start: u64,
 }
 
-/// The most regions: each takes some bytes of memory while a device is open.
+/// The largest number of regions: each uses some bytes of memory while a device is open.
 pub(super) const MOST_REGIONS: u64 = 1 << 26;
-/// The smallest journal.
+/// The length of the smallest journal.
 pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
 
 impl Info {
@@ -67,24 +67,24 @@ impl Info {
         sound.into_iter().find(|(sound, _)| !sound).map_or(Ok(()), |(_, field)| Err(field))
     }
 
-    /// How many sectors there are.
+    /// The number of sectors.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.data_size / u64::from(self.interval)
     }
 
-    /// How many regions the dirty map has.
+    /// The number of regions of the dirty map.
     #[must_use]
     pub fn regions(&self) -> u64 {
         self.data_size.div_ceil(self.region)
     }
 
-    /// How many tuples a block holds.
+    /// The number of tuples in a block.
     pub(super) fn tuples_per_block(&self) -> u64 {
         (BLOCK / self.kind.bytes()) as u64
     }
 
-    /// The most sectors that are discarded at a time: their blocks of tags stay in memory meanwhile.
+    /// The largest number of sectors that one step discards: their blocks of tags stay in memory during it.
     pub(super) fn most_discarded(&self) -> u64 {
         64 * self.tuples_per_block()
     }
@@ -97,12 +97,12 @@ impl Info {
         if self.generations { self.regions().div_ceil(GENERATIONS_PER_BLOCK) } else { 0 }
     }
 
-    /// How many blocks the tags take.
+    /// The number of blocks of tags.
     pub(super) fn tag_blocks(&self) -> u64 {
         self.sectors().div_ceil(self.tuples_per_block())
     }
 
-    /// Where the dirty map begins on the tag device.
+    /// The start of the dirty map on the tag device.
     pub(super) fn map_at(&self) -> u64 {
         self.area_start + BLOCK_LEN
     }
@@ -119,20 +119,20 @@ impl Info {
         self.tags_at() + self.tag_blocks() * BLOCK_LEN
     }
 
-    /// Where the last copy of the superblock lies, in an area of so many bytes.
+    /// The position of the last copy of the superblock, in an area of `area_len` bytes.
     pub(super) fn last_at(&self, area_len: u64) -> u64 {
         self.area_start + area_len - BLOCK_LEN
     }
 
-    /// How many bytes the area needs.
+    /// The number of bytes that the area needs.
     #[must_use]
     pub fn area_len(&self) -> u64 {
         self.journal_at() + self.journal + BLOCK_LEN - self.area_start
     }
 
-    /// Gives the device the most data that leave space for the area after them, on one device of so many bytes.
+    /// Sets the largest size of the data that leaves space for the area after them, on one device of `size` bytes.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each round takes what the last left too little, and the area of less data is never longer.
+        // Each round removes the excess of the last one. The area for less data is never longer, so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -150,9 +150,9 @@ impl Info {
     }
 }
 
-/// Bits of a block of the map.
+/// The number of bits in a block of the map.
 pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
-/// Counters of a block of generations.
+/// The number of counters in a block of generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
 /// The default size of a region: the map is one block if the region then has at least a mebibyte.

@@ -1,8 +1,7 @@
-//! The journal: a write is there wholly or not at all, and its tags with it.
+//! The journal: after a crash a write is present wholly or not at all, and so are its tags.
 //!
-//! Writes that are handed over together are one record, which is durable before any of them goes to its place. A record says by its
-//! checksums that it is whole; the first that is not ends the journal. When the ring is full, what it holds is made durable at its
-//! places.
+//! Writes that are submitted together are one record, which is durable before any of them is written home. The checksums of a record show
+//! whether it is whole; the first record that is not whole ends the journal. When the ring is full, its contents are made durable at home.
 
 use std::io::IoSlice;
 
@@ -27,14 +26,14 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::units::{DevOffset, FsBlock};
 
-/// The most data of a record in bytes.
+/// The largest number of data bytes of a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The longest record: with a tuple of 16 bytes for each 512, and an extent for each sector.
+/// The longest record: it has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
 const LONGEST: u64 = 2 << 20;
-/// Two heads, written in turns, stand before the ring.
+/// The number of heads before the ring. They are written alternately.
 const HEADS: u64 = 2;
 
-/// As many of something as a record mostly has: without an allocation.
+/// A list as long as a record usually needs, without an allocation.
 pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// A write of whole sectors.
@@ -50,7 +49,7 @@ impl Write<'_> {
     }
 }
 
-/// Where the writes of the journal go: each to its place on the data device, and its tuples to theirs.
+/// The destinations of the journal's writes: the data device, and the tags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -63,23 +62,23 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// Held by a thread with a record whose writes are not all at their places. A checkpoint waits for it.
+    /// A thread holds it for reading while the writes of its record are not all home. A checkpoint waits for that.
     gate: RwLock<()>,
-    /// The data device has said that it knows no discards.
+    /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
 }
 
-/// In blocks.
+/// The ring of records. Positions and lengths are in blocks.
 #[derive(Debug)]
 struct Ring {
-    /// Of the next record.
+    /// The sequence of the next record.
     sequence: u64,
     position: u64,
     used: u64,
-    /// Which head is written next.
+    /// The index of the head that is written next.
     head: u64,
     memory: Buffer,
-    /// The device was closed: nothing is written any more.
+    /// Whether the device was closed: nothing is written afterwards.
     closed: bool,
 }
 
@@ -90,19 +89,19 @@ pub(super) struct Replayed {
     pub(super) sectors: u64,
 }
 
-/// Sectors in a row.
+/// Consecutive sectors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) sector: u64,
     pub(super) count: u64,
-    /// They may hold anything; a record has no data of them.
+    /// Whether they were discarded and may have any content. A record contains no data of them.
     pub(super) discarded: bool,
 }
 
 struct Record {
     bytes: Vec<u8>,
     extents: Vec<Extent>,
-    /// Where tuples and data begin.
+    /// The start of the tuples and of the data.
     tuples: usize,
     data: usize,
 }
@@ -116,19 +115,19 @@ impl Journal {
         info.journal / BLOCK_LEN - HEADS
     }
 
-    /// How many bytes one record may write.
+    /// The largest number of bytes that one record may write.
     pub(super) fn most(info: &Info) -> u64 {
-        // Tuples and extents take less than the data, and two records find room.
+        // Tuples and extents need less space than the data, so two records fit.
         (Self::blocks(info) * BLOCK_LEN / 4).min(MOST_DATA) / BLOCK_LEN * BLOCK_LEN
     }
 
-    /// Makes an empty journal on the device. No flush.
+    /// Writes an empty journal to the device, without a flush.
     pub(super) fn format(area: &Area, info: &Info) -> Result<()> {
         write_head(area, info, 0, 1, 0)?;
         area.write_sealed(&[0; SEALED], info.journal_at() + BLOCK_LEN, false)
     }
 
-    /// Opens the journal. Its records are given to `replay`, in order.
+    /// Opens the journal. `replay` gets its records, in order.
     pub(super) fn open(
         area: &Area,
         info: &Info,
@@ -154,7 +153,7 @@ impl Journal {
             return Err(place(info.journal_at()).field("magic").corrupt("both heads are damaged"));
         };
         let mut replayed = Replayed::default();
-        // Each record takes a block at least, and a sequence is there once.
+        // Each record has at least one block, and each sequence occurs once.
         for _ in 0..Self::blocks(info) {
             let found = match Self::read_record(area, info, sequence, position)? {
                 None if position != 0 => {
@@ -171,7 +170,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // One that was torn has this sequence.
+        // A torn record may have the last sequence.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -179,7 +178,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// The record of this sequence, if it is whole and stands there.
+    /// Reads the record of this sequence, if it is whole and in its place.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -209,7 +208,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // It is as it was written: a fault now was a fault then.
+        // The record is as it was written: an invalid value was written so.
         let bad = |field: &'static str| Err(place(at).field(field).corrupt("is invalid"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
@@ -239,7 +238,7 @@ impl Journal {
         Ok(Some(Record { bytes, extents: list, tuples, data: data as usize }))
     }
 
-    /// Appends a record, durably. False where there is no room.
+    /// Appends a record, durably. Returns false if there is no room.
     fn append(
         &self,
         extents: &[RawExtent],
@@ -296,8 +295,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // It may be whole all the same, and no other may have its sequence: a replay would take it for that one. The next record makes
-            // room first, so that the head names a later one.
+            // The record may still be whole, and no other record may have its sequence: a replay would confuse them. The next record first
+            // makes room, so that the head contains a later sequence.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -306,13 +305,13 @@ impl Journal {
         Ok(true)
     }
 
-    /// Makes all records durable at their places, and empties the journal.
+    /// Makes all records durable at home, and empties the journal.
     pub(super) fn checkpoint(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)
     }
 
-    /// The same, and takes no record any more.
+    /// Does the same, and accepts no further record.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -320,9 +319,9 @@ impl Journal {
         Ok(())
     }
 
-    /// As [`checkpoint`](Self::checkpoint), while nobody has a record under way.
+    /// Does the same as [`checkpoint`](Self::checkpoint), for a caller that ensures that no thread has a record under way.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // Records of which something may be lost are to be replayed.
+        // Records whose data may be lost must be replayed.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -340,7 +339,7 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record, and empties the journal where it has no room. Until the guard is dropped it is not emptied again.
+    /// Appends a record, and empties the journal if it has no room. It is not emptied again until the guard is dropped.
     pub(super) fn enter(
         &self,
         home: Home<'_>,
@@ -368,7 +367,7 @@ fn write_head(area: &Area, info: &Info, head: u64, sequence: u64, position: u64)
         .context(|| "write the journal's head")
 }
 
-/// The checksum of a record, as if its field held 0.
+/// The checksum of a record with its checksum field set to 0.
 fn checksum(record: &[u8]) -> u32 {
     let at = std::mem::offset_of!(RawRecord, checksum);
     let sum = crc32c::crc32c_append(crc32c::crc32c(&record[..at]), &[0; 4]);

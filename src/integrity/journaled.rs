@@ -1,4 +1,5 @@
-//! Writes of a device with a journal: their sectors are theirs alone, a record is durable, and then they go to their places.
+//! Writes of a device with a journal: each holds its sectors exclusively, its record becomes durable, and then the sectors are written
+//! home.
 
 use smallvec::smallvec;
 
@@ -9,10 +10,10 @@ use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 
 impl Checked {
-    /// Writes through the journal: all of it or, after a crash, nothing.
+    /// Writes through the journal. After a crash all of the write is present or nothing.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// The errors of the devices.
     pub(super) fn write_journaled(&self, journal: &Journal, write: &Write<'_>) -> Result<()> {
         let mut failed = None;
         let in_place = || {
@@ -25,10 +26,11 @@ impl Checked {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Carries out writes that do not overlap, all of them or, after a crash, none. `in_place` writes those of these numbers.
+    /// Carries out writes that do not overlap. After a crash all of them are present or none. `in_place` writes the sectors of the writes
+    /// with these numbers.
     ///
     /// # Errors
-    /// Those of the devices, for each write.
+    /// The errors of the devices, for each write.
     pub(super) fn write_together(
         &self,
         journal: &Journal,
@@ -41,7 +43,7 @@ impl Checked {
             self.tuples(write.at, write.bufs, &mut one);
             tuples.push(one);
         }
-        // In rising order, so that of two that wait for each other's sectors one has them all.
+        // The writes claim their sectors in ascending order, so that two threads never wait for each other.
         let mut order: Few<_> = (0..writes.len()).collect();
         order.sort_unstable_by_key(|number| writes[*number].at);
         for (claimed, &number) in order.iter().enumerate() {
@@ -76,7 +78,7 @@ impl Checked {
         }
     }
 
-    /// Ends a write that had its sectors alone.
+    /// Ends a write that held its sectors exclusively.
     fn end_claimed(&self, write: &Write<'_>, result: Result<(), Errno>) {
         let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Unknown };
         self.end_with(write.at, write.len(), outcome);

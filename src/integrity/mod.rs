@@ -1,10 +1,10 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device stands over a data device, and keeps a tuple for each sector of it elsewhere: on a device of its own, or
-//! in the tail of the same. Reads are verified; writes update the tuple. Data that the device changed, mixed up or gave
-//! from another place are an error (EILSEQ), never data.
+//! An [`Integrity`] device lies over a data device, and stores a tuple for each of its sectors elsewhere: on a device of its own, or in the
+//! tail of the same device. Reads are verified; writes update the tuple. If the device changed data, mixed them up or returned them from
+//! another place, the read fails with EILSEQ and returns no data.
 //!
-//! It computes over memory that must not change meanwhile: [`Limits::stable_writes`] says so, and the layers above keep to it.
+//! It computes over memory that must not change during the request: [`Limits::stable_writes`] reports this, and the layers above comply.
 //!
 //! | File | Subject |
 //! |---|---|
@@ -63,7 +63,7 @@ use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions, WrongTuple}
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
 
-/// A device whose sectors are verified. It is closed when it and all of its queues are dropped.
+/// A device whose sectors are verified. Dropping it and all of its queues closes it.
 #[derive(Clone, Debug)]
 pub struct Integrity {
     checked: Arc<Checked>,
@@ -79,7 +79,8 @@ pub struct Opened {
 }
 
 impl Integrity {
-    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. Read-only where one of the two is.
+    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. It is read-only if one of the two devices
+    /// is.
     ///
     /// # Errors
     /// `UnknownFormat` without a tag area; `Corrupt` with block and field; `Unsupported` by name; `Io`.
@@ -87,10 +88,10 @@ impl Integrity {
         Self::open_with(data, tags, &IntegrityOptions::default())
     }
 
-    /// The same with options.
+    /// Does the same with options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_with(
         data: Arc<dyn Device>,
         tags: Option<Arc<dyn Device>>,
@@ -101,15 +102,15 @@ impl Integrity {
         Ok(Opened { device, recovered })
     }
 
-    /// The superblock of a device, without opening it.
+    /// Reads the superblock of a device, without opening it.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn probe(data: &dyn Device, tags: Option<&dyn Device>) -> Result<Info> {
         area::Superblock::read(tags.unwrap_or(data), tags.is_none()).map(|found| found.info)
     }
 
-    /// Its geometry.
+    /// The geometry.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.checked.info
@@ -121,17 +122,17 @@ impl Integrity {
         self.checked.report.counts()
     }
 
-    /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
+    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
     #[must_use]
     pub fn take_events(&self) -> (Vec<Event>, u64) {
         self.checked.report.take_events()
     }
 
-    /// Compares all sectors with their tags. The device may be in use meanwhile. `found` gets all faults, `progress` the number of bytes
-    /// done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
+    /// Compares all sectors with their tags. The device may be in use at the same time. `found` gets all faults, `progress` the number of
+    /// bytes done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
     ///
     /// # Errors
-    /// `Io` of a device that is gone. Faults and sectors that cannot be read are not errors.
+    /// `Io` if the device is gone. Faults and unreadable sectors are not errors.
     pub fn scrub(
         &self,
         found: &mut dyn FnMut(ScrubFinding),
@@ -140,7 +141,7 @@ impl Integrity {
         scrub::scrub(&self.checked, found, progress)
     }
 
-    /// Brings all tags to their device, so that nothing is to be recovered. Writes are refused from then on; it can be read further.
+    /// Writes all tags to their device, so that no recovery is needed. Writes are refused afterwards; reads still succeed.
     ///
     /// # Errors
     /// `Busy` while writes are in flight; `Io`.
@@ -148,7 +149,7 @@ impl Integrity {
         self.checked.close()
     }
 
-    /// Writes whole sectors, no more than a request may have.
+    /// Writes whole sectors, at most as many bytes as one request may have.
     fn write_some(&self, bufs: &[IoSlice<'_>], at: DevOffset, fua: bool) -> Result<()> {
         let checked = &*self.checked;
         if let Some(journal) = &checked.journal {
@@ -177,7 +178,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // Whole sectors around it.
+        // The whole sectors around the range are read.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -198,7 +199,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // Those that the data device found by tuples of its own are told in its own sectors.
+        // The data device reports sectors that it found by its own tuples in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }
@@ -238,7 +239,7 @@ impl Device for Integrity {
         self.checked.flush()
     }
 
-    /// Of whole sectors: reads of them return the data device's content, unverified until they are written again.
+    /// Discards whole sectors. Later reads return the data device's content, unverified until the sectors are written again.
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         if !self.checked.writable {
             return Err(Error::new(ErrorKind::ReadOnly, "the integrity device is read-only"));
@@ -253,7 +254,7 @@ impl Device for Integrity {
     }
 }
 
-/// At most so many bytes of buffers, from one on.
+/// At most `most` bytes of buffers, from `skip` on.
 fn part<'b>(bufs: &'b [IoSlice<'_>], skip: usize, most: usize) -> SmallVec<[IoSlice<'b>; 4]> {
     let (mut skip, mut left) = (skip, most);
     let cut = |buf: &'b IoSlice<'_>| {

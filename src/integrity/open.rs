@@ -1,4 +1,4 @@
-//! Opens an integrity device, which is recovered where it was not closed.
+//! Opens an integrity device, and recovers it if it was not closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,20 +19,22 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::setters::setters;
 use crate::sync::Mutex;
 
-/// Memory limits of an open integrity device, and the time between changes of its map.
+/// The memory limits of an open integrity device, and the time between changes of its map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IntegrityOptions {
-    /// Bytes of tags in memory.
+    /// The number of bytes of tags in memory.
     pub cache: u64,
-    /// The dirty map is cleared by the first flush after this time.
+    /// The first flush after this time clears the dirty map.
     pub clean_after: Duration,
-    /// Or by the first flush that finds more regions dirty.
+    /// A flush that finds more dirty regions than this clears it too.
     pub most_dirty: u32,
-    /// The identity that the data device has; zeros where it has none. Another one than the tags were made for is refused.
+    /// The identity of the data device; zeros if it has none. If it differs from the identity for which the tags were made, the device is
+    /// refused.
     pub data_uuid: [u8; 16],
-    /// It is not refused, and from then on the tags are for it. And what a crash has left and the devices refuse is given up: sectors that the
-    /// journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose regions all count as dirty.
+    /// Accept another data device, for which the tags are valid from then on. Also give up the parts of a crash that the devices refuse:
+    /// sectors that the journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose regions all
+    /// count as dirty.
     pub force: bool,
 }
 
@@ -49,7 +51,7 @@ impl Default for IntegrityOptions {
 }
 
 impl IntegrityOptions {
-    /// 64 MiB of tags in memory, and a map that is cleared after ten seconds.
+    /// Creates options with 64 MiB of tags in memory, and a map that is cleared after ten seconds.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -77,7 +79,7 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // The tail is on the same device, and its blocks may lie in units of the data.
+    // The tail is on the same device, and its blocks may be parts of units of the data.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -89,7 +91,7 @@ pub(super) fn open(
     let mut refused = 0;
     let found = Regions::read(&area, &info, !crashed, &mut |error| {
         refused += 1;
-        // Of a device that was closed nobody needs it.
+        // If the device was closed, the map is not needed.
         if crashed && !options.force { Err(error.context(GIVE_UP)) } else { Ok(()) }
     })?;
     recovered.bad_map_blocks = found.bad_blocks + refused;
@@ -152,7 +154,7 @@ pub(super) fn open(
     Ok((checked, recovered))
 }
 
-/// Compares the identity of the data device with that of the one which the tags were made for. True where it was another one.
+/// Compares the identity of the data device with the one for which the tags were made. Returns true if it differs.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {

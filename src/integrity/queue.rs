@@ -1,8 +1,8 @@
 //! A queue over the data device's queue: reads are verified when they are popped, writes are tagged.
 //!
-//! A bio goes down as it is and comes back as it was: all that its end needs to know stands in it, so a request costs no memory. No
-//! write waits for another one, but in journal mode: there all that is in flight is in the hands of a thread that is running, since
-//! [`commit`](DeviceQueue::commit) waits for the writes that it hands over.
+//! A bio goes down and comes back unchanged and contains all that its end needs, so a request costs no memory. No write waits for another
+//! one, except in journal mode. There a running thread carries out all writes in flight, because [`commit`](DeviceQueue::commit) waits for
+//! the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -39,7 +39,7 @@ impl IntegrityQueue {
         Self { below, checked, held, staged, tuples: Tuples::default(), depth }
     }
 
-    /// Reads the rest of what the device below cut short.
+    /// Reads the remaining bytes of a transfer that the device below cut short.
     #[cold]
     fn read_rest(
         &mut self,
@@ -66,7 +66,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes what of a write has not been written yet.
+    /// Writes the bytes of a write that have not been written yet.
     fn write_rest(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -87,7 +87,7 @@ impl IntegrityQueue {
                 .collect();
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // A part is written: the rest may not say that nothing has happened.
+                // A part is written, so EAGAIN, which means no effect, must not be returned.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -97,7 +97,7 @@ impl IntegrityQueue {
         Ok(())
     }
 
-    /// Writes to the data device alone; may be short.
+    /// Writes to the data device only. The transfer may be short.
     #[inline]
     fn write_below(
         &mut self,
@@ -118,7 +118,7 @@ impl IntegrityQueue {
         written.map_err(|error| error.errno())
     }
 
-    /// One read has come back from below.
+    /// Verifies a read that the queue below has completed.
     #[inline]
     fn verify_flat(
         &mut self,
@@ -153,7 +153,7 @@ impl IntegrityQueue {
         Ok(whole)
     }
 
-    /// A bio has come back from below.
+    /// Processes a bio that the queue below has completed.
     #[inline]
     fn completed(&mut self, mut done: Done) -> Done {
         if done.bio.dev != Dev::OWN {
@@ -173,13 +173,13 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // They are calls.
+            // Flushes are calls.
             (BioOp::Flush, _) => {}
         }
         done
     }
 
-    /// A write has come back from below.
+    /// Processes a write that the queue below has completed.
     #[inline]
     fn written(
         &mut self,
@@ -213,7 +213,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes: as many in a record as fit and do not overlap.
+    /// Carries out staged writes. A record contains as many as fit and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -257,7 +257,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // None was carried out, for the sake of one of them.
+            // No write was carried out, because one of them failed.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -360,7 +360,7 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // A flush in flight below would be none of those that the device knows: another one could succeed beside it, and it fail.
+                // The device would not record a flush in flight below: another flush could succeed concurrently although this one fails.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -405,15 +405,16 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Writes in flight end, or their sectors would be taken for ever; those that nobody has committed are carried out, as by other queues.
-    /// The sectors of what the device below keeps may hold either content for ever: their regions stay dirty, and the device in use.
+    /// Waits for the writes in flight, because their sectors would otherwise be held for ever, and carries out uncommitted writes, as other
+    /// queues do. Sectors of bios that the device below leaks may get either content at any time: their regions stay dirty, and the device
+    /// stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // Where that fails, what the device below has not taken comes back.
+            // If the wait fails, bios that the device below has not accepted come back.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {
@@ -452,7 +453,7 @@ impl Drop for IntegrityQueue {
     }
 }
 
-/// A transfer that moved nothing will not move anything.
+/// Turns a transfer of zero bytes into an error, because a repetition would transfer nothing either.
 fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
     result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
 }

@@ -1,5 +1,5 @@
-//! Makes data and tags agree again where a device was not closed: writes of the journal are done once more, sectors of dirty regions are tagged
-//! for what they hold.
+//! Makes data and tags agree after a device was not closed: writes of the journal are repeated, and sectors of dirty regions are tagged for
+//! their present content.
 
 use std::io::IoSlice;
 
@@ -15,32 +15,32 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// Added to an error that `--force` passes over.
+/// The text that is added to an error that `--force` ignores.
 pub(super) const GIVE_UP: &str = "refused (integrity open --force gives it up)";
 
 /// The report of a recovery at the opening of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// It had not been closed.
+    /// Whether the device had not been closed.
     pub crashed: bool,
-    /// Regions that had been in use, all of whose sectors were read. Of a device that is read-only: that are not verified.
+    /// The number of regions that had been in use, all of whose sectors were read. For a read-only device: the number of unverified regions.
     pub regions: u64,
-    /// Sectors of these whose tag was not that of what they hold, and that got a new one.
+    /// The number of their sectors whose tag did not match their content, and that got a new tag.
     pub retagged: u64,
-    /// Sectors of these that could not be read, or whose tags could not; they keep the tags that they had.
+    /// The number of their sectors that could not be read, or whose tags could not. They keep their tags.
     pub unreadable: u64,
-    /// Records of the journal whose writes were done again.
+    /// The number of records of the journal whose writes were repeated.
     pub records: u64,
-    /// The sectors that these wrote.
+    /// The number of sectors that these records wrote.
     pub replayed: u64,
-    /// Sectors that the journal could not write again, and that were given up: they fit their tags no more.
+    /// The number of sectors that the journal could not write again, and that were given up. They do not match their tags.
     pub lost: u64,
-    /// Blocks of the dirty map that were not whole, or could not be read: all their regions were seen as in use.
+    /// The number of blocks of the dirty map that were not whole, or could not be read. All their regions counted as in use.
     pub bad_map_blocks: u64,
 }
 
 impl Recovered {
-    /// The same in lines for people. `written` says whether the device was opened for writing, and so recovered.
+    /// The report as lines for people. `written` states whether the device was opened for writing, and so recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
         let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
@@ -77,14 +77,14 @@ impl Recovered {
     }
 }
 
-/// Does again what records of the journal say.
+/// Repeats the writes of the journal's records.
 pub(super) struct Replay<'a> {
     pub(super) data: &'a dyn Device,
     pub(super) tags: &'a Tags,
     pub(super) info: &'a Info,
     pub(super) regions: &'a Regions,
     pub(super) force: bool,
-    /// Sectors that were given up.
+    /// The number of sectors that were given up.
     pub(super) lost: u64,
 }
 
@@ -133,7 +133,7 @@ impl Replay<'_> {
         self.give_up(tagged)
     }
 
-    /// A sector that is refused is lost, where that is asked for.
+    /// Counts a refused sector as lost, if the options allow it.
     fn give_up(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.force => self.lost += 1,
@@ -143,7 +143,7 @@ impl Replay<'_> {
     }
 }
 
-/// Gives the sectors of a region the tags of what they hold.
+/// Gives the sectors of a region tags for their present content.
 pub(super) fn retag(
     checked: &Checked,
     region: u32,
@@ -162,7 +162,7 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // A sector that cannot be read keeps its tag: a write makes it good again. A block of tags is tried once.
+            // A sector that cannot be read keeps its tag: the next write repairs it. A block of tags is tried once.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;
@@ -173,7 +173,7 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // One that was discarded may have been written since.
+                // A discarded sector may have been written since.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

@@ -1,4 +1,4 @@
-//! Reports of an integrity device: counters, and the sectors that did not fit their tags.
+//! Reports of an integrity device: counters, and the sectors that did not match their tags.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How many events are kept until someone takes them; the oldest go first.
+/// The number of events that are kept until a caller takes them; the oldest are dropped first.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sectors that were read and whose tag was wrong, again when they were read once more.
+    /// Sectors whose tag was wrong in a read and again in the repeated read.
     pub mismatches: u64,
-    /// Sectors that were read once more, since their data and tag did not agree at first.
+    /// Sectors that were read again, because their data and tag did not agree at first.
     pub retries: u64,
-    /// Sectors that were read without being verified: the device is read-only, and after a crash nobody has seen to their region.
+    /// Sectors that were read without verification: the device is read-only, and their region was not recovered after a crash.
     pub unverified: u64,
-    /// Sectors that got a tag for what they hold, since a write to them failed.
+    /// Sectors that got a tag for their present content, because a write to them failed.
     pub retagged: u64,
-    /// Sectors that several writes were in flight to, and that the last of them wrote once more.
+    /// Sectors with several concurrent writes, which the last of the writers wrote again.
     pub contested: u64,
 }
 
@@ -30,13 +30,13 @@ pub struct Counts {
 pub enum Event {
     /// A sector was read, and its tag was wrong twice.
     Mismatch(Mismatch),
-    /// A write failed, and so many sectors from this one on got a tag for whatever they hold now.
+    /// A write failed, and its sectors got tags for their present content.
     Retagged {
-        /// The first one.
+        /// The first sector.
         sector: u64,
-        /// How many.
+        /// The number of sectors.
         count: u64,
-        /// Why the write failed.
+        /// The errno of the write.
         errno: Errno,
     },
 }
@@ -54,7 +54,7 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// How many were dropped: mismatches, and others.
+    /// The number of dropped mismatches, and of other dropped events.
     dropped: [u64; 2],
 }
 
@@ -84,7 +84,7 @@ impl Report {
         kept.events.push_back(event);
     }
 
-    /// Takes the mismatches among the events, oldest first, and the number of those that were dropped before them.
+    /// Takes the mismatches among the events, oldest first, and the number of dropped older ones.
     pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
         let mut kept = self.events.lock();
         let mut found = Vec::new();
@@ -99,7 +99,7 @@ impl Report {
         (found, dropped)
     }
 
-    /// Takes the events since the last call, oldest first, and the number of those that were dropped before them.
+    /// Takes the events since the last call, oldest first, and the number of dropped older ones.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut kept = self.events.lock();
         let dropped = std::mem::take(&mut kept.dropped);

@@ -1,4 +1,4 @@
-//! Reads all sectors against their tags.
+//! Compares all sectors with their tags.
 
 use std::fmt;
 
@@ -12,30 +12,30 @@ use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::protection::Mismatch;
 use crate::units::DevOffset;
 
-/// Something that a scrub found.
+/// A finding of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubFinding {
     /// A sector's data and tag disagree.
     Mismatch(Mismatch),
-    /// Sectors that could not be verified, since a device refuses to read them, or their tags.
+    /// Sectors that could not be verified, because a device refuses to read them, or their tags.
     Unreadable {
-        /// Which device.
+        /// The device.
         half: Half,
         /// The first sector.
         sector: u64,
-        /// How many: of the data always one, of tags as many as are in a block.
+        /// The number of sectors: always one for data; for tags, as many as one block contains.
         count: u64,
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map says that a region was written in a generation of which no sector is there: these writes were lost, data and tags.
+    /// The map records that a region was written in a generation, but no sector has that generation: these writes were lost, data and tags.
     LostWrites {
-        /// Where the region begins.
+        /// The start of the region.
         at: DevOffset,
         /// Its length in bytes.
         len: u64,
-        /// The generation that is missing.
+        /// The missing generation.
         generation: u16,
     },
 }
@@ -52,21 +52,18 @@ impl fmt::Display for ScrubFinding {
                 write!(f, "sectors {sector} to {last}: their tags cannot be read: {errno}")
             }
             Self::LostWrites { at, len, generation } => {
-                write!(
-                    f,
-                    "region of {len} bytes at {at}: nothing of generation {generation} is there"
-                )
+                write!(f, "region of {len} bytes at {at}: no sector has generation {generation}")
             }
         }
     }
 }
 
-/// One of the two devices. There is no third one.
+/// One of the two devices. The enum has no other variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// That holds the data.
+    /// The device that contains the data.
     Data,
-    /// That holds the tags.
+    /// The device that contains the tags.
     Tags,
 }
 
@@ -83,18 +80,18 @@ impl fmt::Display for Half {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scrubbed {
-    /// Sectors that were held against their tags.
+    /// The number of sectors that were compared with their tags.
     pub sectors: u64,
-    /// Sectors that were discarded, and may hold anything.
+    /// The number of discarded sectors, whose content may be anything.
     pub discarded: u64,
-    /// Sectors whose data and tag disagree.
+    /// The number of sectors whose data and tag disagree.
     pub mismatches: u64,
-    /// Sectors that a device refuses to read, or whose tags it does.
+    /// The number of sectors that a device refuses to read, or whose tags it refuses.
     pub unreadable: u64,
-    /// Sectors of regions that were being written when the device was not closed. It is read-only, and their tags are made again when it
-    /// is next opened for writing.
+    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and their tags are
+    /// computed again when it is next opened for writing.
     pub skipped: u64,
-    /// Regions whose last writes are not there.
+    /// The number of regions whose last writes are missing.
     pub lost: u64,
 }
 
@@ -124,7 +121,7 @@ pub(super) fn scrub(
             at += len;
             progress(at, info.data_size);
         }
-        // Where it was written meanwhile, the generation may be another one.
+        // If the region was written during the scrub, the generation may have changed.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
@@ -142,11 +139,11 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Looks at sectors in a row. Whether one of them may be of this generation.
+    /// Checks contiguous sectors. Returns whether one of them may have this generation.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
-        // Where the whole cannot be read, each sector is.
+        // If the whole range cannot be read, each sector is read separately.
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         let mut of_now = false;
         for piece in checked.tags.pieces(first, content.len() / interval) {
@@ -157,7 +154,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// The same for sectors whose tags are in one block.
+    /// Does the same for sectors whose tags are in one block.
     fn piece(
         &mut self,
         piece: Piece,
@@ -169,7 +166,7 @@ impl Scrub<'_> {
         let checked = self.checked;
         if let Err(error) = checked.tags.with(piece.block, false, |_| ()) {
             self.refused(Half::Tags, first, piece.count as u64, error)?;
-            // A generation that nobody can read is not missing.
+            // A generation that cannot be read is not reported as missing.
             return Ok(true);
         }
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -198,8 +195,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, for sectors that were just read, except unreadable ones: a write
-    /// of these tags may have been lost.
+    /// Compares tags in memory with the tags on the device, for sectors that were just read, except unreadable ones: a write of these tags
+    /// may have been lost.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -229,10 +226,10 @@ impl Scrub<'_> {
         (self.found)(ScrubFinding::Mismatch(mismatch));
     }
 
-    /// A device has refused to read sectors, or their tags.
+    /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// The same error, if it does not belong to one place, and all other places would fail too.
+    /// The same error, if it does not belong to one place, because all other places would fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {
@@ -245,8 +242,8 @@ impl Scrub<'_> {
     }
 }
 
-/// Errors of block devices for single sectors and not for the whole device: the medium is ENODATA, their own protection information
-/// EILSEQ, the target EREMOTEIO.
+/// Whether an errno of a block device concerns single sectors and not the whole device: ENODATA for the medium, EILSEQ for its own
+/// protection information, EREMOTEIO for the target.
 pub(super) fn is_of_a_place(errno: Errno) -> bool {
     matches!(errno, Errno::EIO | Errno::ENODATA | Errno::EILSEQ | Errno::EREMOTEIO)
 }

@@ -1,4 +1,4 @@
-//! Writers and readers of the same sectors, and a power cut at any moment, under schedules of a model checker's choice.
+//! Writers and readers of the same sectors, and a power cut at any moment, under schedules that a model checker chooses.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 const SECTOR: u64 = 512;
 const SIZE: u64 = 16 << 10;
 
-/// Memory that others come to between any two sectors of a request.
+/// Memory that lets other threads run between any two sectors of a request.
 #[derive(Debug)]
 struct Slow(Arc<Ram>);
 
@@ -82,7 +82,7 @@ struct Model {
     device: Integrity,
 }
 
-/// The sectors of a stretch, each of which holds one byte only.
+/// The sectors of a stretch. All bytes of a sector are the same.
 fn sectors(device: &Integrity, first: u64, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; (count * SECTOR) as usize];
     device.read_exact_at(&mut bytes, DevOffset(first * SECTOR)).unwrap();
@@ -106,7 +106,7 @@ impl Model {
         };
         let (below, beside) = (data.clone() as Arc<dyn Device>, tags.clone() as Arc<dyn Device>);
         format(&below, Some(&beside), &options, &mut |_, _| {}).unwrap();
-        // A block of tags finds another one in its place at every turn, and every flush clears the map.
+        // Each access to a block of tags evicts another one, and every flush clears the map.
         let open = IntegrityOptions {
             cache: 0,
             clean_after: Duration::ZERO,
@@ -129,10 +129,10 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Power fails now: after a recovery the content of the devices verifies. In journal mode no write of one of these stretches is
+    /// Cuts the power. After a recovery the content of the devices must verify. In journal mode no write of one of these stretches may be
     /// torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
-        // Nobody else runs between these two.
+        // No other thread runs between these two snapshots.
         let (data, tags) = (Arc::new(self.data.snapshot()), Arc::new(self.tags.snapshot()));
         let device = Integrity::open(data, Some(tags)).unwrap().device;
         device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
@@ -140,7 +140,7 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Everybody has gone: it is closed, and nothing is wrong and nothing to be recovered.
+    /// Ends the model after all threads. The device is closed, verifies, and needs no recovery.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);

@@ -1,8 +1,8 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another one to the same sector: a queue that no thread polls may hold that write. While a sector is being
-//! written, it may hold its old data or the data of any of its writers; all these tuples are kept. If two writers overlapped, the last that
-//! completes writes its sector once more, alone, so that data and tag are of the same write.
+//! A write does not wait for another one to the same sector, because a queue that no thread polls may hold that write. While a sector is
+//! being written, it may have its old data or the data of any of its writers; all these tuples are kept. If two writes overlapped, the
+//! writer that completes last writes its sector again, without concurrent writes, so that data and tag belong to the same write.
 
 use std::ops::Range;
 
@@ -14,55 +14,55 @@ use crate::bio::Buffer;
 use crate::error::Result;
 use crate::protection::TupleKind;
 
-/// The most tuples that a block holds.
+/// The largest number of tuples in a block.
 const MOST: usize = BLOCK / 8;
 
-/// Which tuples a sector may have at a moment.
+/// The tuples that a sector may have at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Candidates {
     pub(super) tuples: SmallVec<[Packed; 2]>,
-    /// A write is in flight.
+    /// Whether a write is in flight.
     pub(super) busy: bool,
 }
 
-/// A sector that several writers have in flight, or had until one was left.
+/// A sector to which several writes are in flight, or were until only one remained.
 #[derive(Debug)]
 struct Contested {
     index: usize,
     writers: u32,
-    /// How often a writer has come or gone.
+    /// The number of writers that have joined or left.
     turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
 
-/// How a write to a sector ended.
+/// The outcome of a write to a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// It may have been written, wholly, in part, or not at all.
+    /// The data may have been written in full, in part, or not at all.
     Unknown,
-    /// Nothing was written.
+    /// No data were written.
     Nothing,
 }
 
 #[derive(Debug)]
 pub(super) struct TagBlock {
     kind: TupleKind,
-    /// Which block it holds.
+    /// The number of the block in this slot.
     pub(super) block: Option<u64>,
     pub(super) loading: bool,
-    /// It is being written to the device.
+    /// Whether the block is being written to the device.
     pub(super) writing: bool,
     pub(super) dirty: bool,
-    /// How often it was changed.
+    /// The number of changes.
     pub(super) changes: u64,
-    /// Since the eviction's hand came by.
+    /// Whether the block was used since the eviction last passed it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
-    /// The tuples of the writes in flight, if the sector's bit is set.
+    /// The tuples of the writes in flight, for sectors whose bit is set.
     pending: Option<Box<[u8; BLOCK]>>,
     busy: [u64; MOST / 64],
-    /// Writes in flight. It stays in memory until they end.
+    /// The number of writes in flight. The block stays in memory until they end.
     pub(super) pins: u32,
     contested: Vec<Contested>,
 }
@@ -85,7 +85,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may take its place, once it is not dirty.
+    /// Whether another block may replace it, once it is not dirty.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -147,7 +147,7 @@ impl TagBlock {
         Candidates { tuples, busy }
     }
 
-    /// A write begins, of these tuples.
+    /// Begins a write with these tuples.
     #[inline]
     pub(super) fn claim(&mut self, range: Range<usize>, tuples: &[u8]) {
         if self.any_busy(range.clone()) {
@@ -179,7 +179,7 @@ impl TagBlock {
         }
     }
 
-    /// A write has ended. The sectors that are returned are left to this writer to [resolve](Self::resolve).
+    /// Ends a write. Its writer must [resolve](Self::resolve) the returned sectors.
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {
@@ -232,14 +232,15 @@ impl TagBlock {
         left
     }
 
-    /// How often a writer of a sector has come to another one or gone. Taken before the last one looks at it or writes it once more.
+    /// The number of times that a writer joined or left another writer of a sector. The last writer samples it before it reads or rewrites
+    /// the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// The last writer has seen to it that the sector has this tuple, if nobody has come or gone meanwhile. `None` where nobody can say what
-    /// it holds: the tag stays. False where someone was there, and has ended too: nobody knows who of the two wrote last.
+    /// Sets the tuple that the last writer has found for the sector, if no writer has joined or left since. `None` if the content is
+    /// unknown: the tag stays. False if another writer joined and has ended too: then it is unknown which of the two wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -265,7 +266,7 @@ impl TagBlock {
     }
 }
 
-/// The words of a bit set that a range touches, and the bits of it in each.
+/// The words of a bit set that a range touches, and its bits in each word.
 #[inline]
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
@@ -290,7 +291,7 @@ mod tests {
         TagBlock::new(TupleKind::T10).unwrap()
     }
 
-    /// Every range against bits counted one by one.
+    /// Every range gives the same result as bits that are counted one by one.
     #[test]
     fn a_range_is_busy_where_it_was_claimed() {
         for start in [0, 1, 62, 63, 64, 65, 127, 300] {
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// While writes are in flight the sector may hold its old data or those of each write; the last one decides.
+    /// While writes are in flight the sector may have its old data or those of any write; the last writer decides.
     #[test]
     fn of_writers_that_met_the_last_one_resolves() {
         let mut slot = slot();
@@ -326,19 +327,19 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // One more joins before it has resolved, and resolves in its place.
+        // Another writer joins before the first has resolved, and resolves in its place.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
         slot.pins -= 1;
         assert!(slot.is_busy(7) && slot.candidates(7).tuples.contains(&tuple(3)));
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // Another one joins and ends before: whose data are there is not known.
+        // Another writer joins and ends before: it is unknown which data the sector has.
         let turns = slot.turns(7);
         slot.claim(7..8, &[5; 8]);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(!slot.resolve(7, Some(tuple(4)), turns) && slot.is_busy(7));
-        // Nor where he was there already.
+        // The same is true if the writer joined earlier.
         slot.claim(7..8, &[6; 8]);
         let turns = slot.turns(7);
         assert!(slot.end(7..8, Outcome::Written).is_empty());
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// A write that failed leaves its sectors to be read; one that did nothing leaves the tags as they were.
+    /// A failed write leaves its sectors to be read; a write without effect leaves the tags unchanged.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

@@ -1,4 +1,4 @@
-//! Which tuple a sector of a device must have, for its data and its place.
+//! The tuple that a sector of a device must have, for its data and its place.
 
 use smallvec::SmallVec;
 
@@ -8,10 +8,10 @@ use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 /// The longest tuple in bytes.
 pub(super) const LONGEST: usize = 16;
 
-/// A tuple as it is stored, followed by zeros.
+/// A tuple in its stored form, followed by zeros.
 pub(super) type Packed = [u8; LONGEST];
 
-/// Memory for the tuples of one write, kept from one to the next.
+/// Memory for the tuples of one write. It is reused for the next write.
 #[derive(Debug, Default)]
 pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
@@ -21,15 +21,15 @@ pub(super) struct Tagging {
     pub(super) protection: Protection,
     /// log2 of the sector's size.
     pub(super) shift: u32,
-    /// The application tag of every sector; none where it counts generations.
+    /// The application tag of every sector; `None` if it counts generations.
     application: Option<u16>,
 }
 
-/// Reads a tuple from the first of these bytes.
+/// Reads a tuple from the beginning of these bytes.
 #[inline]
 pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
     let mut tuple = [0; LONGEST];
-    // Lengths that the compiler knows: no call.
+    // The lengths are constants, so these copies are not calls.
     match kind {
         TupleKind::T10 => tuple[..8].copy_from_slice(&bytes[..8]),
         TupleKind::Nvme64 => tuple.copy_from_slice(&bytes[..16]),
@@ -40,7 +40,7 @@ pub(super) fn load(kind: TupleKind, bytes: &[u8]) -> Packed {
 impl Tagging {
     pub(super) fn new(info: &Info) -> Self {
         let shift = info.interval.trailing_zeros();
-        // The interval was checked.
+        // The interval was checked before.
         let interval = Interval::from_bytes(info.interval.into()).unwrap_or(Interval::B4096);
         let protection = Protection { kind: info.kind, interval, generation: info.generations };
         let application = (!info.generations).then_some(info.application);
@@ -59,7 +59,7 @@ impl Tagging {
         self.protection.kind.bytes()
     }
 
-    /// Writes the tuples of sectors in a row. `generation` is their application tag where that counts generations.
+    /// Writes the tuples of consecutive sectors. `generation` is their application tag if it counts generations.
     #[inline]
     pub(super) fn encode(&self, first: u64, data: &[u8], generation: u16, tuples: &mut [u8]) {
         let application = self.application.unwrap_or(generation);
@@ -73,7 +73,7 @@ impl Tagging {
         tuple
     }
 
-    /// The tuple of a sector that may hold anything.
+    /// The tuple of a sector with any content.
     pub(super) fn unwritten(&self, sector: u64, generation: u16) -> Packed {
         let mut tuple = [0; LONGEST];
         let application = self.application.unwrap_or(generation);
@@ -81,27 +81,27 @@ impl Tagging {
         tuple
     }
 
-    /// Whether it is that one.
+    /// Whether a tuple is the one for any content.
     #[cold]
     pub(super) fn is_unwritten(&self, sector: u64, tuple: &[u8]) -> bool {
         let generation = self.protection.applications(tuple).next().unwrap_or(0);
         self.unwritten(sector, generation)[..self.size()] == *tuple
     }
 
-    /// Whether tuples are those of these data at this place.
+    /// Checks that tuples match these data at this place.
     #[inline]
     pub(super) fn verify(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Whether tuples are those of these data at this place, or say that there may be any.
+    /// Checks that tuples match these data at this place, or permit any data.
     #[inline]
     pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.verify(first, data, tuples)
             .or_else(|mismatch| self.check_behind(mismatch, first, data, tuples))
     }
 
-    /// The first mismatch that is not at a sector that may hold anything.
+    /// The first mismatch, except at sectors that may have any content.
     #[cold]
     fn check_behind(
         &self,
@@ -125,13 +125,13 @@ impl Tagging {
         }
     }
 
-    /// Whether a tuple is that of a sector's data, or says that there may be any.
+    /// Whether a tuple matches a sector's data, or permits any data.
     #[inline]
     pub(super) fn fits(&self, sector: u64, data: &[u8], tuple: &Packed) -> bool {
         self.check(sector, data, &tuple[..self.size()]).is_ok()
     }
 
-    /// The generation that a tuple names.
+    /// The generation in a tuple.
     pub(super) fn generation(&self, tuple: &Packed) -> u16 {
         self.protection.applications(&tuple[..self.size()]).next().unwrap_or(0)
     }

@@ -1,7 +1,7 @@
 //! The tags in memory: a bounded cache of the area's tag blocks.
 //!
-//! It is cut in shards, each with one lock. A lock is held only while tuples are read or set, never during a device
-//! request. The thread that reads or writes a block is running, so other threads may wait for it.
+//! It is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device request. The
+//! thread that reads or writes a block is running, so other threads may wait for it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,17 +19,17 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// After so many blocks that could not be written no more are tried to make room for one.
+/// The number of blocks that could not be written after which no more are tried, to make room for one.
 const REFUSED: u32 = 4;
 
-/// Sectors in a row whose tuples are in one block.
+/// Consecutive sectors whose tuples are in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) block: u64,
-    /// The first one's place in the block.
+    /// The index of the first sector in the block.
     pub(super) index: usize,
     pub(super) count: usize,
-    /// How many sectors of the request come before.
+    /// The number of sectors of the request before this piece.
     pub(super) before: usize,
 }
 
@@ -43,11 +43,11 @@ impl Piece {
 pub(super) struct Tags {
     area: Area,
     kind: TupleKind,
-    /// Where the tags begin on their device.
+    /// The start of the tags on their device.
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// How many blocks a shard holds; more only while writes are in flight to all of them.
+    /// The number of blocks of a shard. It has more only while writes are in flight to all of them.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// A block was loaded or written, or a write ended that someone waits for.
+    /// Signalled when a block was loaded or written, or a write ended for which a thread waits.
     changed: Condvar,
 }
 
@@ -67,7 +67,7 @@ struct Slots {
     waiting: u32,
 }
 
-/// The ways to take a slot for another block.
+/// The ways to free a slot for another block.
 enum Victim {
     Free(usize),
     Dirty(usize),
@@ -126,7 +126,7 @@ impl Tags {
         })
     }
 
-    /// The sectors whose tuples are in a block.
+    /// The block that contains the tuple of a sector, and the index in it.
     pub(super) fn place(&self, sector: u64) -> (u64, usize) {
         (sector / self.per_block, (sector % self.per_block) as usize)
     }
@@ -135,10 +135,11 @@ impl Tags {
         &self.shards[block as usize % SHARDS]
     }
 
-    /// Looks at a block, which is read from the device where it is not in memory; `nowait`: EAGAIN then.
+    /// Calls `work` with a block, which is first read from the device if it is not in memory. With `nowait` the call then fails with
+    /// EAGAIN.
     ///
     /// # Errors
-    /// Those of the tag device.
+    /// The errors of the tag device.
     #[inline]
     pub(super) fn with<R>(
         &self,
@@ -158,7 +159,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// The same for the end of a write: wakes the threads that wait for it.
+    /// Does the same for the end of a write, and wakes the threads that wait for it.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -171,7 +172,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write, and waits while another one is in flight to one of these sectors.
+    /// Begins a write. Waits while another one is in flight to one of these sectors.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
@@ -185,7 +186,7 @@ impl Tags {
         }
     }
 
-    /// The slot of a block, which is read from the device where that is needed.
+    /// The slot of a block. The block is read from the device if necessary.
     #[cold]
     fn load(&self, shard: &Shard, state: &mut MutexGuard<'_, Slots>, block: u64) -> Result<usize> {
         if block >= self.blocks {
@@ -203,7 +204,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // A block that cannot be written is not used, and is not a reason to fail.
+                // A block that cannot be written stays in memory, and is not a reason to fail.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }
@@ -261,11 +262,11 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// The device's content of a block in memory, if it differs: a write of it was lost, or the device changed it.
-    /// A block that is changed meanwhile is not compared.
+    /// The device's content of a block in memory, if it differs: a write of it was lost, or the device changed it. A block that changes
+    /// during the call is not compared.
     ///
     /// # Errors
-    /// Those of the tag device.
+    /// The errors of the tag device.
     pub(super) fn differing(&self, block: u64) -> Result<Option<Buffer>> {
         let shard = self.shard(block);
         let mut state = shard.state.lock();
@@ -291,10 +292,10 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes blocks that were changed before the call to the device. No flush.
+    /// Writes blocks that were changed before the call to the device, without a flush.
     ///
     /// # Errors
-    /// Those of the tag device: a failed write is tried again at the next call.
+    /// The errors of the tag device. The next call repeats a failed write.
     pub(super) fn write_back(&self) -> Result<()> {
         for shard in &self.shards {
             let mut state = shard.state.lock();

@@ -1,4 +1,4 @@
-//! How sectors that were read are verified.
+//! The verification of sectors that were read.
 
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use crate::error::{Errno, Error, Result};
 use crate::protection::Mismatch;
 use crate::units::DevOffset;
 
-/// How many tuples are taken out of a block at a time.
+/// The number of tuples that are copied from a block at a time.
 const BATCH: usize = 32;
 
-/// So long a sector that is being written is read again, until it is what one of its writers gives. A device takes no longer.
+/// How long a sector that is being written is read again, until it matches one of its writers. A device takes no longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
-    /// Verifies a read. A sector that does not fit its tag is read once more into `data`.
+    /// Verifies a read. A sector that does not match its tag is read again into `data`.
     ///
     /// # Errors
-    /// EILSEQ with the first sector that is wrong; those of the tag device. `nowait`: EAGAIN where the tags are not in memory.
+    /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait` EAGAIN if the tags are not in memory.
     #[inline]
     pub(super) fn verify(&self, at: DevOffset, data: &mut [u8], nowait: bool) -> Result<()> {
         if self.unverified {
@@ -63,7 +63,7 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Looks at each sector of a batch that is not as it should be. All that are wrong are counted, and the first is returned.
+    /// Checks each sector of a batch that does not match. All wrong sectors are counted, and the first is returned.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -81,7 +81,7 @@ impl Checked {
         Ok(failed)
     }
 
-    /// The same in buffers that are filled one after the other.
+    /// Does the same for buffers that are filled one after the other.
     pub(super) fn verify_vectored<B: DerefMut<Target = [u8]>>(
         &self,
         at: DevOffset,
@@ -124,7 +124,7 @@ impl Checked {
         Ok(())
     }
 
-    /// A sector did not fit. It may have been written meanwhile, or be written now; or its content is wrong.
+    /// Checks again a sector that did not match. It may have been written since, or be written now; or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);
@@ -159,10 +159,10 @@ impl Checked {
         }
     }
 
-    /// The fault of a sector that was read.
+    /// The mismatch of a sector that was read, if there is one.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// The errors of the devices.
     pub(super) fn check_sector(&self, sector: u64, data: &mut [u8]) -> Result<Option<Mismatch>> {
         let tuple = self.tuple_of(sector)?;
         if self.tagging.fits(sector, data, &tuple) {
@@ -181,7 +181,7 @@ impl Checked {
         self.tags.with(block, false, |slot| slot.tuple(index))
     }
 
-    /// Reads a sector into memory that nobody else can reach.
+    /// Reads a sector into memory that no other code can reach.
     pub(super) fn read_sector(&self, sector: u64) -> Result<Buffer> {
         let mut buffer = Buffer::aligned(self.tagging.interval())?;
         self.data.read_exact_at(&mut buffer, DevOffset(sector << self.tagging.shift))?;
@@ -189,7 +189,7 @@ impl Checked {
     }
 }
 
-/// Why a sector did not verify.
+/// The reason why the verification of a sector failed.
 enum Failed {
     Mismatch(Mismatch),
     Other(Error),

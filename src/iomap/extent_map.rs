@@ -8,39 +8,39 @@ use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 /// The content of an extent's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
-    /// Data.
+    /// The blocks contain data.
     Written,
-    /// Allocated, never written.
+    /// The blocks are allocated and were never written.
     Unwritten,
-    /// Data whose current copy stands in the journal; the extent's start is there.
+    /// The current copy of the data is in the journal; the extent's start is there.
     Journal,
-    /// Data whose current copy is not on the device as it is: [`read_inline`](super::MapFile::read_inline) gives it. The extent's
-    /// start is its own place.
+    /// The current copy of the data is not on the device in this form: [`read_inline`](super::MapFile::read_inline) returns it. The
+    /// extent's start is its own place.
     Memory,
 }
 
 /// Consecutive blocks of a file that lie consecutively on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First block in the file.
+    /// The first block in the file.
     pub first: FileBlock,
-    /// First block on the device.
+    /// The first block on the device.
     pub start: FsBlock,
-    /// Number of blocks; never 0.
+    /// The number of blocks; never 0.
     pub len: u32,
     /// The content of its blocks.
     pub state: ExtentState,
 }
 
 impl Extent {
-    /// First block of the file after the extent.
+    /// The first block of the file after the extent.
     #[must_use]
     #[inline(always)]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0 + u64::from(self.len))
     }
 
-    /// The part of it that lies within a range of the file's blocks.
+    /// The part of the extent within a range of the file's blocks.
     pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
         let first = self.first.max(range.start);
         let end = self.end().min(range.end);
@@ -58,7 +58,7 @@ impl Extent {
         adjoining && self.state == next.state && self.len.checked_add(next.len).is_some()
     }
 
-    /// The mapping that an extent stands for.
+    /// The mapping of an extent.
     #[must_use]
     #[inline(always)]
     pub fn to_iomap(self, size: BlockSize) -> Iomap {
@@ -81,12 +81,11 @@ impl Extent {
 
 /// A sorted, merged list of extents with an index over the file's blocks.
 ///
-/// The file is cut into chunks of equal size, about as many as there are extents; the index holds for each chunk a copy of
-/// the first extent that ends past the chunk's start. In a large map each step is a cache miss that waits for the
-/// previous one, so a lookup first reads entries that need no pointer: the chunk's extent, then that of the next chunk,
-/// which is adjacent. The list is searched only for an extent that follows another one in the same chunk, for holes, and for
-/// other content than plain data. If few chunks contain many extents, a binary search within the chunk bounds the cost.
-/// Memory: 24 bytes an extent and 10 to 20 bytes for the index.
+/// The file is divided into chunks of equal size, about as many as there are extents. The index contains for each chunk a copy of the first
+/// extent that ends past the chunk's start. In a large map each step is a cache miss that waits for the previous one, so a lookup first
+/// reads entries that need no pointer: the chunk's extent, then that of the next chunk, which is adjacent. The list is searched only for an
+/// extent that follows another one in the same chunk, for holes, and for other content than plain data. If few chunks contain many extents,
+/// a binary search within the chunk bounds the cost. The memory is 24 bytes per extent and 10 to 20 bytes for the index.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -98,19 +97,19 @@ pub struct ExtentMap {
 /// The first extent that ends past a chunk's start.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// Its number in the list.
+    /// The index of the extent in the list.
     at: u32,
-    /// Its length if the fields below describe it, otherwise 0.
+    /// The length of the extent if the fields below describe it, otherwise 0.
     len: u32,
-    /// The low half of its first block in the file.
+    /// The low half of the extent's first block in the file.
     first: u32,
-    /// The low and the high half of its first block on the device. A `u64` would make the chunk 24 bytes long, not 20.
+    /// The low and the high half of the extent's first block on the device. A `u64` would make the chunk 24 bytes long, not 20.
     start: [u32; 2],
 }
 
 impl Chunk {
-    /// The longest chunk, and the longest extent in the index. A block of the chunk or of the one before it is then less
-    /// than 2^31 blocks from the start of an extent that reaches into the chunk, and the low halves tell on which side.
+    /// The longest chunk, and the longest extent in the index. A block of the chunk or of the previous one is then less than 2^31 blocks
+    /// from the start of an extent that reaches into the chunk, so the low halves show which comes first.
     const LONGEST: u64 = 1 << 29;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {
@@ -126,7 +125,7 @@ impl Chunk {
         }
     }
 
-    /// The extent's mapping, if it holds the block and is described here.
+    /// The extent's mapping, if it contains the block and is described here.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -143,15 +142,15 @@ impl Chunk {
 }
 
 impl ExtentMap {
-    /// Builds the map of extents that are in order.
+    /// Builds the map of extents, which must be in order.
     ///
     /// # Errors
-    /// Gives back the first extent that begins before the one before it ends.
+    /// Returns the first extent that begins before the end of the previous one.
     pub fn new(mut extents: Vec<Extent>, size: BlockSize) -> Result<Self, Extent> {
         if let Some(pair) = extents.windows(2).find(|pair| pair[1].first < pair[0].end()) {
             return Err(pair[1]);
         }
-        // In place: a second list would double the memory that a hostile map takes.
+        // The extents are merged in place: a second list would double the memory of a hostile map.
         extents.dedup_by(|next, last| {
             let merges = last.precedes(next);
             if merges {
@@ -178,13 +177,13 @@ impl ExtentMap {
         Ok(Self { size, chunk_shift, extents, index: index.into_boxed_slice() })
     }
 
-    /// The extents in order, merged where they adjoin in the file and on the device.
+    /// The extents in order. Extents that are contiguous in the file and on the device are merged.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// The mapping that holds a position. After the last extent there is a hole without end.
+    /// The mapping that contains a position. After the last extent there is an endless hole.
     #[must_use]
     #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
@@ -200,7 +199,7 @@ impl ExtentMap {
         if let Some(iomap) = next.and_then(|next| next.iomap(block, self.size)) {
             return iomap;
         }
-        // The extent that holds the block, or the first one after it, is the chunk's own or precedes that of the next chunk.
+        // The extent that contains the block, or the first one after it, is the chunk's own or precedes that of the next chunk.
         let of =
             |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
         let (low, high) = (of(self.index.get(number)), of(next));
@@ -236,7 +235,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(start), len, state: ExtentState::Written }
     }
 
-    /// The result of a walk over the extents.
+    /// The result of a linear search in the extents.
     fn walk(extents: &[Extent], block: u64) -> Iomap {
         let at = extents.iter().position(|extent| block < extent.end().0);
         let after = at.map(|at| extents[at]);
@@ -262,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Lookup finds for these blocks what a walk finds.
+    /// Compares the lookup of these blocks with a linear search.
     fn agrees(extents: &[Extent], blocks: impl IntoIterator<Item = u64>) {
         let map = ExtentMap::new(extents.to_vec(), SIZE).unwrap();
         for block in blocks {
@@ -287,7 +286,7 @@ mod tests {
         agrees(&crowded, 0..8000);
     }
 
-    /// Chunks and extents longer than the index can describe, and blocks whose low halves are alike, are among these.
+    /// The cases include chunks and extents that are too long for the index, and blocks with equal low halves.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
         let mut state = 0x1D0_E87E_2026_u64; // the seed
@@ -304,7 +303,7 @@ mod tests {
             ExtentState::Memory,
         ];
         for round in 0..600 {
-            // A length or a hole is short as a rule, and now and then of up to so many bits.
+            // A length or a hole is usually short, and sometimes up to this number of bits long.
             let bits = [4, 12, 32][round % 3];
             let mut extents = Vec::new();
             let mut at = 0;

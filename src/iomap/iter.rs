@@ -1,4 +1,4 @@
-//! Walks over a range of a file mapping by mapping.
+//! Iterators over the mappings of a range of a file.
 
 use super::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::error::{Error, Result};
@@ -15,19 +15,19 @@ pub struct Mappings<'a, M: ?Sized> {
 }
 
 impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
-    /// Walks over `pos..end`.
+    /// Creates an iterator over `pos..end`.
     pub fn new(file: &'a M, pos: FilePos, end: FilePos) -> Self {
         Self { file, pos, end, resident: false, writes: false }
     }
 
-    /// The same from memory alone: a mapping that would have to be read is a `WouldBlock` error.
+    /// Uses only memory: a mapping that would have to be read is a `WouldBlock` error.
     #[must_use]
     pub fn resident(mut self, resident: bool) -> Self {
         self.resident = resident;
         self
     }
 
-    /// The same for a write: where its data go.
+    /// Returns the mappings for a write: the destinations of its data.
     #[must_use]
     pub fn to_write(mut self, writes: bool) -> Self {
         self.writes = writes;
@@ -38,7 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // Where a write to shared blocks goes is not in memory.
+            // The destination of a write to shared blocks is not in memory.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -47,11 +47,11 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
             (false, true) => self.file.map_to_write(self.pos, len)?,
             (false, false) => self.file.map(self.pos, len)?,
         };
-        // A mapping that does not hold the position would make the walk endless.
+        // A mapping that does not contain the position would cause an endless loop.
         if iomap.pos <= self.pos && iomap.end() > self.pos {
             Ok(iomap.cut(self.pos, self.end))
         } else {
-            Err(Error::invalid(format!("the map of position {} does not hold it", self.pos)))
+            Err(Error::invalid(format!("the map of position {} does not contain it", self.pos)))
         }
     }
 }
@@ -64,7 +64,7 @@ fn not_resident() -> Error {
 impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
     type Item = Result<Iomap>;
 
-    // Inlined: a read does not ask then where a write would go.
+    // Inlined, so that a read does not test for writes.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.pos >= self.end {
@@ -77,7 +77,7 @@ impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
 }
 
 impl Iomap {
-    /// The part of the mapping within `pos..end`, which it touches.
+    /// The part of the mapping within `pos..end`, which overlaps it.
     #[must_use]
     pub fn cut(&self, pos: FilePos, end: FilePos) -> Self {
         let from = self.pos.max(pos);
@@ -90,24 +90,24 @@ impl Iomap {
         }
     }
 
-    /// The mapping after its first `count` bytes; it may be empty.
+    /// The mapping without its first `count` bytes. It may be empty.
     #[must_use]
     pub fn skip(&self, count: u64) -> Self {
         let addr = DevOffset(self.addr.0.saturating_add(count));
         Self { pos: FilePos(self.pos.0 + count), len: self.len - count, addr, ..*self }
     }
 
-    /// Whether reads give something else than zeros by definition. Unwritten extents count as holes.
+    /// Whether reads may return nonzero bytes. Unwritten extents count as holes.
     #[must_use]
     pub fn is_data(&self) -> bool {
         matches!(self.kind, IomapType::Mapped | IomapType::Inline)
     }
 }
 
-/// The first position at or after `pos`, before `size`, that holds data (`SEEK_DATA`); `None` without one.
+/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` if there is none.
 ///
 /// # Errors
-/// What reading the map gives.
+/// The errors of reading the map.
 pub fn seek_data(
     file: &(impl MapFile + ?Sized),
     pos: FilePos,
@@ -116,11 +116,11 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// The first position at or after `pos`, before `size`, that is a hole (`SEEK_HOLE`); the size without one, and `None`
-/// at or past the size.
+/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`). If there is none, it is the size; `None` at or past
+/// the size.
 ///
 /// # Errors
-/// What reading the map gives.
+/// The errors of reading the map.
 pub fn seek_hole(
     file: &(impl MapFile + ?Sized),
     pos: FilePos,

@@ -1,6 +1,6 @@
-//! Where a range of a file lies: the mapping, its types and flags, and the trait that a file system implements.
+//! The place of a range of a file: the mapping, its types and flags, and the trait that a file system implements.
 //!
-//! The vocabulary is that of Linux's `include/linux/iomap.h`.
+//! The terms are those of Linux's `include/linux/iomap.h`.
 
 mod extent_map;
 mod iter;
@@ -17,28 +17,28 @@ pub use write::{
     Begun, CompletionWork, Contended, Snapshot, Write, WriteAt, WriteFile, WriteIntent, WriteMap,
 };
 
-/// The kind of a mapping: where the content of a range is.
+/// The kind of a mapping: where the content of the range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapType {
-    /// Nothing is allocated; reads give zeros.
+    /// No blocks are allocated; reads return zeros.
     Hole,
-    /// Blocks are allocated and hold data.
+    /// Blocks are allocated and contain data.
     Mapped,
-    /// Blocks are allocated and were never written; reads give zeros.
+    /// Blocks are allocated and were never written; reads return zeros.
     Unwritten,
-    /// The data is in memory with the metadata: see [`MapFile::read_inline`].
+    /// The data are in memory with the metadata: see [`MapFile::read_inline`].
     Inline,
 }
 
-/// Which of a file system's devices a mapping leads to.
+/// The device of a file system to which a mapping leads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IomapDevice {
-    /// The one with the data of most files, and mostly the only one.
+    /// The device with the data of most files. Usually it is the only one.
     #[default]
     Data,
-    /// The journal's device, if the journal holds current data.
+    /// The journal's device, if the journal contains current data.
     Log,
     /// The device of realtime files (XFS).
     Realtime,
@@ -48,32 +48,32 @@ bitflags! {
     /// Further properties of a mapping.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IomapFlags: u16 {
-        /// Blocks were allocated by this very mapping.
+        /// This mapping has allocated its blocks.
         const NEW = 0x1;
-        /// Metadata of the file is not yet on disk.
+        /// The metadata of the file are not yet on disk.
         const DIRTY = 0x2;
-        /// Blocks are shared with another file.
+        /// The blocks are shared with another file.
         const SHARED = 0x4;
         /// The device protects this range: data must be verified.
         const INTEGRITY = 0x10;
-        /// The last mapping of the file.
+        /// It is the last mapping of the file.
         const LAST = 0x20;
-        /// The current data of this range stands in the journal.
+        /// The current data of this range are in the journal.
         const JOURNAL = 0x40;
     }
 }
 
-/// A range of a file and where it lies.
+/// A range of a file and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Iomap {
-    /// First byte of the range in the file.
+    /// The first byte of the range in the file.
     pub pos: FilePos,
-    /// Length in bytes; never 0.
+    /// The length in bytes; never 0.
     pub len: u64,
-    /// First byte on the device. Without meaning for holes and inline data.
+    /// The first byte on the device; unused for holes and inline data.
     pub addr: DevOffset,
-    /// Which device that is. Mappings [from memory](MapFile::map_resident) are all of the data device.
+    /// The device. All mappings [from memory](MapFile::map_resident) are on the data device.
     pub device: IomapDevice,
     /// The kind of content.
     pub kind: IomapType,
@@ -82,7 +82,7 @@ pub struct Iomap {
 }
 
 impl Iomap {
-    /// First byte after the range.
+    /// The first byte after the range.
     #[must_use]
     pub fn end(&self) -> FilePos {
         FilePos(self.pos.0.saturating_add(self.len))
@@ -95,37 +95,37 @@ impl Iomap {
     }
 }
 
-/// The map of one file, which a file system gives to the direct-I/O core.
+/// The map of one file, which a file system provides to the direct-I/O core.
 pub trait MapFile {
-    /// The mapping that holds `pos`, at least one byte and up to `len` bytes of it (more where it costs nothing).
-    /// A position at or past the end of the map is a hole. May read metadata from the device.
+    /// The mapping that contains `pos`: at least one byte and up to `len` bytes of it (more if it costs nothing). A position at or past the end of
+    /// the map is a hole. The call may read metadata from the device.
     ///
     /// # Errors
-    /// What reading and checking the metadata gives.
+    /// The errors of reading and checking the metadata.
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
-    /// The same for a write. If a file shares blocks, its data go to other blocks than those that are read: the mapping is theirs, or a hole where the file has
-    /// no such blocks yet, and has [`IomapFlags::SHARED`]. They become the file's when the write's [completion work](Iomap::completion_work) is done. It is asked
-    /// more than once for a write, and allocates nothing.
+    /// The mapping for a write. If a file shares blocks, the data of a write go to other blocks than those that are read. The mapping then describes
+    /// the new blocks, or a hole if the file has no such blocks yet, and has [`IomapFlags::SHARED`]. The new blocks become the file's when the
+    /// write's [completion work](Iomap::completion_work) is done. The core may call this several times for a write; it allocates nothing.
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// The errors of [`map`](Self::map).
     fn map_to_write(&self, pos: FilePos, len: u64) -> Result<Iomap> {
         self.map(pos, len)
     }
 
-    /// The same as [`map`](Self::map) from memory alone: `None` where metadata would have to be read. Allocates nothing, takes no lock.
+    /// The mapping from memory only: `None` if metadata would have to be read. It allocates nothing and takes no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// The same as the metadata have it: of an unwritten extent, a part may have been written since.
+    /// The mapping that the metadata record. A part of an unwritten extent may have been written since.
     #[inline(always)]
     fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 
-    /// Copies inline data from `pos` to `buf`. Called for [`IomapType::Inline`] mappings only, within their range.
+    /// Copies inline data from `pos` to `buf`. It is called only for [`IomapType::Inline`] mappings, within their range.
     ///
     /// # Errors
-    /// What reading and checking the metadata gives.
+    /// The errors of reading and checking the metadata.
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()>;
 }

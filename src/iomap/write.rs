@@ -1,4 +1,4 @@
-//! The write half of iomap: the questions that a write asks its file system before the device gets the data, and the work that it leaves.
+//! The write half of iomap: the calls to the file system before the device gets the data, and the work after the transfer.
 //!
 //! | Step | Asked by | Answer |
 //! |---|---|---|
@@ -9,18 +9,19 @@
 //! | [`Iomap::completion_work`] | all | the [`CompletionWork`] that the mapping leaves after a transfer that succeeded; one that failed leaves none |
 //! | [`WriteFile::convert`] | later, many writes together; before the completion if blocks were shared | one transaction updates the metadata for all that was written |
 //!
-//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid as long as the change number stays. A mapping is stale when
-//! the number has changed: the core reads the [`Snapshot`] again, and no flag of the mapping tells it. The core (`open_file`) adds the new size and
-//! the sync to the work, and keeps written ranges that are not converted, for all formats.
+//! A plain overwrite takes only the device's step: its mapping is in memory, and is valid while the change number stays the same. A mapping is stale
+//! when the number has changed: the core reads the [`Snapshot`] again, and no flag of the mapping shows it. The core (`open_file`) adds the new size
+//! and the sync to the work, and records written ranges that are not converted, for all formats.
 //!
-//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`]. `map_to_write` gives the blocks
-//! that the data go to, or a hole, which `allocate` fills. The write leaves [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and
-//! the write completes after that. So reads need one map only. A write of a part of a shared block is the [file system's](Begun::ByFileSystem).
+//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`]. `map_to_write` returns
+//! the destination of the data, or a hole, which `allocate` fills. After the transfer [`CompletionWork::REMAP`] remains: `convert` puts the new
+//! blocks into the map, and then the write completes. So reads need one map only. The [file system](Begun::ByFileSystem) writes a part of a shared
+//! block.
 //!
-//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), and where this differs: there `begin` gives one mapping and the core asks
-//! again for the rest; here it answers once for the whole range, because one transaction allocates all of it, and mappings are asked for without
-//! a lock. There `end` is called for each mapping; here the work follows from the mapping alone, because a format that were called for each
-//! write would cost more than the write. Zeroing past the end is a step of its own ([`WriteFile::zero_tail`]), as `iomap_zero_range` is there.
+//! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`). The differences: there `begin` returns one mapping and the core calls
+//! it again for the rest; here one call covers the whole range, because one transaction allocates all of it, and mappings are read without a lock.
+//! There `end` is called for each mapping; here the work follows from the mapping alone, because a call of the format for each write would cost more
+//! than the write. Zeroing past the end is a separate step ([`WriteFile::zero_tail`]), as `iomap_zero_range` is there.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -34,63 +35,63 @@ use crate::error::{Error, Result};
 use crate::units::FilePos;
 
 bitflags! {
-    /// How a write is meant.
+    /// The options of a write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteIntent: u8 {
-        /// `WouldBlock` rather than wait for metadata, or change them.
+        /// `WouldBlock` instead of waiting for metadata or changing them.
         const NOWAIT = 0x1;
-        /// All of it or nothing: no short write where space runs out.
+        /// All of the data or nothing: no short write if there is too little space.
         const WHOLE = 0x2;
-        /// It goes where the file ends, wherever that is: an append.
+        /// The write goes to the current end of the file: an append.
         const APPEND = 0x4;
-        /// It comes from a cache that has admitted it: an append-only file takes it at any position.
+        /// The data come from a cache that has already permitted the write: an append-only file accepts it at any position.
         const WRITE_BACK = 0x8;
-        /// Set-id bits stay: it is made for someone with `CAP_FSETID`.
+        /// Set-id bits are kept: the write is made for a process with `CAP_FSETID`.
         const KEEP_SET_ID = 0x10;
     }
 }
 
-/// A write, as its file system is asked about it.
+/// A write, as the file system sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// Its first byte in the file.
+    /// The position of its first byte in the file.
     pub pos: FilePos,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
-    /// The file's size, with written ranges that are not converted.
+    /// The file's size, including written ranges that are not converted.
     pub size: u64,
-    /// Past this size the last block is known to hold zeros.
+    /// The size for which the rest of the last block is known to be zeros.
     pub zeroed: Option<u64>,
-    /// How it is meant.
+    /// Its options.
     pub intent: WriteIntent,
 }
 
-/// Whose work a write is.
+/// The part of the program that carries out a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The device's, by the file's mappings. Holes are to be [allocated](WriteFile::allocate) first where it `allocates`; where not, a write
-    /// into one is the file system's.
+    /// The device, by the file's mappings. If it `allocates`, holes are first [allocated](WriteFile::allocate); otherwise the file system carries out
+    /// a write into a hole.
     Direct {
-        /// The file can have blocks that were never written.
+        /// Whether the file can have unwritten blocks.
         allocates: bool,
     },
-    /// The file system's ([`WriteFile::write_from`]): the file has no blocks, or can have no unwritten ones.
+    /// The file system ([`WriteFile::write_from`]): the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
-    /// The device's, once the rest of the block in which the file ends is [zeroed](WriteFile::zero_tail): the file grows over it.
+    /// The device, after the rest of the file's last block has been [zeroed](WriteFile::zero_tail), because the file grows over it.
     ZeroTail,
 }
 
-/// Where a write goes.
+/// The destination of a write in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
-    /// There.
+    /// This position.
     Pos(FilePos),
-    /// After the end of the file, and after all writes in flight that extend it.
+    /// The position after the end of the file, and after all writes in flight that extend it.
     End,
 }
 
 impl WriteAt {
-    /// The range of the content that a write of so many bytes uses: all of it without a position yet, so that the end stays.
+    /// The range of the content that a write of `len` bytes uses. Without a position it is the whole content, so that the end stays.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -99,77 +100,77 @@ impl WriteAt {
     }
 }
 
-/// Size and map of a file at one time, and the change number for which they are valid.
+/// The size and the map of a file at one time, and the change number for which they are valid.
 pub struct Snapshot {
-    /// The number of changes of the inode with which it was read: it is right as long as that stays.
+    /// The number of changes of the inode at the time of the read. The snapshot is valid while it stays the same.
     pub changes: u64,
-    /// An overwrite of mapped blocks needs nothing but the device: no check, no privilege to take away, no inline data, no shared blocks.
+    /// Whether an overwrite of mapped blocks needs only the device: no check, no privilege to remove, no inline data, no shared blocks.
     pub plain: bool,
-    /// The file. It does not keep that open: queues have it for longer.
+    /// The file. The snapshot does not keep it open, because queues keep snapshots longer.
     pub map: Box<dyn WriteMap>,
 }
 
-/// A file that can be written, as it was when it was [read](WriteFile::read).
+/// A file that can be written, in the state in which it was [read](WriteFile::read).
 pub trait WriteMap: MapFile + Send {
-    /// Its size in bytes as the metadata have it.
+    /// The size in bytes in the metadata.
     fn size(&self) -> u64;
 
-    /// Its map, if all of that is in memory.
+    /// The map, if all of it is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
-    /// The mapping of a position as the metadata have it now, and the number of changes with which it was read. `seen`: those of this
-    /// snapshot, whose own map is used where they are the same. `whole`: the map is read whole, to stay in memory.
+    /// The present mapping of a position in the metadata, and the number of changes at the time of the read. `seen` is the number of this snapshot:
+    /// if it is unchanged, the snapshot's own map is used. `whole`: the whole map is read, to stay in memory.
     ///
     /// # Errors
-    /// What reading and checking the metadata gives.
+    /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Asks whether a write may be, and whose work it is. Takes privileges away where it has to, in a transaction of its own. The file's
-    /// content is held meanwhile, so that nothing moves.
+    /// Returns whether a write is permitted, and who carries it out. Removes privileges if necessary, in a transaction of its own. The caller holds
+    /// the file's content, so that nothing moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
     fn begin(&self, write: &Write) -> Result<Begun>;
 }
 
-/// An open file whose data are written.
+/// An open file whose data can be written.
 pub trait WriteFile: Send + Sync {
-    /// Reads the file for requests to come. Of the intent [`WriteIntent::NOWAIT`] and [`WriteIntent::KEEP_SET_ID`] count.
+    /// Reads the file for later requests. Only [`WriteIntent::NOWAIT`] and [`WriteIntent::KEEP_SET_ID`] of the intent matter.
     ///
     /// # Errors
-    /// What reading and checking the metadata gives; `WouldBlock` where a lock or the device would have to be waited for.
+    /// The errors of reading and checking the metadata; `WouldBlock` if the call would wait for a lock or the device.
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
-    /// The mapping of a position as the metadata have it now, and the change number with which it was read: for callers that only ask for
-    /// the layout. It reads nothing that only a write needs.
+    /// The present mapping of a position in the metadata, and the change number at the time of the read, for callers that only need the layout. It
+    /// reads nothing that only a write needs.
     ///
     /// # Errors
-    /// As [`MapFile::map`].
+    /// The errors of [`MapFile::map`].
     fn map(&self, pos: FilePos) -> Result<(Iomap, u64)> {
         let snapshot = self.read(WriteIntent::empty())?;
         snapshot.map.map_now(pos, snapshot.changes, true)
     }
 
-    /// Copies inline data, as the metadata have them now.
+    /// Copies the inline data in the present metadata.
     ///
     /// # Errors
-    /// As [`MapFile::read_inline`].
+    /// The errors of [`MapFile::read_inline`].
     fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         self.read(WriteIntent::empty())?.map.read_inline(buf, pos)
     }
 
-    /// Its size in the metadata, and its size with ranges that are not converted.
+    /// The size, including ranges that are not converted.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     fn size(&self) -> Result<u64>;
 
-    /// Allocates the holes of a range of bytes, unwritten. Returns how far it came: not to the end if space ran out after the first block,
-    /// except when the range is wanted `whole`. Blocks allocated before an error stay, unwritten; a recovery frees those past the
-    /// size.
+    /// Allocates the holes of a range of bytes as unwritten blocks. Returns the end of the allocation, which is before the end of the range if there
+    /// was no space after the first block; with `whole` that is an error. Blocks that were allocated before an error stay unwritten; a recovery frees
+    /// those past the size.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` for the first block, or for any of a `whole` range; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
     /// Zeroes the last block past the end of the file.
@@ -178,10 +179,10 @@ pub trait WriteFile: Send + Sync {
     /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
     fn zero_tail(&self) -> Result<()>;
 
-    /// Writes by the file system's own way. Gives where it went, and how many bytes.
+    /// Writes by the file system's own path. Returns the position and the number of bytes.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` for a thread that has requests in flight.
+    /// The errors of [`allocate`](Self::allocate) and [`WriteMap::begin`]; `Busy` for a thread that has requests in flight.
     fn write_from(
         &self,
         at: WriteAt,
@@ -193,38 +194,37 @@ pub trait WriteFile: Send + Sync {
     /// removed, both under the inode's lock.
     ///
     /// # Errors
-    /// `Busy` for a thread that has requests in flight; `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
+    /// `Busy` for a thread that has requests in flight; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     fn convert(&self) -> Result<()>;
 
-    /// Makes written data durable with the metadata that a read needs, and without `data_only` all other metadata too.
+    /// Makes written data durable with the metadata that a read needs. Without `data_only` all other metadata become durable too.
     ///
     /// # Errors
-    /// As [`convert`](Self::convert), and of a commit.
+    /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether all that is needed to read the file's blocks is durable: then a write that reaches the medium needs no commit.
+    /// Whether all metadata that a read of the file's blocks needs are durable: then a write that reaches the medium needs no commit.
     fn is_durable(&self) -> bool;
 
-    /// Ends the volume: nothing is changed any more. `then` is called as soon as this holds.
+    /// Ends the volume: no later change succeeds. `then` is called as soon as this is the case.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
-    /// A request waited for a range of the content, or a thread took one exclusively: for counters.
+    /// Counts a request that waited for a range of the content, or a thread that took one exclusively.
     fn contended(&self, _what: Contended) {}
 }
 
 /// The state of the content lock that a request found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
-    /// It waited for someone who had its range for himself.
+    /// It waited for the holder of an exclusive range.
     Waited,
-    /// It had a range for itself.
+    /// It held a range exclusively.
     Alone,
 }
 
 impl Iomap {
-    /// The work that a write to this mapping leaves when its data are on the device: nothing for written blocks, a conversion for
-    /// unwritten ones, a change of the map for new blocks that replace shared ones. `None` if the mapping has no blocks, so that
-    /// nothing can be written to it.
+    /// The work that remains after a write to this mapping, when its data are on the device: none for written blocks, a conversion for unwritten
+    /// ones, a change of the map for new blocks that replace shared ones. `None` if the mapping has no blocks, so that it cannot be written.
     #[must_use]
     pub fn completion_work(&self) -> Option<CompletionWork> {
         let shared = self.flags.contains(IomapFlags::SHARED);
@@ -232,7 +232,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The same of a mapping of a [plain](Snapshot::plain) snapshot, where nothing is shared.
+    /// The same for a mapping of a [plain](Snapshot::plain) snapshot, in which no block is shared.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {

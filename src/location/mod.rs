@@ -1,5 +1,5 @@
-//! Where a volume is: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`, `IMAGE@pN`, or `integrity:DATA,TAGS`
-//! with two of these. The prefix `noload:` skips the recovery of the journal.
+//! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`, `IMAGE@pN`, or
+//! `integrity:DATA,TAGS` with two of these. The prefix `noload:` skips the recovery of the journal.
 
 mod open;
 mod part;
@@ -27,24 +27,24 @@ pub const INTEGRITY: &str = "integrity:";
 /// The prefix of a volume that is read without its journal.
 pub const NO_LOAD: &str = "noload:";
 
-/// Where a volume is.
+/// The location of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Location {
-    /// On a device or image.
+    /// A device or image.
     Plain(Site),
-    /// On an [integrity device](crate::integrity).
+    /// An [integrity device](crate::integrity).
     Integrity {
         /// The protected device.
         data: Site,
-        /// Where the tags are, if not in the tail of the same device.
+        /// The tags, if they are not in the tail of the same device.
         tags: Option<Site>,
     },
-    /// The same, to be read without looking at its journal.
+    /// One of the above, to be read without its journal.
     NoLoad(Box<Self>),
 }
 
-/// A block device, image or export, and the part of it that is used. It has no other parts.
+/// A block device, image or export, and the part in use. The structure has no other fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The device, image or export.
@@ -53,11 +53,11 @@ pub struct Site {
     pub part: Part,
 }
 
-/// A device, image or export: it holds the bytes of a volume.
+/// A device, image or export that contains the bytes of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Medium {
-    /// The path of a block device or image.
+    /// A block device or image, by its path.
     File(PathBuf),
     /// An export of an NBD server.
     Nbd(Box<nbd::Address>),
@@ -66,15 +66,15 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Reads a location as a user writes it: a site as [`Site::parse`] takes it, or `integrity:DATA,TAGS` or `integrity:DATA` of sites,
-    /// and `noload:` before either. A name with such a prefix is never a file: write `./integrity:...` for one.
+    /// Parses a location as a user writes it: a site in the syntax of [`Site::parse`], or `integrity:DATA,TAGS` or `integrity:DATA` of sites, and
+    /// `noload:` before either. A name with such a prefix is never a file: write `./integrity:...` for one.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
         if let Some(inner) = text.as_bytes().strip_prefix(NO_LOAD.as_bytes()) {
             let inner = Self::parse(OsStr::from_bytes(inner))?;
-            // Once is enough.
+            // A repeated prefix has no further effect.
             let there = matches!(inner, Self::NoLoad(_));
             return Ok(if there { inner } else { Self::NoLoad(Box::new(inner)) });
         }
@@ -84,11 +84,11 @@ impl Location {
         }
     }
 
-    /// Reads an integrity device: `DATA,TAGS`, or `DATA` with its tags in its tail; `integrity:` may stand before it. The first comma ends
-    /// DATA, unless all of it is the path of something that exists.
+    /// Parses an integrity device: `DATA,TAGS`, or `DATA` with its tags in its tail, with an optional prefix `integrity:`. The first comma ends DATA,
+    /// unless the whole text is the path of an existing file.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// The errors of [`parse`](Self::parse).
     pub fn parse_integrity(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         let bytes = bytes.strip_prefix(INTEGRITY.as_bytes()).unwrap_or(bytes);
@@ -106,7 +106,7 @@ impl Location {
         })
     }
 
-    /// The same location with other paths, where `path` gives one.
+    /// The same location with the paths that `path` returns, where it returns one.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| Site {
@@ -126,7 +126,7 @@ impl Location {
         }
     }
 
-    /// The place of the volume's bytes.
+    /// The site of the volume's bytes.
     #[must_use]
     pub fn data(&self) -> &Site {
         match self {
@@ -135,7 +135,7 @@ impl Location {
         }
     }
 
-    /// The path of a block device or image that the volume has all to itself: no part of one, no export, no integrity device.
+    /// The path of a block device or image that consists of the volume only: not a part, an export or an integrity device.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
         match self {
@@ -145,7 +145,7 @@ impl Location {
         }
     }
 
-    /// Where the tags of an integrity device are, if not on [`data`](Self::data).
+    /// The site of an integrity device's tags, if it is not [`data`](Self::data).
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -157,13 +157,13 @@ impl Location {
 }
 
 impl Site {
-    /// All of a block device or image.
+    /// A whole block device or image.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// The path of the block device or image, if it is one of this machine.
+    /// The path of the block device or image, if it is on this machine.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
@@ -172,8 +172,9 @@ impl Site {
         }
     }
 
-    /// Reads a site as a user writes it: `PATH`, the [address](nbd::Address) of an export or that of an [image](image::Address), after it `@OFFSET` (decimal or `0x…`, with an optional `K`,
-    /// `M` or `G`), `@OFFSET+LENGTH` or `@pN` for a part. A path that exists as it stands, `@` and all, is that path.
+    /// Parses a site as a user writes it: `PATH`, the [address](nbd::Address) of an export or that of an [image](image::Address), and then `@OFFSET`
+    /// (decimal or `0x…`, with an optional `K`, `M` or `G`), `@OFFSET+LENGTH` or `@pN` for a part. If the whole text, including `@`, is an existing
+    /// path, it is that path.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, a wrong address, and for an offset beyond 64 bits.
@@ -210,7 +211,7 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// First byte and length of the part, by the partition table unless its length is given; `None` for the whole.
+    /// The first byte and the length of the part. They come from the partition table unless the length is given; `None` is the whole.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist, `Corrupt` for a damaged table, `InvalidInput` for a part beyond the

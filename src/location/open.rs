@@ -13,7 +13,7 @@ use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
 use crate::setters::setters;
 
-/// How to open the device at a location.
+/// The options of opening the device at a location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocationOptions {
@@ -21,16 +21,16 @@ pub struct LocationOptions {
     pub engine: Engine,
     /// Open for writing too.
     pub write: bool,
-    /// As [`IntegrityOptions::force`].
+    /// The value of [`IntegrityOptions::force`].
     pub force: bool,
-    /// Open the rest of a partition whose device was cut short; for reading.
+    /// Open the remaining part of a partition whose device was truncated, for reading.
     pub truncated: bool,
-    /// The block size of a volume that will be made there. Otherwise the device is opened for the blocks of the volume that it holds.
+    /// The block size of a volume that will be made there. If not set, the device is opened for the blocks of the volume that it contains.
     pub block_size: Option<u32>,
 }
 
 impl LocationOptions {
-    /// For reading, by the engine that the device serves best.
+    /// Creates options for reading, with the best engine for the device.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -46,7 +46,7 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
-    /// The shortest blocks that a volume on a device has, or will have.
+    /// The length of the shortest blocks that a volume on a device has or will have.
     fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
@@ -60,7 +60,7 @@ impl LocationOptions {
     }
 }
 
-/// The device at a location, open for this process alone.
+/// The device at a location, opened exclusively for this process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenLocation {
@@ -68,44 +68,44 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// Requests that were not met, a line each.
+    /// The settings that could not be applied as asked, a line each.
     pub notices: Vec<String>,
-    /// Faults that were passed over, a line each: the first copy of a partition table is lost.
+    /// Faults that were ignored, a line each: the first copy of a partition table is lost.
     pub faults: Vec<String>,
-    /// The integrity device that it is, and its recovery from a crash.
+    /// The integrity device at the location, and its recovery from a crash.
     pub integrity: Option<integrity::Opened>,
 }
 
-/// The halves of an integrity device, of which nothing has been read.
+/// The halves of an integrity device, before anything was read from them.
 pub struct Halves {
-    /// The device that is protected, or is to be.
+    /// The device that is or will be protected.
     pub data: OpenedEngine,
-    /// Where the tags are, if not in the tail of the same.
+    /// The device of the tags, if they are not in the tail of the data device.
     pub tags: Option<Arc<dyn Device>>,
     /// The [identity](BlockFile::identity) of the data device.
     pub identity: [u8; 16],
-    /// As [`OpenLocation::faults`].
+    /// The faults, as in [`OpenLocation::faults`].
     pub faults: Vec<String>,
 }
 
-/// A site that is open.
+/// An open site.
 struct OpenSite {
     opened: OpenedEngine,
     identity: [u8; 16],
     fault: Option<String>,
 }
 
-/// The reason not to write a [`Location::NoLoad`].
+/// Refuses to write a [`Location::NoLoad`].
 pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
     if write { Err(Error::invalid("without its journal a volume is only read")) } else { Ok(()) }
 }
 
 impl Location {
-    /// Opens the device exclusively. An integrity device that was not closed is recovered where it is opened for writing.
+    /// Opens the device exclusively. An integrity device that was not closed is recovered if it is opened for writing.
     ///
     /// # Errors
-    /// `Busy` where someone else has it; `InvalidInput` to write a volume that is read without its journal; those of [`Integrity::open`]. Of an
-    /// integrity device they name the half.
+    /// `Busy` if another program uses the device; `InvalidInput` to write a volume that is read without its journal; the errors of
+    /// [`Integrity::open`]. Errors of an integrity device name the half.
     pub fn open(&self, options: &LocationOptions) -> Result<OpenLocation> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(options.write)?;
@@ -137,10 +137,10 @@ impl Location {
         Ok(OpenLocation { device, engine, notices, faults, integrity: Some(opened) })
     }
 
-    /// Opens the halves of an integrity device exclusively: to make one of them, or to look at one.
+    /// Opens the halves of an integrity device exclusively, to create or examine one.
     ///
     /// # Errors
-    /// `Busy` where someone else has one; `InvalidInput` where the two overlap, or to write a volume that is read without its journal.
+    /// `Busy` if another program uses one of them; `InvalidInput` if the two overlap, or to write a volume that is read without its journal.
     pub fn open_halves(&self, engine: Engine, write: bool) -> Result<Halves> {
         if let Self::NoLoad(inner) = self {
             refuse_to_write(write)?;
@@ -159,7 +159,7 @@ impl Location {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data half")?;
-        // Of one device the data half has the lock already.
+        // If both halves are on one device, the data half already has its lock.
         let how = options.engine(Engine::Auto);
         let tags = tags.open(&how, !shared).context(|| "the tag half")?;
         let OpenSite { opened: data, identity, fault } = data;
@@ -167,7 +167,7 @@ impl Location {
         Ok(Halves { data, tags: Some(tags.opened.device), identity, faults })
     }
 
-    /// Names the half that an error is about.
+    /// Adds the half to an error.
     fn explain(&self, error: Error, data: &dyn Device, tags: Option<&dyn Device>) -> Error {
         let place = self.tags().unwrap_or(self.data());
         if matches!(error.kind(), ErrorKind::UnknownFormat | ErrorKind::Corrupt) {
@@ -212,12 +212,12 @@ impl Site {
                 let opened = open_engine(file, options.engine)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
-                    // A namespace has no page cache to go through.
+                    // A namespace has no page cache.
                     _ => options.fit(opened),
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // An address may lead to another export tomorrow: it is no identity.
+            // An address may lead to another export later, so it is not an identity.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
         }
@@ -261,10 +261,10 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// Whether two sites are on one device or image, by whatever name.
+    /// Whether two sites are on one device or image, under any name.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
-        // Of a node in /dev, whose device it is; of an image, which file.
+        // A node in /dev is identified by its device, an image by its file.
         let id = |path: &Path| match path.metadata() {
             Ok(found) if found.rdev() != 0 => Some((found.rdev(), 0)),
             Ok(found) => Some((found.dev(), found.ino())),
@@ -296,8 +296,8 @@ fn split(window: Option<Window>) -> (Option<(u64, u64)>, Option<String>) {
 }
 
 /// # Errors
-/// `Corrupt` to write by a table with a fault: the copy that is left may be of an older table, and its partitions lie over others. By an offset
-/// too, since the table says where the next partition begins.
+/// `Corrupt` to write by a table with a fault: the remaining copy may belong to an older table, and its partitions may overlap others. This
+/// includes an offset, because the table determines where the next partition begins.
 fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     match window {
         Some(Window { fault: Some(fault), .. }) if write => Err(Error::new(
@@ -310,7 +310,7 @@ fn usable(window: Option<Window>, write: bool) -> Result<Option<Window>> {
     }
 }
 
-/// The same device, whose file data are not read.
+/// The same device with an engine that does not read file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
     OpenedEngine { device: Arc::new(Null::over(device)), engine: Engine::Null, notices }
 }

@@ -1,4 +1,4 @@
-//! The part of a device that a location names, and where it ends.
+//! The part of a device that a location names, and its end.
 
 use std::fmt;
 
@@ -11,31 +11,32 @@ use crate::probe::probe;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// All of it.
+    /// The whole device.
     Whole,
-    /// From this byte on: to the end of the partition that has it, else to the first one after it; without a partition table to the end of the device.
+    /// From this byte on: to the end of the partition that contains it, else to the next partition; without a partition table to the end of the
+    /// device.
     Offset(u64),
-    /// These bytes, whatever a partition table says.
+    /// These bytes, regardless of a partition table.
     Range {
         /// The first byte.
         offset: u64,
-        /// How many there are.
+        /// The number of bytes.
         len: u64,
     },
-    /// This partition of its GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
+    /// A partition of the GPT or MBR, counted from 1; the logical partitions of an MBR from 5.
     Partition(u32),
 }
 
-/// A part of a device that was found.
+/// A part of a device with known bounds.
 pub(super) struct Window {
-    /// First byte and length.
+    /// The first byte and the length.
     pub(super) range: (u64, u64),
     /// A fault of the partition table, for the user.
     pub(super) fault: Option<String>,
 }
 
 impl Part {
-    /// This part of a device; `None` for the whole. Of a partition that was cut short, the rest where it may be `truncated`.
+    /// Finds this part on a device; `None` for the whole. If a partition was truncated, its remaining part is used if it may be `truncated`.
     pub(super) fn of(self, device: &dyn Device, truncated: bool) -> Result<Option<Window>> {
         match self {
             Self::Whole => Ok(None),
@@ -53,7 +54,7 @@ impl Part {
         }
     }
 
-    /// The part after the `@`; `None` if it belongs to the name of the file.
+    /// Parses the part after the `@`; `None` if it belongs to the name of the file.
     pub(super) fn parse(text: &str) -> Option<Result<Self>> {
         if let Some(number) = text.strip_prefix('p') {
             let number = number.parse().ok().filter(|number| *number > 0);
@@ -108,7 +109,8 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// The bytes from an offset on that are in one partition, or in none. A table that cannot be read is a fault: the part has the rest of the device then, to be read only.
+/// The bytes from an offset on that are in one partition, or in none. A table that cannot be read is a fault: the part is then the rest of the
+/// device, for reading only.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {

@@ -1,11 +1,11 @@
 //! The lock of a file's content: direct I/O shares it; an operation that moves blocks, or reads and writes a part of one, holds a range exclusively.
 //!
-//! A request holds it from its submission to its completion, which may be in another call: so a guard on a stack cannot hold it. A queue enters by
-//! a [`Lane`] of its own, and two queues that read or overwrite one file share no cache line that either writes. An exclusive range
-//! costs more: its thread closes the lanes and waits until they are empty. While any thread wants a range, requests lock ranges too.
+//! A request holds it from its submission to its completion, which may be in another call, so it is not a guard on a stack. A queue enters by a
+//! [`Lane`] of its own, and two queues that read or overwrite one file share no cache line that either writes. An exclusive range costs more: its
+//! thread closes the lanes and waits until they are empty. While any thread wants an exclusive range, requests lock ranges too.
 //!
-//! It comes before the inode's lock, and no thread waits for it while it holds another lock. A thread that waits must have no requests in
-//! flight on the file, because no other thread can take their completions.
+//! It is taken before the inode's lock, and no thread waits for it while it holds another lock. A thread that waits must have no requests in flight
+//! on the file, because no other thread can take their completions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use crate::sync::atomic::{
 use crate::sync::{Condvar, Mutex};
 use crate::sys::barrier;
 
-/// A queue's way into the content of a file, and how many of its requests are in there.
+/// A queue's entry to the content of a file, and the number of its requests inside.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
     in_flight: AtomicU32,
-    /// Something was written by it since it was last asked.
+    /// Whether a write by the lane came after the last collection.
     written: AtomicBool,
 }
 
 impl Lane {
-    /// Notes a write. True for the first one since the lane was asked.
+    /// Records a write. Returns true for the first one since the last collection.
     #[inline(always)]
     pub(crate) fn wrote(&self) -> bool {
         let first = !self.written.load(Relaxed);
         if first {
             self.written.store(true, Relaxed);
-            // Before the check for a waiting stamp: a thread that takes the stamp checks here after it.
+            // The fence comes before the check for a waiting stamp: a thread that takes the stamp checks here after it.
             fence(SeqCst);
         }
         first
     }
 
-    /// Counts requests in or out, before it is looked who wants a range. Only the queue's thread does.
+    /// Changes the number of requests inside, before the check for wanted ranges. Only the queue's thread calls it.
     #[inline(always)]
     fn count(&self, change: i32) {
         self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
@@ -53,7 +53,7 @@ impl Lane {
 /// The holders of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// How many have a range for themselves, or want it. While there is one, no lane lets anybody in.
+    /// The number of threads that hold or want an exclusive range. While it is not 0, no lane admits a request.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -62,12 +62,12 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Something was written by a lane that has gone.
+    /// Whether a removed lane has uncollected writes.
     written: bool,
-    /// In the order in which they came: nobody overtakes one whom he conflicts with.
+    /// The claims in the order of their arrival: no claim overtakes an earlier one that conflicts with it.
     claims: Vec<Claim>,
     last: u64,
-    /// Requests of a queue that is lost are in here for ever.
+    /// Whether a lost queue has requests inside that never end.
     lost: bool,
 }
 
@@ -86,19 +86,19 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// A range of a file that nobody else is at, until this is dropped.
+/// An exclusive range of a file, until this is dropped.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
     range: Range<u64>,
     ticket: Option<Ticket>,
-    /// It was not had at once.
+    /// Whether the thread had to wait for it.
     waited: bool,
 }
 
 impl ContentLock {
-    /// Asks the kernel for what lanes need. A process that has threads waits 10 ms and more for it, so that it is asked when a volume is opened,
-    /// and not when the first request is on its way.
+    /// Registers with the kernel for the barrier that lanes need. The registration takes 10 ms and more in a process with several threads, so it is
+    /// done when a volume is opened, and not with the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -110,7 +110,7 @@ impl ContentLock {
         lane
     }
 
-    /// The lane's requests are no longer holders: a queue is dropped when the device has completed its requests.
+    /// Removes a lane, and with it the claims of its requests. A queue is dropped only when the device has completed its requests.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -119,17 +119,18 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Whether something was written by any lane since this was last asked.
+    /// Whether any lane has written since the last call.
     pub(crate) fn take_written(&self) -> bool {
         let mut within = self.within.lock();
         let gone = std::mem::take(&mut within.written);
         within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
     }
 
-    /// Enters by a lane. False where someone wants a range: then it is asked for one.
+    /// Enters by a lane. Returns false if a thread wants an exclusive range: then the caller must ask for a range.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
-        // A thread that closes the lanes counts itself before it checks them, and this checks after it has counted: one of them sees the other.
+        // A thread that closes the lanes counts itself before it checks them. This function counts before it checks. So at least one of the two sees
+        // the other.
         lane.count(1);
         if !self.is_wanted() {
             return true;
@@ -138,7 +139,7 @@ impl ContentLock {
         false
     }
 
-    /// Whether a thread wants a range: then the lane admits no more requests.
+    /// Whether a thread wants an exclusive range: then the lane admits no more requests.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
@@ -183,11 +184,11 @@ impl ContentLock {
     /// Waits until the range is held.
     ///
     /// # Errors
-    /// `Io` for a range that is wanted alone, where a [lost](Self::lose) queue has requests that may be in it.
+    /// `Io` for an exclusive range if a [lost](Self::lose) queue has requests that may be in it.
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // Those who share a range wait for one alone at most, who goes.
+            // A shared claim waits only for exclusive ones, and these always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -196,14 +197,14 @@ impl ContentLock {
         Ok(())
     }
 
-    /// A holder may stay for ever, by a lane or a range: a queue with requests here was lost. No thread gets an exclusive range that waits
-    /// for such a holder; all others continue.
+    /// Records that a queue with requests inside was lost, so that a holder of a lane or a range may never leave. No thread gets an exclusive range
+    /// that waits for such a holder; all others continue.
     pub(crate) fn lose(&self) {
         self.within.lock().lost = true;
         self.changed.notify_all();
     }
 
-    /// Gives a range back, or no longer waits for it.
+    /// Gives a range back, or ends the wait for it.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -219,7 +220,7 @@ impl Alone {
     /// Waits for a range of bytes.
     ///
     /// # Errors
-    /// `Busy` where it would have to be waited for by a thread that has requests in flight; `Io` where a lost queue has some for ever.
+    /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
     pub(crate) fn wait(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
         let mut alone = Self::ask(inode, range);
         if let Some(ticket) = &alone.ticket
@@ -235,32 +236,32 @@ impl Alone {
     /// Waits for a range that is held for a short time only, by threads that need nothing from the calling thread.
     ///
     /// # Errors
-    /// `Io` where a lost queue has requests in flight for ever.
+    /// `Io` if a lost queue has requests that never end.
     pub(crate) fn wait_surely(inode: &Arc<OpenInode>, range: Range<u64>) -> Result<Self> {
         let alone = Self::ask(inode, range);
         alone.ticket.iter().try_for_each(|ticket| inode.content.wait(ticket))?;
         Ok(alone)
     }
 
-    /// A range, if it need not be waited for.
+    /// Takes a range only if it is free.
     pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
         let alone = Self::ask(inode, range);
         let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
         had.then_some(alone)
     }
 
-    /// Asks for a range. The result holds it, or has to [wait for it](ContentLock::wait).
+    /// Asks for a range. The result holds it, or must [wait for it](ContentLock::wait).
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
     }
 
-    /// Whether it had to be waited for.
+    /// Whether the thread had to wait for it.
     pub(crate) fn has_waited(&self) -> bool {
         self.waited
     }
 
-    /// Whether it holds all of a range.
+    /// Whether it covers all of a range.
     pub(crate) fn holds(&self, range: &Range<u64>) -> bool {
         self.range.start <= range.start && range.end <= self.range.end
     }

@@ -1,12 +1,12 @@
-//! Which threads have requests in flight. In user space nobody but a thread itself can take the completions of its queues: one that waited
-//! for a file's content with some of them in flight could wait for itself.
+//! The threads that have requests in flight. In user space only a thread itself can take the completions of its queues. A thread that
+//! waited for a file's content with some of them in flight could wait for itself.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// At how many files' contents a queue has requests. It stays with the thread that made it.
+/// The number of files to whose contents a queue has requests. It stays with the thread that made it.
 #[derive(Debug)]
 pub(crate) struct InFlight(Rc<Cell<u32>>);
 
@@ -42,7 +42,7 @@ impl InFlight {
     }
 
     /// # Errors
-    /// `Busy` where the calling thread has requests in flight.
+    /// `Busy` if the calling thread has requests in flight.
     pub(crate) fn none_here() -> Result<()> {
         let busy = |queues: &Vec<Weak<Cell<u32>>>| {
             queues.iter().filter_map(Weak::upgrade).any(|count| count.get() > 0)

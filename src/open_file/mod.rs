@@ -28,10 +28,10 @@ pub(crate) use queue_files::{
 };
 pub(crate) use view::{View, Viewed, Views};
 
-/// An inode that someone works on or has open.
+/// An inode that is open or in use.
 #[derive(Debug, Default)]
 pub struct OpenInode {
-    /// Counts the changes of its metadata.
+    /// The number of changes of its metadata.
     changes: AtomicU64,
     /// The newest transaction that changed its size or its map.
     mapped_in: AtomicU64,
@@ -40,46 +40,46 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// As long as this number stays, data read from the inode under its lock stay valid.
+    /// The number of changes. Data that were read from the inode under its lock stay valid while it stays the same.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Its metadata have changed.
+    /// Counts a change of the metadata.
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Waits for an exclusive range of bytes of the content, for operations that move or free its blocks, or read and write a part of one.
-    /// The content comes before all locks of the file system, and a change is [announced](Self::changed) before this is dropped.
+    /// The content is locked before all locks of the file system, and a change is [announced](Self::changed) before the range is dropped.
     ///
     /// # Errors
-    /// `Busy` where it would have to be waited for by a thread that has requests in flight; `Io` where a lost queue has some for ever.
+    /// `Busy` if the calling thread has requests in flight and would have to wait; `Io` if a lost queue has requests that never end.
     pub fn alone(self: &Arc<Self>, range: Range<u64>) -> Result<Alone> {
         Alone::wait(self, range)
     }
 
-    /// Writes that the metadata do not include yet. They stay until they are [converted](Self::converted).
+    /// The writes that the metadata do not include yet. They stay until they are [converted](Self::converted).
     pub fn unconverted(&self) -> Unconverted {
         self.pending.unconverted()
     }
 
-    /// Its metadata tell this now, and have changed. Called under the lock with which they are read.
+    /// Records that the metadata include these writes now and have changed. Called under the lock with which the metadata are read.
     pub fn converted(&self, what: &Unconverted) {
         self.pending.converted(what, || self.changed());
     }
 
-    /// Notes the transaction that changed its size or its map.
+    /// Records the transaction that changed its size or its map.
     pub(crate) fn mapped_in(&self, tid: u64) {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Notes what a write has done, and leaves to be done. Says whether there is much of that now.
+    /// Records a write and its remaining work. Returns whether much of that has accumulated.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;
-        // First what it holds, then that it is there.
+        // The range is recorded before the size that makes it visible.
         let full = left.intersects(CompletionWork::CONVERT.union(CompletionWork::REMAP))
             && self.pending.wrote(pos.0..end);
         if left.contains(CompletionWork::GROW) {
@@ -88,7 +88,7 @@ impl OpenInode {
         full
     }
 
-    /// The newest transaction that did.
+    /// The newest transaction that changed its size or its map.
     pub(crate) fn newest_map(&self) -> u64 {
         self.mapped_in.load(Ordering::Relaxed)
     }

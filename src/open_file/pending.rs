@@ -1,8 +1,8 @@
-//! Writes that a file's metadata do not include yet: the size, and the parts of unwritten extents that hold data.
+//! Writes that a file's metadata do not include yet: the size, and the parts of unwritten extents that contain data.
 //!
-//! A write into an unwritten extent would cost a transaction that converts it. Instead its range is noted here, readers check here before
-//! they take an unwritten extent for zeros, and one transaction converts many ranges when the file is synced or closed, after some
-//! seconds, or when there are too many. After a crash before that the extent reads as zeros, which is permitted for unsynced data.
+//! A write into an unwritten extent would cost a transaction that converts it. Instead its range is recorded here, and readers check here
+//! before they treat an unwritten extent as zeros. One transaction converts many ranges when the file is synced or closed, after some
+//! seconds, or when there are too many. After an earlier crash the extent reads as zeros, which is permitted for unsynced data.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,52 +12,52 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// From so many ranges on they are to be converted.
+/// The number of ranges from which on they are due for conversion.
 const MANY: usize = 1024;
 
 /// Writes that the metadata do not include yet.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The size, where it is larger than the metadata's; else 0.
+    /// The size, if it is larger than the metadata's; else 0.
     size: AtomicU64,
-    /// There are ranges.
+    /// Whether there are ranges.
     ranges: AtomicBool,
     within: Mutex<Within>,
-    /// See [`Self::order`].
+    /// The lock of [`Self::order`].
     order: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Within {
-    /// From their starts to their ends; they do not touch each other.
+    /// The ends of the ranges by their starts. No two ranges touch.
     written: BTreeMap<u64, u64>,
-    /// Blocks past the metadata's size were allocated, and a recovery must find them.
+    /// Whether blocks past the metadata's size were allocated, so that a recovery must find the inode.
     orphan: bool,
-    /// Up to where writes have allocated since then.
+    /// The end of the allocations by writes since then.
     reach: u64,
-    /// Where the last append in flight ends.
+    /// The end of the last append in flight.
     appended: u64,
-    /// Where the last other write in flight ends that makes the file longer.
+    /// The end of the last other write in flight that makes the file longer.
     extended: u64,
-    /// How many writes in flight make the file longer.
+    /// The number of writes in flight that make the file longer.
     growing: u32,
 }
 
-/// Work of the next conversion.
+/// The work of the next conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
-    /// The ranges of bytes that hold data in unwritten extents, in order. The rest of their blocks reads as zeros.
+    /// The ranges of bytes that contain data in unwritten extents, in order. The rest of their blocks reads as zeros.
     pub written: Vec<Range<u64>>,
-    /// The size in bytes where it is larger than the metadata's, else 0.
+    /// The size in bytes if it is larger than the metadata's, else 0.
     pub size: u64,
-    /// The inode is an orphan because of it.
+    /// Whether the inode is an orphan because of it.
     pub(crate) orphan: bool,
-    /// Up to where writes have allocated since it is.
+    /// The end of the allocations by writes since the inode is an orphan.
     pub(crate) reach: u64,
 }
 
 impl Pending {
-    /// The size where it is larger than the metadata tell, else 0.
+    /// The size if it is larger than the metadata's, else 0.
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
@@ -69,7 +69,7 @@ impl Pending {
         self.ranges.load(Ordering::Acquire)
     }
 
-    /// Whether the metadata tell all that was written.
+    /// Whether the metadata include all writes.
     pub(crate) fn is_converted(&self) -> bool {
         self.size() == 0 && !self.has_ranges()
     }
@@ -78,7 +78,7 @@ impl Pending {
         self.is_converted() && !self.within.lock().orphan
     }
 
-    /// Notes a written range of an unwritten extent. Returns whether a conversion is due.
+    /// Records a written range of an unwritten extent. Returns whether a conversion is due.
     pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
         let mut within = self.within.lock();
         within.insert(range);
@@ -86,19 +86,21 @@ impl Pending {
         within.written.len() > MANY
     }
 
-    /// The file is this long at least.
+    /// Records that the file has at least this size.
     pub(crate) fn grew(&self, size: u64) {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Held by an append while it has a position and may still [give it back](Self::give_back) or [shorten](Self::shorten) it. Otherwise
-    /// a later append comes after a position that nobody writes, and a gap of zeros stays in the file.
+    /// Locks the order of appends. An append holds the lock while it has a position and may still [give it back](Self::give_back) or
+    /// [shorten](Self::shorten) it. Otherwise a later append could follow a position that no append writes, and a gap of zeros would stay
+    /// in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
-    /// A position after the end of the file, for which the metadata's `size` is known, and after all writes in flight that extend it. It is
-    /// reserved until the append has [ended](Self::place_ended). `None` if `is_old` says that a conversion may have changed the size.
+    /// Reserves a position after the end of the file, whose metadata have the size `size`, and after all writes in flight that extend it.
+    /// It stays reserved until the append has [ended](Self::place_ended). `None` if `is_old` reports that a conversion may have changed the
+    /// size.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -110,25 +112,25 @@ impl Pending {
         Some(at)
     }
 
-    /// A write that is not an append will end here; until it [has](Self::place_ended), appends come after it.
+    /// Records the end of a write that is not an append. Appends follow it until it [has ended](Self::place_ended).
     pub(crate) fn extends(&self, end: u64) {
         let mut within = self.within.lock();
         within.extended = within.extended.max(end);
         within.growing += 1;
     }
 
-    /// An append or another extending write has ended, with any result, and the size says how far it came. After the last
-    /// of them the next append begins at the end of the file.
+    /// Records that an append or another extending write has ended, with any result; the size includes its bytes. After the last such write
+    /// the next append begins at the end of the file.
     pub(crate) fn place_ended(&self) {
         self.within.lock().end_place();
     }
 
-    /// An append will end here and not further.
+    /// Records that an append ends earlier.
     pub(crate) fn shorten(&self, _order: &MutexGuard<'_, ()>, end: u64) {
         self.within.lock().appended = end;
     }
 
-    /// An append has not used its position, which the next one gets.
+    /// Records that an append has not used its position. The next append gets it.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -142,7 +144,7 @@ impl Pending {
         self.within.lock().orphan
     }
 
-    /// A write has allocated up to here, where the inode is an orphan because of that.
+    /// Records the end of a write's allocation, if the inode is an orphan because of it.
     pub(crate) fn allocated(&self, end: u64) {
         let mut within = self.within.lock();
         if within.orphan {
@@ -150,19 +152,19 @@ impl Pending {
         }
     }
 
-    /// Blocks allocated past the end are freed; the inode is an orphan until the next conversion.
+    /// Records that the blocks past the end were freed. The inode stays an orphan until the next conversion.
     pub(crate) fn forget_reach(&self) {
         self.within.lock().reach = 0;
     }
 
-    /// The same, and it is an orphan no longer.
+    /// Records the same, and that the inode is not an orphan.
     pub(crate) fn forget_orphan(&self) {
         let mut within = self.within.lock();
         (within.orphan, within.reach) = (false, 0);
     }
 
-    /// Cuts the mapping of a position in an unwritten extent to the part with data, or to the part without. `None` if `is_old` says that a
-    /// conversion may have changed the mapping.
+    /// Cuts the mapping of a position in an unwritten extent to the part with data, or to the part without. `None` if `is_old` reports that
+    /// a conversion may have changed the mapping.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -183,28 +185,28 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The work of a conversion; it stays until that is [done](Self::converted).
+    /// The work of a conversion. It stays until it is [done](Self::converted).
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// The metadata include this now; `changed` announces it to threads that have read them before.
+    /// Records that the metadata include these writes now. `changed` announces it to threads that have read them before.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
         what.written.iter().for_each(|range| within.remove(range));
         if what.orphan {
             (within.orphan, within.reach) = (false, 0);
         }
-        // A thread that sees no ranges also sees that the metadata have changed.
+        // A thread that sees no ranges must also see that the metadata have changed.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // It has grown again otherwise.
+        // The exchange fails if the file has grown again.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The file lost its content.
+    /// Forgets all writes, because the file lost its content.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();
@@ -222,7 +224,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut range: Range<u64>) {
-        // Most writes follow the one before.
+        // Most writes follow the previous one.
         if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
             && *start <= range.start
             && *end >= range.start
@@ -240,7 +242,7 @@ impl Within {
         self.written.insert(range.start, range.end);
     }
 
-    /// One that overlaps a range, or ends where it begins or begins where it ends.
+    /// A recorded range that overlaps or touches a range.
     fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
         let last = self.written.range(..=range.end).next_back();
         last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
@@ -279,7 +281,7 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// Against a byte for each byte.
+    /// The ranges equal those of a model with one value for each byte.
     #[test]
     fn ranges_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(pending.has_ranges(), model.contains(&true));
     }
 
-    /// No position is given away twice, also if appends fail; and when all have ended, the file ends at its size.
+    /// No position is given out twice, even if appends fail; and after the end of all appends the file ends at its size.
     #[test]
     fn a_place_is_kept_until_it_is_used() {
         let pending = Pending::default();

@@ -1,5 +1,4 @@
-//! Requests for files that can change: the content that each holds from its submission to its completion, and what a write leaves to be
-//! done then.
+//! Requests to files that can change: how each holds the content from its submission to its completion, and the completion work of writes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,41 +9,42 @@ use crate::bio::{Completion, CompletionWork};
 use crate::iomap::WriteFile;
 use crate::units::{FilePos, InodeNo};
 
-/// Keeps a file open.
+/// A handle that keeps a file open.
 pub(crate) type Keep = Arc<dyn OpenHandle>;
 
 /// An open file, for the completion of its writes.
 pub(crate) trait OpenHandle: Send + Sync {
-    /// Nobody else has it, ever.
+    /// The identity of the file. No other file ever gets it.
     fn id(&self) -> u64;
     fn number(&self) -> InodeNo;
     fn inode(&self) -> &OpenInode;
     fn file(&self) -> &dyn WriteFile;
 }
 
-/// The files that a queue has requests for, each in its slot.
+/// The files to which a queue has requests, each in its slot.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests that only need a sync of their files, or a conversion, to be complete.
+    /// Requests that wait only for a sync of their files, or for a conversion.
     unsynced: Vec<Unsynced>,
-    /// Among the requests in flight may be some that leave something to be done.
+    /// Whether requests in flight may need completion work.
     expects: bool,
-    /// Files of which so much is to be converted that it should not wait.
+    /// Files with so many ranges that their conversion should not wait.
     full: Vec<Keep>,
 }
 
-/// A file that a queue knows, and the queue's requests that are at its content.
+/// A file of a queue, and the queue's requests that hold its content.
 pub(crate) struct QueueFile {
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// Requests that are in by the lane. All of them count once there, so that only the first and the last write what others read.
+    /// The number of requests inside by the lane. Together they count once in the lane, so that only the first and the last write to shared
+    /// memory.
     by_lane: Cell<u32>,
-    /// Requests that have a range.
+    /// The number of requests that hold a range.
     by_range: Cell<u32>,
-    /// Keeps the file open while there are requests in flight.
+    /// The file while requests are in flight, so that it stays open.
     keep: RefCell<Option<Keep>>,
 }
 
@@ -55,17 +55,17 @@ pub(crate) struct Unsynced {
     pub(crate) completion: Completion,
 }
 
-/// The content of a file that a request is at, and how it holds it.
+/// The file whose content a request holds, and how it holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) slot: u32,
     pub(crate) hold: Hold,
 }
 
-/// How a request holds the content that it is at.
+/// How a request holds the content of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// By the lane.
+    /// The request holds it by the lane.
     Lane,
     Range(Ticket),
 }
@@ -81,7 +81,7 @@ pub(crate) struct Completing {
 }
 
 impl Holding {
-    /// Whether one bio can carry it.
+    /// Whether one bio can contain this.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.hold == Hold::Lane
@@ -93,7 +93,8 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Enters the content by the lane, until [`leave`](Self::leave). False where that is closed, since someone wants a range.
+    /// Enters the content by the lane, until [`leave`](Self::leave). Returns false if the lane is closed, because a thread wants an
+    /// exclusive range.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         self.inode.content.enter(&self.lane)
@@ -104,7 +105,7 @@ impl QueueFile {
         self.inode.content.leave(&self.lane);
     }
 
-    /// Notes a write. True for the first one since the lane's writes were last collected.
+    /// Records a write. Returns true for the first one since the lane's writes were last collected.
     #[inline(always)]
     pub(crate) fn wrote(&self) -> bool {
         self.lane.wrote()
@@ -126,7 +127,7 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// Takes a file into a slot, which none has that is in use.
+    /// Puts a file into a free slot.
     pub(crate) fn learn(
         &mut self,
         slot: u32,
@@ -154,12 +155,12 @@ impl QueueFiles {
         self.files.get(slot as usize)?.as_deref()
     }
 
-    /// Whether none of this queue's requests is at the content of a file.
+    /// Whether no request of this queue holds the content of a file.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_none()
     }
 
-    /// A request enters the content of a file by the lane, to leave when it is complete. Gives the inode; `None` where it is to ask for a
+    /// Enters the content of a file by the lane, until the request is complete. Returns the inode; `None` if the request must ask for a
     /// range.
     #[inline(always)]
     pub(crate) fn enter<'a>(
@@ -168,7 +169,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Keep,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // Counted before it is known, for the many whom nobody stops.
+        // The request is counted before the check, because most requests pass it.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -181,13 +182,13 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// A request that has entered goes another way.
+    /// Takes back the entry of a request that takes another path.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
     }
 
-    /// A request that holds its content is being submitted.
+    /// Records that a request that holds its content is submitted.
     pub(crate) fn begin(&self, holding: Holding, keep: impl FnOnce() -> Keep) {
         let Some(file) = self.file(holding.slot) else { return };
         file.hold_open(&self.in_flight, keep);
@@ -203,23 +204,23 @@ impl QueueFiles {
         }
     }
 
-    /// A request that was begun was not submitted.
+    /// Takes back the begin of a request that was not submitted.
     #[cold]
     pub(crate) fn cancel(&self, holding: Holding) {
         self.leave(holding.slot, holding.hold);
     }
 
-    /// A request ends with its queue.
+    /// Ends a request together with its queue.
     pub(crate) fn abandon(&self, completing: Completing) {
         self.end_place(&completing);
         self.leave(completing.slot, completing.hold);
     }
 
-    /// The queue is lost with requests in flight: its files stay held and open until the process ends. Returns the values that keep them
-    /// open. Threads that wait for their content must be [notified](super::ContentLock::lose).
+    /// Handles a queue that is lost with requests in flight: its files stay held and open until the process ends. Returns the values that
+    /// keep them open. Threads that wait for their content must be [notified](super::ContentLock::lose).
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Keep> {
-        // The thread is no longer one that could take their completions.
+        // The thread can no longer take their completions.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -235,7 +236,7 @@ impl QueueFiles {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
 
-    /// An extending write has ended or failed.
+    /// Records that an extending write has ended or failed.
     fn end_place(&self, completing: &Completing) {
         if completing.left.contains(CompletionWork::RESERVED)
             && let Some(file) = self.file(completing.slot)
@@ -244,7 +245,7 @@ impl QueueFiles {
         }
     }
 
-    /// A request is complete.
+    /// Ends a complete request.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -280,7 +281,7 @@ impl QueueFiles {
         }
     }
 
-    /// A request that leaves nothing to be done is complete.
+    /// Ends a complete request that needs no completion work.
     #[inline(always)]
     pub(crate) fn leave(&self, slot: u32, hold: Hold) {
         let Some(file) = self.file(slot) else { return };
@@ -304,28 +305,28 @@ impl QueueFiles {
         }
     }
 
-    /// A request has left, perhaps the last one.
+    /// Processes the end of a request, perhaps the last one.
     fn left(&self, file: &QueueFile) {
         if file.by_lane.get() + file.by_range.get() == 0 {
             self.in_flight.remove();
             let kept = file.keep.take();
-            // The file may end here.
+            // The file may be closed here.
             drop(kept);
         }
     }
 
-    /// A request was submitted that leaves this to be done when it is complete.
+    /// Records the completion work of a submitted request.
     pub(crate) fn expect(&mut self, left: CompletionWork) {
         self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
-    /// Whether completions are to be looked at before they are popped, since something may be left to be done.
+    /// Whether completions must be checked before they are popped, because some may need completion work.
     #[inline(always)]
     pub(crate) fn expects(&self) -> bool {
         self.expects
     }
 
-    /// How many requests wait for a sync, or for a conversion.
+    /// The number of requests that wait for a sync, or for a conversion.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
@@ -335,7 +336,7 @@ impl QueueFiles {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Files that are to be converted.
+    /// Takes the files that are due for conversion.
     pub(crate) fn take_full(&mut self) -> Vec<Keep> {
         std::mem::take(&mut self.full)
     }

@@ -1,4 +1,4 @@
-//! A queue's view of a file that can change: size and map as last read, and the writes since.
+//! A queue's view of a file that can change: size and map at the last read, and the writes since.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -12,17 +12,17 @@ use crate::iomap::{
 };
 use crate::units::{FilePos, InodeNo};
 
-/// After so many lookups leaf by leaf a map is read whole, if it is a small one.
+/// The number of lookups by leaf after which a small map is read whole.
 const LOOKUPS: u32 = 16;
-/// One lookup in a leaf costs as much as reading so many extents.
+/// The number of extents whose reading costs as much as one lookup in a leaf.
 const EXTENTS_A_LOOKUP: usize = 64;
 
-/// No number of changes.
+/// A value that no number of changes has.
 const NEVER: u64 = u64::MAX;
 
-/// A handle of an open file, as its views know it.
+/// A handle of an open file, as its views see it.
 pub(crate) struct Viewed<'a> {
-    /// Nobody else has it, ever.
+    /// The identity of the file. No other file ever gets it.
     pub(crate) id: u64,
     /// A small number that no other open file of the volume has.
     pub(crate) index: u32,
@@ -30,37 +30,37 @@ pub(crate) struct Viewed<'a> {
     pub(crate) open: &'a Arc<OpenInode>,
     pub(crate) file: &'a Arc<dyn WriteFile>,
     pub(crate) intent: WriteIntent,
-    /// It writes, and where it is told to.
+    /// Whether the handle writes at given positions.
     pub(crate) overwrites: bool,
 }
 
-/// The files that a queue knows, by their indexes.
+/// The views of a queue, by the files' indexes.
 #[derive(Default)]
 pub(crate) struct Views(Vec<Option<Box<View>>>);
 
-/// A file as it was last read, and the way into its content.
+/// A file as it was last read, and the lane to its content.
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
-    /// A user of the view has the file open. The queue has not: it keeps views longer than files are open.
+    /// The file, which a user of the view keeps open. The queue does not: it keeps views longer than files are open.
     file: Weak<dyn WriteFile>,
-    /// The number of changes with which it was read.
+    /// The number of changes at the time of the read.
     changes: u64,
-    /// The same where an overwrite by the handle needs nothing but the device, otherwise [`NEVER`].
+    /// The same number if an overwrite by the handle needs only the device, otherwise [`NEVER`].
     plain_at: u64,
-    /// Size and map as read.
+    /// The size and the map that were read.
     map: Box<dyn WriteMap>,
     size: u64,
-    /// Its map, where all of it is in memory.
+    /// The map, if all of it is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// How often it was looked up by leaf, and how large the map was when it was last read whole.
+    /// The number of lookups by leaf, and the size of the map when it was last read whole.
     lookups: Cell<u32>,
     extents: Cell<usize>,
-    /// Its size and map are known to be durable.
+    /// Whether its size and map are known to be durable.
     durable: Cell<bool>,
 }
 
-/// That a request is within a file's content, by its queue's lane.
+/// A proof that a request is inside a file's content, by its queue's lane.
 pub(crate) struct Inside<'a>(&'a QueueFile);
 
 impl Deref for Inside<'_> {
@@ -89,7 +89,7 @@ impl Views {
     /// The view of a file, made current.
     ///
     /// # Errors
-    /// What reading the inode gives; `WouldBlock` where its lock or the device would have to be waited for, with `nowait`.
+    /// The errors of reading the inode; with `nowait`, `WouldBlock` if the call would wait for its lock or the device.
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
@@ -149,13 +149,13 @@ impl View {
         &*self.map
     }
 
-    /// Whether nothing has changed since it was read.
+    /// Whether nothing has changed since the read.
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.open().changes() == self.changes
     }
 
-    /// The same, seen from within the content, and an overwrite needs nothing but the device.
+    /// Whether, inside the content, the view is current and an overwrite needs only the device.
     #[inline(always)]
     pub(crate) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
         inode.changes() == self.plain_at
@@ -175,33 +175,33 @@ impl View {
         self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
-    /// Enters the content by the lane, if that is open.
+    /// Enters the content by the lane, if the lane is open.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // Made only then: it leaves when it is dropped.
+        // The value is made only on success, because dropping it leaves the content.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
-    /// The size as the metadata had it.
+    /// The size in the metadata that were read.
     #[inline(always)]
     pub(crate) fn size_by_metadata(&self) -> u64 {
         self.size
     }
 
-    /// The size, with ranges that are not converted.
+    /// The size, including ranges that are not converted.
     pub(crate) fn size(&self) -> u64 {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
 
-    /// The same, if no lock is needed for it.
+    /// The size, if reading it needs no lock.
     pub(crate) fn size_at_once(&self) -> Option<u64> {
         self.current_size(self.open())
     }
 
-    /// The same where the view is current.
+    /// The size, if the view is current.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
-        // In this order: a range that is converted meanwhile is no longer pending, but then the metadata have changed.
+        // The order matters: a range that is converted in between is no longer pending, but then the metadata have changed.
         let pending = inode.pending.size();
         (inode.changes() == self.changes).then(|| self.size.max(pending))
     }
@@ -212,7 +212,7 @@ impl View {
         size.unwrap_or_else(|| self.size.max(self.open().pending.size()))
     }
 
-    /// Its map, if all of it is in memory.
+    /// The map, if all of it is in memory.
     #[inline(always)]
     fn resident(&self) -> Option<&ExtentMap> {
         match self.resident.get() {
@@ -227,8 +227,8 @@ impl View {
         Some(self.resident.get_or_init(|| Arc::clone(map)))
     }
 
-    /// The mapping in memory of a position that is not in a written extent; of an unwritten one a part may have been written. `None`
-    /// where it is out of date.
+    /// The mapping in memory of a position that is not in a written extent. A part of an unwritten extent may have been written. `None` if
+    /// the view is out of date.
     #[cold]
     fn map_unwritten(&self, pos: FilePos) -> Option<Iomap> {
         let iomap = self.map.map_resident(pos)?;
@@ -238,7 +238,7 @@ impl View {
         self.is_current().then_some(iomap)
     }
 
-    /// The inode's mapping of a position, and the number of changes with which it was read. `again`: the view's is out of date.
+    /// The inode's mapping of a position, and the number of changes at the time of the read. `again`: the view's mapping is out of date.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.map.map_resident(pos).filter(|_| !again) {
             return Ok((iomap, self.changes));
@@ -267,7 +267,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // A range that is converted meanwhile is no longer noted, but then the metadata have changed.
+            // A range that is converted in between is no longer recorded, but then the metadata have changed.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

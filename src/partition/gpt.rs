@@ -1,5 +1,5 @@
-//! The GUID partition table, after chapter 5 of the UEFI specification: a header in sector 1 and its backup in the last
-//! sector, each with an array of entries; CRC-32 over both.
+//! The GUID partition table, after chapter 5 of the UEFI specification: a header in sector 1 and its backup in the last sector, each with an
+//! array of entries, and CRC-32 checksums of both.
 
 use std::ops::Range;
 
@@ -10,31 +10,31 @@ use crate::error::{Place, Result};
 const SIGNATURE: &[u8] = b"EFI PART";
 const HEADER_SIZE: usize = 92;
 const ENTRY_SIZE: usize = 128;
-/// The usual array has 16 KiB; the specification sets no upper bound.
+/// The largest array of entries. The usual array has 16 KiB; the specification sets no upper bound.
 const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// A GPT that was read, and its fault, for the user: one copy is lost.
+/// The contents of a GPT, and its fault for the user: one copy is lost.
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
-    /// The bytes that partitions can have.
+    /// The bytes that partitions can use.
     pub(super) usable: Range<u64>,
 }
 
-/// One copy of the table, whole.
+/// One whole copy of the table.
 struct Copy {
     disk: [u8; 16],
     entries: Vec<Vec<u8>>,
     /// The sector of the other copy.
     other: u64,
-    /// The first sector that partitions can have, and the last.
+    /// The first and the last sector that partitions can use.
     usable: [u64; 2],
 }
 
-/// The partitions by the header in sector 1; by the backup in the last sector, where that header is damaged or, on a disk with a protective MBR,
-/// lost. `None` where there is neither.
+/// The partitions in the header in sector 1. If that header is damaged or, on a disk with a protective MBR, lost, the partitions in the backup in
+/// the last sector. `None` if there is neither.
 pub(super) fn read(
     device: &dyn Device,
     sectors: [u64; 3],
@@ -67,7 +67,7 @@ pub(super) fn read(
     ))
 }
 
-/// Refuses a disk that has nothing of a table but its backup: it may be left from an older table.
+/// Refuses a disk whose table consists only of its backup: it may belong to an older table.
 pub(super) fn refuse_lone_backup(device: &dyn Device, sectors: [u64; 3]) -> Result<()> {
     for sector in sectors {
         let at = last(device, sector);
@@ -102,7 +102,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a whole table whose other copy is whole too, and another one. A copy where the table does not look for it is left from an older table.
+/// Refuses a whole table whose other copy is whole too, and differs. A copy in a place to which the table does not refer belongs to an older
+/// table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
@@ -116,7 +117,7 @@ fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     }
 }
 
-/// One copy of the table: `None` without a signature, the damage where it fails a check.
+/// Reads one copy of the table: `None` without a signature, the error if a check fails.
 fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result<Copy>>> {
     let Some(at) = lba.checked_mul(sector) else { return Ok(None) };
     let Some(header) = read_at(device, at, sector as usize)? else { return Ok(None) };
@@ -126,7 +127,7 @@ fn read_copy(device: &dyn Device, sector: u64, lba: u64) -> Result<Option<Result
     Ok(Some(check(device, sector, lba, &header)))
 }
 
-/// Checks the header and the array of entries, of each of which [`ENTRY_SIZE`] bytes count.
+/// Checks the header and the array of entries. Of each entry [`ENTRY_SIZE`] bytes count.
 fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Copy> {
     let size = u32_at(header, 12) as usize;
     if !(HEADER_SIZE..=header.len()).contains(&size) {
@@ -165,7 +166,7 @@ fn verify(field: &'static str, stored: u32, bytes: &[u8]) -> Result<()> {
     if stored == computed { Ok(()) } else { Err(PLACE.field(field).bad_checksum(stored, computed)) }
 }
 
-/// A partition may end past the device, where that was cut short.
+/// Decodes the entries. A partition may end past a truncated device.
 fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
     let mut partitions = Vec::new();
     for (index, entry) in copy.entries.iter().enumerate() {
@@ -190,7 +191,7 @@ fn decode(sector: u64, copy: &Copy) -> Result<Vec<Partition>> {
     Ok(partitions)
 }
 
-/// UTF-16, up to the first zero.
+/// Decodes UTF-16, up to the first zero.
 fn name(bytes: &[u8]) -> String {
     let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     char::decode_utf16(units.take_while(|unit| *unit != 0))

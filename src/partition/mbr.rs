@@ -8,7 +8,7 @@ use crate::error::{Place, Result};
 
 const TABLE: usize = 446;
 const ENTRY_SIZE: usize = 16;
-/// How many logical partitions are followed.
+/// The largest number of logical partitions.
 const MAX_LOGICAL: u32 = 256;
 const PLACE: Place = Place::new("MBR");
 
@@ -25,7 +25,7 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Of a disk with a GPT, which it covers: no partition, and beside others on a hybrid one.
+    /// Whether it marks a disk with a GPT. Such an entry is not a partition; a hybrid disk has others beside it.
     fn is_protective(self) -> bool {
         self.kind == 0xEE
     }
@@ -35,13 +35,13 @@ impl Entry {
     }
 }
 
-/// Whether the table in sector 0 says that the disk has a GPT; `None` where there is no table.
+/// Whether the table in sector 0 states that the disk has a GPT; `None` if there is no table.
 pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     let entries = read_table(device, 0)?.filter(is_plausible);
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Boot sectors of file systems carry the same two bytes at their end: the bytes before must be a table.
+/// Boot sectors of file systems end with the same two bytes, so the preceding bytes must be a table.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())
@@ -53,7 +53,7 @@ pub(super) struct Found {
     pub(super) tables: Vec<Range<u64>>,
 }
 
-/// The partitions, or `None` where sector 0 holds no table.
+/// Reads the partitions, or returns `None` if sector 0 contains no table.
 pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
     let Some(entries) = read_table(device, 0)? else { return Ok(None) };
     if !is_plausible(&entries) {
@@ -72,8 +72,8 @@ pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// Follows the chain: each table names one logical partition, relative to itself, and the next table, relative to the
-/// extended partition.
+/// Follows the chain: each table contains one logical partition, relative to itself, and the next table, relative to the extended
+/// partition.
 fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found) -> Result<()> {
     let mut number = 5.max(found.partitions.last().map_or(0, |last| last.number + 1));
     let (mut at, mut before) = (extended.first, None);
@@ -82,7 +82,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // It was cut short: the rest of the chain is lost.
+            // The device was truncated, and the rest of the chain is lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);
@@ -119,7 +119,7 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// All factors have 33 bits at most, and a sector 16: nothing overflows. It may end past the device, where that was cut short.
+/// All factors have at most 33 bits, and a sector has 16, so nothing overflows. A partition may end past a truncated device.
 fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
     Partition { number, start, len, name: String::new() }

@@ -13,35 +13,35 @@ use crate::units::DevOffset;
 /// The kinds of partition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
-    /// GUID partition table, of UEFI.
+    /// GUID partition table (UEFI).
     Gpt,
-    /// Master boot record, of the PC BIOS.
+    /// Master boot record (PC BIOS).
     Mbr,
 }
 
-/// A partition table, checked. Of a device that was cut short a partition may end past its end.
+/// A checked partition table. A partition may end past the end of a truncated device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// Which kind.
+    /// The kind of the table.
     pub kind: TableKind,
-    /// The partitions in the order of their numbers; unused numbers are left out.
+    /// The partitions in the order of their numbers, without unused numbers.
     pub partitions: Vec<Partition>,
-    /// A fault that was passed over, for the user: the first copy of a GPT is lost.
+    /// A fault that was ignored, for the user: the first copy of a GPT is lost.
     pub fault: Option<String>,
-    /// The bytes of the table itself, and those that no partition can have: both copies of a GPT, each table of an MBR's logical partitions.
+    /// The bytes of the table itself, which no partition can use: both copies of a GPT, each table of an MBR's logical partitions.
     pub tables: Vec<Range<u64>>,
 }
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number as Linux counts: from 1, an MBR's logical partitions from 5.
+    /// The number as Linux counts: from 1, an MBR's logical partitions from 5.
     pub number: u32,
-    /// First byte on the device.
+    /// The first byte on the device.
     pub start: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Its name, where the table records one.
+    /// The name, if the table records one.
     pub name: String,
 }
 
@@ -49,14 +49,14 @@ impl PartitionTable {
     /// Reads the device's partition table; `None` if it has no table.
     ///
     /// # Errors
-    /// `Corrupt` where both copies of a GPT are damaged or lost, where they disagree, where only the backup is left, or where the table contradicts
-    /// itself; `Io`.
+    /// `Corrupt` if both copies of a GPT are damaged or lost, if they disagree, if only the backup remains, or if the table contradicts itself;
+    /// `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // Images are in sectors of 512 bytes, seldom of 4096; a block device says its own. The unit of an NBD server says nothing of them. The
+        // Images have sectors of 512 bytes, rarely of 4096; a block device reports its own. The unit of an NBD server has no relation to them. The
         // GPT's signature decides.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // A GPT beside an MBR that does not name it is left from an older table: Linux passes over it too.
+        // A GPT beside an MBR that does not refer to it belongs to an older table: Linux ignores it too.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -69,7 +69,7 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // Larger than the device.
+            // The table is larger than the device.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -82,7 +82,7 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// Where the bytes from `offset` on end that are in one partition, or in none and before the next one and the next bytes of the table.
+    /// The end of the bytes from `offset` on that are in one partition, or in none and before the next partition and the next bytes of the table.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -90,12 +90,12 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may end past the space that the table says.
+        // A partition may end past the usable space that the table states.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether a byte belongs to the table, and to no partition.
+    /// Whether a byte belongs to the table, and not to a partition.
     #[must_use]
     pub fn has_byte(&self, at: u64) -> bool {
         self.tables.iter().any(|table| table.contains(&at)) && !self.is_in_partition(at)
@@ -123,7 +123,7 @@ impl fmt::Display for TableKind {
     }
 }
 
-/// One line: `its GPT has p1 (100 MiB, "boot"), p2 (2 GiB)`.
+/// Shows the table in one line: `its GPT has p1 (100 MiB, "boot"), p2 (2 GiB)`.
 impl fmt::Display for PartitionTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, partitions, .. } = self;
@@ -143,7 +143,7 @@ impl fmt::Display for PartitionTable {
     }
 }
 
-/// Reads sectors, or gives `None` where they are not within the device.
+/// Reads sectors, or returns `None` if they are not within the device.
 fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
         return Ok(None);
@@ -175,7 +175,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A sparse image with a table made by a partitioner; `None`, and said so, where that program is not there.
+    /// Creates a sparse image with a table that a partitioner makes. `None`, with a message, if that program is not installed.
     fn disk(program: &str, args: &[&str], script: &str) -> Option<tempfile::NamedTempFile> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(64 * MIB).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A place that is named by its first byte ends with its partition, before the next one, or before the backup of the table.
+    /// A part that is named by its first byte ends with its partition, before the next one, or before the backup of the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_damaged_gpt_is_read_from_its_backup_and_never_used() {
-        // A byte of the header's fields, and one of the entries: both are covered by checksums.
+        // A byte of the header's fields, and a byte of the entries: checksums cover both.
         for at in [512 + 72, 1024 + 33] {
             let Some(image) = gpt_disk() else { return };
             flip(&image, at);
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A table whose first copy is lost has a fault, a lost backup has none, and a table without both copies is refused.
+    /// If the first copy of a table is lost, the table has a fault. A lost backup is no fault, and a table without both copies is refused.
     #[test]
     fn a_gpt_is_read_by_the_copy_that_is_left() {
         const LAST: u64 = 64 * MIB - 512;
@@ -272,7 +272,7 @@ mod tests {
                 image.as_file().write_all_at(&[0; 512], *at).unwrap();
             }
         };
-        // The sectors that are lost, and whether the table is read, with a fault or without.
+        // The lost sectors, and whether the table is read, with a fault or without.
         for (lost, expected) in [
             (&[][..], Ok(false)),
             (&[LAST], Ok(false)),
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(table(image.path()).unwrap(), None);
     }
 
-    /// A backup is that of a table only where the table looks for it.
+    /// A backup belongs to a table only at the place to which the table refers.
     #[test]
     fn copies_that_disagree_are_refused_and_older_ones_are_not_copies() {
         let (Some(image), Some(other)) = (gpt_disk(), gpt_disk()) else { return };
@@ -309,7 +309,7 @@ mod tests {
         image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
         let error = table(image.path()).unwrap_err().to_string();
         assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
-        // The same disk on a larger one, which had a table before.
+        // The same disk lies on a larger one, which had a table before.
         let Some(image) = gpt_disk() else { return };
         image.as_file().set_len(128 * MIB).unwrap();
         let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!((found.partitions, found.fault), (gpt_parts(), None));
     }
 
-    /// The entry of a GPT in a hybrid table is no partition, nor are those beside it without the GPT.
+    /// The entry for a GPT in a hybrid table is not a partition. Neither are the other entries if the GPT is missing.
     #[test]
     fn a_hybrid_table_is_read_only_by_its_gpt() {
         let Some(image) = gpt_disk() else { return };
@@ -345,7 +345,7 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition is cut, and the table of the second one lost.
+        // The first logical partition is cut, and the table of the second one is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
@@ -366,7 +366,7 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // A place before a table of the chain ends there, and one within is of the table.
+        // A part before a table of the chain ends there, and a byte within a table belongs to the table.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    /// An MBR by hand: a primary partition or an extended one in sector `at`'s slot.
+    /// Writes an entry of an MBR: a primary partition or an extended one in a slot of sector `at`.
     fn entry(image: &tempfile::NamedTempFile, at: u64, slot: u64, kind: u8, start: u32, len: u32) {
         let mut bytes = [0; 16];
         bytes[4] = kind;
@@ -401,7 +401,7 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(MIB).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);
-        // A boot sector ends in 55 AA too; its code reads as entries with impossible status bytes.
+        // A boot sector ends in 55 AA too; its code has impossible status bytes if it is read as entries.
         image.as_file().write_all_at(&[0xEB; 510], 0).unwrap();
         image.as_file().write_all_at(&[0x55, 0xAA], 510).unwrap();
         assert_eq!(table(image.path()).unwrap(), None);

@@ -1,25 +1,25 @@
-//! Formats whose magic number is too short, or in no fixed place: more of their header is looked at.
+//! Formats whose magic number is too short, or has no fixed place, so that more of their header is checked.
 
 use super::magics::{At, FAT};
 
-/// A format that a check of some bytes tells.
+/// A format that is recognized by a check of some bytes.
 pub(super) struct Checked {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// So many bytes are given to the check; fewer at the end of a device.
+    /// The number of bytes that the check gets; fewer at the end of a device.
     pub(super) len: usize,
     pub(super) check: fn(&[u8]) -> bool,
 }
 
 const LAST_SECTOR: &[At] = &[At::End { unit: 512, back: 512 }];
-/// The four labels of ZFS, two at each end. The second half of each holds copies of its uberblock.
+/// The four labels of ZFS, two at each end. The second half of each contains copies of its uberblock.
 const ZFS_LABELS: &[At] = &[
     At::Start(128 << 10),
     At::Start((256 + 128) << 10),
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// An external log of XFS may begin within a record: so far its first header is looked for.
+/// An external log of XFS may begin within a record. This is the range in which its first header is searched.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -66,7 +66,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]))
 }
 
-/// 0x00BAB10C as 64 bits of either order begins an uberblock, each of which takes 1 KiB or more.
+/// An uberblock begins with 0x00BAB10C as 64 bits in either byte order, and has 1 KiB or more.
 fn is_zfs(bytes: &[u8]) -> bool {
     const MAGIC: u64 = 0x00BA_B10C;
     bytes.chunks_exact(1024).any(|slot| {
@@ -74,7 +74,7 @@ fn is_zfs(bytes: &[u8]) -> bool {
     })
 }
 
-/// A header of a record: its magic number, version 1 or 2, and one of three formats.
+/// A record header has its magic number, version 1 or 2, and one of three formats.
 fn is_xfs_log(bytes: &[u8]) -> bool {
     bytes.chunks_exact(512).any(|sector| {
         sector.starts_with(&[0xFE, 0xED, 0xBA, 0xBE])
@@ -101,7 +101,7 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// A number of either order, with maps that are large enough for the inodes, and data after them.
+/// The superblock has a magic number in either byte order, maps that are large enough for the inodes, and data after them.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;
@@ -113,7 +113,7 @@ fn is_minix(bytes: &[u8]) -> bool {
     [false, true].into_iter().any(|swapped| {
         let old = matches!(order(16, swapped), 0x137F | 0x138F | 0x2468 | 0x2478);
         let new = order(24, swapped) == 0x4D5A;
-        // Version 3 has a number of 32 bits before them.
+        // Version 3 has a number of 32 bits before these fields.
         let at = if new { 6 } else { 4 };
         let inodes = if new { 1 } else { u32::from(order(0, swapped)) };
         let (inode_map, zone_map) = (order(at, swapped), order(at + 2, swapped));
@@ -127,14 +127,14 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// Two bytes near the end, and a sum over all: the words of 16 bits, exclusive or, give 0.
+/// The label has two bytes near its end, and the exclusive or of all its words of 16 bits is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])
         && words.iter().fold(0, |sum, word| sum ^ u16::from_be_bytes(*word)) == 0
 }
 
-/// Two letters, and an allocation block of whole sectors.
+/// The volume header has two letters, and an allocation block of whole sectors.
 fn is_hfs(bytes: &[u8]) -> bool {
     let size = bytes
         .get(20..24)
@@ -142,7 +142,7 @@ fn is_hfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BD") && size > 0 && size.is_multiple_of(512)
 }
 
-/// A boot sector without a name in it, as old programs made it: a jump, the parameters, and the mark of a boot sector.
+/// A boot sector without a name, as old programs made it, has a jump, the parameters, and the mark of a boot sector.
 fn is_fat(sector: &[u8]) -> bool {
     sector.len() == 512
         && matches!(sector[0], 0xEB | 0xE9)

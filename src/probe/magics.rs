@@ -1,20 +1,20 @@
-//! The table of formats that are known by a magic number. The measure is the list of `blkid -k`, and formats of images beside it. Each place and
-//! number is of the format's published description or kernel header, which docs/PROVENANCE.md names.
+//! The table of formats that have a magic number: those of `blkid -k`, and formats of images. Each place and number comes from the format's
+//! published description or kernel header, which docs/PROVENANCE.md names.
 
 /// A place on a device.
 #[derive(Clone, Copy)]
 pub(super) enum At {
-    /// Bytes from its beginning.
+    /// This number of bytes after the start.
     Start(u64),
-    /// So many bytes before its end, as its size is cut to whole units.
+    /// `back` bytes before the end, where the size is rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// So many bytes before the end of the first page, of each size that a machine may have.
+    /// This number of bytes before the end of the first page, for each page size that a machine may have.
     EndOfPage(u64),
 }
 
 use At::{EndOfPage, Start};
 
-/// So many sectors of 512 bytes before the end.
+/// The place `back` sectors of 512 bytes before the end.
 const fn sectors(back: u64) -> At {
     At::End { unit: 512, back: back * 512 }
 }
@@ -23,11 +23,11 @@ const fn units(unit: u64, back: u64) -> At {
     At::End { unit, back: back * unit }
 }
 
-/// A format that magic numbers tell.
+/// A format that is recognized by magic numbers.
 pub(super) struct Magic {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// Any of them.
+    /// The magic numbers, any of which suffices.
     pub(super) bytes: &'static [&'static [u8]],
 }
 
@@ -49,7 +49,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// Where the metadata of Promise's firmware may stand, in sectors before the end.
+/// The possible places of the metadata of Promise's firmware, in sectors before the end.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -66,7 +66,7 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The second header of LUKS 2 is as far from the beginning as the first one's area is long.
+/// The possible places of the second header of LUKS 2: its distance from the start is the length of the first header's area.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -79,7 +79,7 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// In the order of trust: a long magic at a place of its own first, few bytes that may be chance last.
+/// The formats in the order of trust: a long magic number at a place of its own first, a few bytes that may be a coincidence last.
 pub(super) const MAGICS: &[Magic] = &[
     // Containers: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man lvm(8).
     magic(LUKS, FIRST, &[b"LUKS\xBA\xBE"]),
@@ -126,7 +126,7 @@ pub(super) const MAGICS: &[Magic] = &[
         &[Start(4096 + 24)],
         &[b"\xC6\x85\x73\xF6\x66\xCE\x90\xA9\xD9\x6A\x60\xCF\x80\x3D\xF7\xEF"],
     ),
-    // Partition tables beside GPT and MBR: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4); wipefs(8) names the same places.
+    // Partition tables other than GPT and MBR: Apple's Inside Macintosh: Devices, chapter 3; IRIX's dvh(4). wipefs(8) names the same places.
     magic("an Apple partition table: not supported", &[Start(512)], &[b"PM\0\0"]),
     magic("an SGI partition table: not supported", FIRST, &[&[0x0B, 0xE5, 0xA9, 0x41]]),
     magic("an AIX boot record: not supported", FIRST, &[&[0xC9, 0xC2, 0xD4, 0xC1]]),

@@ -1,4 +1,4 @@
-//! Recognises the content of a device that is not a file system of ironmap's, so that a refusal can name it.
+//! Recognizes the content of a device that is not a file system that ironmap supports, so that a refusal can name it.
 
 mod checks;
 mod magics;
@@ -14,13 +14,13 @@ use crate::error::{Error, ErrorKind};
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// Where the superblock of ext2, ext3 and ext4 ends: a smaller device has no room for it.
+/// The end of the superblock of ext2, ext3 and ext4: a smaller device has no room for it.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The device is read in parts of this length, each once: a server answers few requests, not one for each magic number.
+/// The length of the parts in which the device is read, each once: a server then gets few requests, not one for each magic number.
 const PART: u64 = 64 << 10;
 
-/// The content of the device, by its magic numbers: `a btrfs file system: not supported`. `None` where nothing is known.
+/// The content of the device, by its magic numbers: `a btrfs file system: not supported`. `None` if it is not known.
 #[must_use]
 pub fn probe(device: &dyn Device) -> Option<&'static str> {
     let mut content = Content { device, parts: BTreeMap::new() };
@@ -29,7 +29,7 @@ pub fn probe(device: &dyn Device) -> Option<&'static str> {
 }
 
 impl At {
-    /// The places on a device of a size.
+    /// The places on a device of this size.
     fn places(self, size: u64) -> SmallVec<[u64; 5]> {
         match self {
             Self::Start(at) => smallvec![at],
@@ -41,10 +41,10 @@ impl At {
     }
 }
 
-/// The parts of a device that were read.
+/// The parts of a device that have been read.
 struct Content<'a> {
     device: &'a dyn Device,
-    /// By their number; `None` where one cannot be read.
+    /// The parts by their number; `None` for a part that cannot be read.
     parts: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
@@ -61,7 +61,7 @@ impl Content<'_> {
         places.any(|at| (format.check)(&self.at(at, format.len)))
     }
 
-    /// So many bytes, or fewer where the device ends or cannot be read.
+    /// The `len` bytes at a position, or fewer if the device ends or cannot be read.
     fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
         let end = at.saturating_add(len as u64).min(self.device.size());
         let mut bytes = Vec::with_capacity(len);
@@ -73,7 +73,7 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // A sector of it may be bad, and this one not.
+                // Another sector of the part may be bad, so the piece is read alone.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -119,10 +119,10 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// The content of a device that a user may still need, as a clause: a format or a partition table. `None` where nothing is known.
+/// The content of a device that a user may still need, as a clause: a format or a partition table. `None` if it is not known.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // How it could be read is of no interest here.
+        // The hint how to read it does not matter here.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("holds {what}"));
     }
@@ -142,7 +142,7 @@ mod tests {
 
     const SIZE: u64 = 8 << 20;
 
-    /// The name that one magic number at one place tells.
+    /// The format that is recognized by these bytes alone.
     fn told(at: u64, bytes: &[u8]) -> Option<&'static str> {
         let ram = Ram::new(SIZE);
         let mut sectors = crate::sys::Buffer::aligned(1024).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         assert!(probe(&Ram::from_image(&image)).is_some_and(|name| name.contains("qcow2")));
     }
 
-    /// Boot code, a partition table and patterns are no format.
+    /// Boot code, a partition table and patterns are not a format.
     #[test]
     fn boot_sectors_and_noise_are_no_format() {
         let mut boot = vec![0; 1 << 20];

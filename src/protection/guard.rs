@@ -1,12 +1,12 @@
 //! Guards: the checksums over a sector's data.
 //!
-//! crc-fast computes them; `cargo bench --bench guard` holds it against the other crates.
+//! crc-fast computes them; `cargo bench --bench guard` compares it with the other crates.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// The guard of T10 DIF: CRC16 with polynomial 0x8BB7, highest bit first.
 ///
-/// With `seed` 0 it is the standard's. Else the register begins with `seed`: other seeds give other guards for the same data.
+/// With `seed` 0 it is the standard guard. Otherwise the register begins with `seed`: other seeds give other guards for the same data.
 #[must_use]
 #[inline]
 pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -15,16 +15,16 @@ pub fn t10_dif(data: &[u8], seed: u16) -> u16 {
 
 /// The guard of NVMe's 64-bit tuples: CRC64 with polynomial 0xAD93D23594C93659, lowest bit first, inverted before and after.
 ///
-/// With `seed` 0 it is the standard's. Else the register begins with the inverse of `seed`: other seeds give other guards for
-/// the same data.
+/// With `seed` 0 it is the standard guard. Otherwise the register begins with the inverse of `seed`: other seeds give other guards for the
+/// same data.
 #[must_use]
 #[inline]
 pub fn nvme64(data: &[u8], seed: u64) -> u64 {
     crc(CrcAlgorithm::Crc64Nvme, !seed, !0, data)
 }
 
-/// The register begins with `begin`; `standard` is where the algorithm itself begins. A digest with a register of its own costs
-/// some 20 ns more, which shows at 512 bytes.
+/// Computes a CRC with a register that begins with `begin`; `standard` is the algorithm's own initial value. A digest with another initial
+/// value costs some 20 ns more, which matters at 512 bytes.
 #[inline]
 fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     if begin == standard {
@@ -35,7 +35,7 @@ fn crc(algorithm: CrcAlgorithm, begin: u64, standard: u64, data: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// The definitions, bit by bit.
+/// The definitions, computed bit by bit.
 #[cfg(test)]
 pub(super) mod reference {
     pub(in crate::protection) fn t10_dif(data: &[u8], seed: u16) -> u16 {
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(nvme64(b"123456789", 0), 0xae8b_1486_0a79_9888);
     }
 
-    /// SBC-3, "CRC test cases", of 32 bytes.
+    /// The examples of SBC-3, "CRC test cases", of 32 bytes.
     #[test]
     fn examples_of_the_scsi_standard() {
         let up = Vec::from_iter(0..32);
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(t10_dif(&down, 0), 0xa0b7);
     }
 
-    /// NVM Command Set Specification, "64b CRC Test Cases", of 4 KiB.
+    /// The examples of the NVM Command Set Specification, "64b CRC Test Cases", of 4 KiB.
     #[test]
     fn examples_of_the_nvme_standard() {
         let up: Vec<u8> = (0..=255).cycle().take(4096).collect();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(nvme64(&down, 0), 0x9a2d_f64b_8e9e_517e);
     }
 
-    /// Every length up to beyond the widest fold, at every alignment of 16 bytes, with and without a seed.
+    /// All lengths up to beyond the widest fold agree with the definition, at every alignment within 16 bytes, with and without a seed.
     #[test]
     fn all_lengths_and_alignments_agree_with_the_definition() {
         let mut rng = Rng(0x8bb7);
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Generations rely on this: no two seeds share a guard.
+    /// Generations rely on different guards for different seeds.
     #[test]
     fn every_seed_gives_another_guard() {
         let data = Rng(7).bytes(512);

@@ -1,4 +1,4 @@
-//! Protection information: the tuple that stands beside each sector of a device, and the guard in it. Needs no device.
+//! Protection information: the tuple of each sector of a device, and the guard in it. This module needs no device.
 
 pub mod guard;
 mod tuple;
@@ -7,7 +7,7 @@ pub use self::tuple::{Field, Interval, Mismatch, Protection, TupleKind};
 
 #[cfg(test)]
 mod tests {
-    /// SplitMix64: a failing test names its seed and repeats.
+    /// A SplitMix64 generator: a failing test prints its seed, which repeats the failure.
     pub(super) struct Rng(pub(super) u64);
 
     impl Rng {

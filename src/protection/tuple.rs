@@ -1,8 +1,8 @@
-//! Tuples: the protection information of each sector, and the mismatch of a sector that does not fit it.
+//! Tuples: the protection information of each sector, and the mismatch of a sector that does not match its tuple.
 //!
-//! No value of a tag has a special meaning here: T10's way to switch off a sector's check by an application tag of 0xFFFF is not
-//! followed, because damage must not switch off a check. A discarded sector may hold any bytes. Its tuple is as unlikely to appear by
-//! damage as that of data: its reference tag is the complement of the normal one, and its guard is of the sector's number.
+//! No value of a tag has a special meaning here. T10 switches off a sector's check by an application tag of 0xFFFF; this module does not,
+//! because damage must not switch off a check. A discarded sector may contain any bytes. Damage makes its tuple as rarely as that of data:
+//! its reference tag is the complement of the normal one, and its guard is that of the sector's number.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::guard;
 
-/// How many bytes of data one tuple protects: a sector of the device.
+/// The number of data bytes that one tuple protects: a sector of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// 512 bytes.
@@ -32,7 +32,7 @@ impl Interval {
         }
     }
 
-    /// The interval of so many bytes, where there is one.
+    /// The interval of this many bytes, if there is one.
     #[must_use]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -46,9 +46,9 @@ impl Interval {
 /// The form of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors 2^32 apart are alike.
+    /// T10 DIF: a CRC16, and 32 bits of the sector's number, so that sectors at a distance of 2^32 have the same tag.
     ///
-    /// Its guard sees any two flipped bits, and of other changes that spread over more than 16 bits all but one in 65,536.
+    /// Its guard detects any two flipped bits. Of other changes that spread over more than 16 bits it detects all but one in 65,536.
     T10,
     /// NVMe with a 64-bit guard: a CRC64, and 48 bits of the sector's number.
     Nvme64,
@@ -70,10 +70,10 @@ impl TupleKind {
 pub struct Protection {
     /// The form of the tuples.
     pub kind: TupleKind,
-    /// How many bytes a tuple protects.
+    /// The number of bytes that a tuple protects.
     pub interval: Interval,
-    /// The application tag is a generation, which differs from sector to sector: the guard is seeded with it, so that
-    /// a flipped bit of it is detected without knowing the expected generation.
+    /// Whether the application tag is a generation, which differs from sector to sector. The guard is seeded with it, so that a flipped bit
+    /// in it is detected without the expected generation.
     pub generation: bool,
 }
 
@@ -81,11 +81,11 @@ pub struct Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {
-    /// The lower bits of the sector's number. A wrong one shows a misdirected write or read.
+    /// The lower bits of the sector's number. A wrong value indicates a misdirected write or read.
     ReferenceTag,
-    /// Whose data it is.
+    /// The owner of the data.
     ApplicationTag,
-    /// The checksum over the data. A wrong one tells that data or tuple have changed.
+    /// The checksum over the data. A wrong value indicates that data or tuple have changed.
     Guard,
 }
 
@@ -99,14 +99,14 @@ impl fmt::Display for Field {
     }
 }
 
-/// A field that does not fit its sector. It has no other parts.
+/// A field that does not match its sector. The structure has no other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// Which field.
+    /// The field.
     pub field: Field,
-    /// The expected value: for the guard, the one computed from the data as read.
+    /// The expected value: for the guard, the value that was computed from the data.
     pub expected: u64,
     /// The value in the tuple.
     pub found: u64,
@@ -116,7 +116,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sector, field, expected, found } = *self;
         match field {
-            // A sector's number, as the reader knows it.
+            // The sector's number as the reader expects it.
             Field::ReferenceTag => {
                 write!(f, "sector {sector}: {field}: expected {expected}, found {found}")
             }
@@ -128,11 +128,11 @@ impl fmt::Display for Mismatch {
 impl Protection {
     /// Writes the tuples of a run of sectors.
     ///
-    /// `first` is the number of the first one, in protection intervals from the start of the device.
+    /// `first` is the number of the first sector, in protection intervals from the start of the device.
     ///
     /// # Panics
     ///
-    /// Where `data` are not whole sectors, or `tuples` has not the length of their tuples.
+    /// If `data` are not whole sectors, or `tuples` does not have the length of their tuples.
     pub fn encode(self, data: &[u8], first: u64, application: u16, tuples: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_as::<T10>(data, first, application, tuples),
@@ -140,16 +140,16 @@ impl Protection {
         }
     }
 
-    /// Holds a run of sectors against their tuples. `application` is the tag that all must have; without it any will do, as
-    /// where it is a generation.
+    /// Compares a run of sectors with their tuples. `application` is the tag that all must have; without it any tag is accepted, for
+    /// example if it is a generation.
     ///
     /// # Errors
     ///
-    /// The first field that does not fit. Tags come before the guard: a sector that is whole but elsewhere is a misdirected one.
+    /// The first field that does not match. Tags come before the guard, because a whole sector from another place is a misdirected one.
     ///
     /// # Panics
     ///
-    /// As [`encode`](Self::encode).
+    /// If [`encode`](Self::encode) panics.
     pub fn verify(
         self,
         data: &[u8],
@@ -163,11 +163,11 @@ impl Protection {
         }
     }
 
-    /// As [`verify`](Self::verify), but tells every field that does not fit.
+    /// Does the same as [`verify`](Self::verify), but returns every field that does not match.
     ///
     /// # Panics
     ///
-    /// As [`encode`](Self::encode).
+    /// If [`encode`](Self::encode) panics.
     pub fn mismatches(
         self,
         data: &[u8],
@@ -182,11 +182,11 @@ impl Protection {
         });
     }
 
-    /// Writes the tuple of a sector that may hold anything, which [`verify`](Self::verify) takes for no data.
+    /// Writes the tuple of a sector with any content. [`verify`](Self::verify) accepts it for no data.
     ///
     /// # Panics
     ///
-    /// Where `tuple` has not its length.
+    /// If `tuple` does not have the length of a tuple.
     pub fn encode_unwritten(self, sector: u64, application: u16, tuple: &mut [u8]) {
         match self.kind {
             TupleKind::T10 => self.encode_unwritten_as::<T10>(sector, application, tuple),
@@ -200,7 +200,7 @@ impl Protection {
         *tuple = T::new(Fields { guard, application, reference: !sector & T::REFERENCE });
     }
 
-    /// The application tags that tuples hold, unchecked.
+    /// The application tags in tuples, without a check.
     pub fn applications(self, tuples: &[u8]) -> impl Iterator<Item = u16> {
         let at = match self.kind {
             TupleKind::T10 => offset_of!(T10, application),
@@ -280,18 +280,18 @@ struct Fields {
 }
 
 trait Tuple: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
-    /// The bits of a sector's number that the reference tag holds.
+    /// The bits of a sector's number in the reference tag.
     const REFERENCE: u64;
 
     fn guard(data: &[u8], seed: u16) -> u64;
 
-    /// The fields fit their bits.
+    /// Packs the fields. The values must fit.
     fn new(fields: Fields) -> Self;
 
     fn fields(&self) -> Fields;
 }
 
-/// SBC, "Protection information": the tuple of T10 DIF.
+/// The tuple of T10 DIF (SBC, "Protection information").
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct T10 {
@@ -325,7 +325,8 @@ impl Tuple for T10 {
     }
 }
 
-/// NVM Command Set Specification, "64b Guard Protection Information", with no storage tag: all 48 bits are the reference tag.
+/// The tuple of the NVM Command Set Specification, "64b Guard Protection Information", without a storage tag: all 48 bits are the reference
+/// tag.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Nvme64 {
@@ -372,7 +373,7 @@ mod tests {
     use crate::protection::tests::Rng;
 
     const APPLICATION: u16 = 0x1234;
-    /// Both forms cut it off.
+    /// A sector whose number both forms truncate.
     const FIRST: u64 = 0xabcd_1234_ffff_fffe;
 
     fn all() -> impl Iterator<Item = Protection> {
@@ -393,7 +394,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // Where tags are generations, nobody knows which to expect.
+        // If tags are generations, the expected tag is unknown.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));
@@ -402,7 +403,7 @@ mod tests {
         found
     }
 
-    /// The bytes of the standards, put together by hand.
+    /// The tuples have the bytes of the standards, which the test assembles by hand.
     #[test]
     fn tuples_are_those_of_the_standards() {
         for protection in all() {
@@ -452,7 +453,7 @@ mod tests {
         }
     }
 
-    /// A tuple of a sector that may hold anything is that of no data, of no other sector, and damage does not make one.
+    /// The tuple of a sector with any content matches no data and no other sector, and damage does not produce it.
     #[test]
     fn nothing_is_taken_for_a_sector_that_may_hold_anything() {
         for protection in all() {
@@ -512,7 +513,7 @@ mod tests {
         );
     }
 
-    /// The promise of [`TupleKind::T10`]: with one bit flipped, each bit gives a guard of its own, so no second one hides the first.
+    /// The guarantee of [`TupleKind::T10`]: each single flipped bit gives a different guard, so no second flipped bit hides the first.
     #[test]
     fn any_two_flipped_bits_are_seen() {
         let mut data = Rng(4).bytes(4096);

@@ -1,4 +1,4 @@
-//! The work that complete writes leave, and the end of writes that never complete.
+//! The completion work of finished writes, and the end of writes that never complete.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,21 +10,21 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// How long a lost queue waits until the device has a note that its volume has ended. A device that does not answer may never do so.
+/// How long a lost queue waits until its device has the record that the volume has ended. A device that does not answer may never write it.
 const NOTED: Duration = Duration::from_secs(1);
-/// A sync converts, too.
+/// A sync also converts.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files of which much is to be converted, and syncs or converts those of writes that wait for it, each once.
+    /// Converts files with many unconverted ranges, and syncs or converts the files of waiting writes, each once.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // A range that cannot be converted now is converted when the file is synced or closed, and the error is met again.
+            // A range that cannot be converted now is converted at the next sync or close, which reports the error again.
             let _ = self.alone(|| keep.file().convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // The sync of any file flushes the device for all.
+        // The sync of any file flushes the device for all files.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file().is_durable()
         };
@@ -45,7 +45,7 @@ impl Queue {
         }
     }
 
-    /// Completes writes with the result of the work that they have left.
+    /// Completes writes with the result of their completion work.
     fn finish(&mut self, writes: Vec<Unsynced>, work: impl Fn() -> Result<()>) {
         let failed = self.alone(work).err();
         for Unsynced { mut completion, .. } in writes {
@@ -56,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Runs an operation that may wait for requests in flight: those of this queue are completed first.
+    /// Runs an operation that may wait for requests in flight. The requests of this queue are completed first.
     pub(crate) fn alone<R>(&mut self, work: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match work() {
@@ -68,9 +68,9 @@ impl Queue {
         }
     }
 
-    /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so that these must not become
-    /// another file's: nothing is changed any more, the content of the files stays held, and threads that wait for it get an error. A thread
-    /// of its own writes the note of that to the device, which may be the one that does not answer.
+    /// Ends the volume of a queue that is lost with writes in flight. They may reach their blocks at any time, so these blocks must not
+    /// become another file's: no later change succeeds, the content of the files stays held, and threads that wait for it get an error. A
+    /// separate thread records this on the device, which may be the one that does not answer.
     #[cold]
     pub(super) fn lose(&mut self) {
         let kept = self.state.files.leak();

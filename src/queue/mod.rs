@@ -13,20 +13,20 @@ use crate::events::Events;
 use crate::host::Lanes;
 use crate::open_file::{Owner, Views};
 
-/// One thread's way to the files of a volume, or of a host: requests go down through it and completions come back through it.
+/// A thread's access to the files of a volume or a host: requests are submitted to it, and completions are popped from it.
 ///
-/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares nothing with other queues: two
-/// threads that read one file meet nowhere. Dropping it waits for the requests in flight and frees their memory.
+/// A queue belongs to the thread that made it (it is neither `Send` nor `Sync`), and shares no state with other queues: two threads that read one
+/// file do not contend. Dropping it waits for the requests in flight and frees their memory.
 ///
-/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then nobody learns when
-/// they end, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. Where writes are among
-/// them, which may reach the device at any time, the volume is read-only from then on and says why. A request that the kernel had not taken is only an
+/// A process can be forbidden to use io_uring while it has requests in flight (a seccomp filter), or lose its descriptor. Then their ends cannot be
+/// observed, and dropping the queue leaks them: their memory, and the device, which stays open until the process ends. If writes are among them,
+/// which may reach the device at any time, the volume becomes read-only and reports the reason. A request that the kernel had not accepted is only an
 /// error.
 ///
 /// # In an event loop
 ///
 /// A loop that stays on one thread waits for [`readiness`](Self::readiness), as `examples/tokio_reader.rs` does. A runtime that moves tasks between
-/// threads keeps each queue in a thread of its own, and asks that by a channel:
+/// threads keeps each queue in a thread of its own, which gets requests over a channel:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -77,9 +77,9 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// For host files: their maps as this thread knows them.
+    /// For host files: their maps in the last tenure that this thread saw.
     pub(crate) lanes: Option<Box<Lanes>>,
-    /// Files that can change, as this thread knows them.
+    /// The views of files that can change.
     pub(crate) views: Views,
     owner: Owner,
 }
@@ -102,77 +102,77 @@ impl Queue {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on (as it is at first) or off, to measure it.
-    #[doc(hidden)] // For measurements.
+    /// Switches the simple path on (the default) or off, to measure it.
+    #[doc(hidden)] // For measurements only.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
     }
 
-    /// How much memory the bounce buffers of this queue take at most, in bytes: 2 MiB at first, 64 KiB at least. A request that needs more
-    /// goes through them piece by piece; one that finds them in use waits for completions, or fails with EAGAIN if it may not. An atomic
-    /// write that is copied can be no longer than this.
+    /// The largest number of bytes of this queue's bounce buffers: 2 MiB by default, at least 64 KiB. A request that needs more is copied piece by
+    /// piece. If all of them are in use, it waits for completions, or fails with EAGAIN if it must not wait. An atomic write that is copied can be no
+    /// longer than this.
     pub fn set_bounce_limit(&mut self, limit: usize) {
         self.state.set_bounce_limit(self.device.as_dyn(), limit);
     }
 
-    /// How much they take now: they are made when they are first needed. Data that are read once more, and data that are copied and written before a call
-    /// returns, has one of its own of 64 KiB, beside the limit.
+    /// The present number of bytes of the bounce buffers, which are allocated when they are first needed. Reads that are repeated, and data that are
+    /// copied and written before a call returns, use a separate one of 64 KiB, which the limit does not include.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
     }
 
-    /// The counts of this queue: how its requests went.
-    #[doc(hidden)] // Of the layer below, and changed with it.
+    /// The counters of this queue.
+    #[doc(hidden)] // These counters belong to the layer below, and change with it.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.state.stats()
     }
 
-    /// How many requests are submitted and not yet popped.
+    /// The number of requests that were submitted and not yet popped.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.state.outstanding()
     }
 
-    /// `count` buffers of `size` bytes, registered with the kernel where the device has a use for it: requests on them need
-    /// not pin their pages. Once per queue; at most 1 GiB.
+    /// Allocates `count` buffers of `size` bytes. They are registered with the kernel if the device can use that, so that requests need not pin their
+    /// pages. Once per queue; at most 1 GiB.
     ///
     /// # Errors
-    /// `Io` with EINVAL for none or too many bytes, ENOMEM where the memory may not be locked, EBUSY the second time.
+    /// `Io` with EINVAL for zero or too many bytes, ENOMEM if the memory must not be locked, EBUSY the second time.
     pub fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
         with_queue!(&mut self.device, queue => queue.register_buffers(count, size))
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
     }
 
     /// A descriptor for an event loop, which becomes readable when a request completes. The program [clears](Readiness::clear) it, calls
-    /// [`poll`](Self::poll), which hands submitted requests over, and pops; if nothing was there and requests are outstanding, it waits until this
-    /// is readable. It is of the whole queue, however often it is asked for.
+    /// [`poll`](Self::poll), which submits queued requests, and pops. If there was no completion and requests are outstanding, it waits until the
+    /// descriptor is readable. All calls return descriptors of the same event.
     ///
     /// # Errors
-    /// `Io` with EOPNOTSUPP where the queue's devices are polled ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)), and where no descriptor is left.
+    /// `Io` with EOPNOTSUPP if the queue's devices are polled ([`DioFlags::HIPRI`](crate::dio::DioFlags::HIPRI)), and if no descriptor is free.
     pub fn readiness(&mut self) -> Result<Readiness> {
         let fd = with_queue!(&mut self.device, queue => queue.readiness());
         fd.map(Readiness)
             .map_err(|errno| Error::io(errno, "a descriptor of the queue's completions"))
     }
 
-    /// Hands submitted requests to the device and collects completions, without waiting for the device. For writes that are complete and must be durable
-    /// ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), it can sync their files, and that waits.
+    /// Submits queued requests to the device and collects completions, without waiting for the device. It may sync the files of completed writes that
+    /// must be durable ([`DioFlags::DSYNC`](crate::dio::DioFlags::DSYNC)), and that waits.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses, for good: requests that it has not taken can be popped, with that error.
+    /// `Io` if the kernel refuses, permanently: requests that it has not accepted can be popped, with that error.
     pub fn poll(&mut self) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::poll(queue, &mut self.state))?;
         self.finish_writes();
         Ok(())
     }
 
-    /// The same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many [`pop`](Self::pop)s give
-    /// a completion. Where the device cut a transfer short, it is the pop that waits for the rest.
+    /// Does the same, and waits until `min` requests (or all outstanding, if fewer) have completed: that many calls of [`pop`](Self::pop) return a
+    /// completion. If the device cut a transfer short, the pop waits for the remaining bytes.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     #[inline]
     pub fn wait(&mut self, min: usize) -> Result<()> {
         with_queue!(&mut self.device, queue => dio::wait(queue, &mut self.state, min))?;
@@ -180,7 +180,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Does what writes that are complete have left to be done.
+    /// Does the completion work of finished writes.
     #[inline]
     fn finish_writes(&mut self) {
         if self.state.files.expects() {
@@ -189,22 +189,21 @@ impl Queue {
         }
     }
 
-    /// Takes a completion, if one is there; after [`wait`](Self::wait) it can wait itself, after [`poll`](Self::poll) never, except
-    /// for a read of a host file whose lease went meanwhile, which is done again through the kernel, and for what a bounce buffer's
-    /// transfer left undone or a read that did not match its checksums, which are done again at once.
-    /// The last completion of a host file whose handle has gone closes it, and can wait for its lease's being taken again.
-    /// Completions come in the order of the device, not of submission.
+    /// Takes an available completion. After [`wait`](Self::wait) it may wait itself. After [`poll`](Self::poll) it never waits, with these
+    /// exceptions: a read of a host file whose lease was lost in the meantime is repeated through the kernel; a short transfer of a bounce buffer and
+    /// a read that did not match its checksums are repeated at once. The last completion of a host file without a handle closes the file, and may
+    /// wait until its lease is taken again. Completions come in the order of the device, not of submission.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion> {
-        // Each way by itself: a completion that is lent must lie in memory, and is moved more often.
+        // Each path is separate: a completion that is lent must be in memory, and is moved more often.
         if self.lanes.is_some() {
             return self.pop_finished();
         }
-        // And each device by itself: data of one of several lie in memory too.
+        // Each device is separate for the same reason.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 
-    /// Completes one of the requests in flight, and waits for one if necessary; it can be popped then.
+    /// Completes one of the requests in flight, and waits for one if necessary. It can then be popped.
     pub(crate) fn pump(&mut self) -> Result<()> {
         Io { queue: self.device.as_dyn(), state: &mut self.state }.pump()
     }
@@ -219,13 +218,13 @@ impl Queue {
     }
 }
 
-/// The completions of a [`Queue`], as an event loop waits for them: `epoll`, `poll`, or an `AsyncFd` of tokio's. It owns its descriptor, which is the
-/// same one until this is dropped: `AsyncFd::register` asks for that.
+/// The completions of a [`Queue`] for an event loop: `epoll`, `poll`, or an `AsyncFd` of tokio. It owns its descriptor, which stays the same until
+/// this is dropped: `AsyncFd::register` requires that.
 #[derive(Debug)]
 pub struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Makes it unreadable until the next completion. Without it a loop that waits for a level, as `poll(2)` does, would not wait again.
+    /// Makes the descriptor unreadable until the next completion. Without this call a level-triggered loop, such as `poll(2)`, would not wait again.
     pub fn clear(&self) {
         // An eventfd that is not signalled has nothing to read.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
@@ -245,7 +244,7 @@ impl AsRawFd for Readiness {
 }
 
 impl Drop for Queue {
-    /// Requests in flight end while what they need is there, and nothing is given back for those that do not.
+    /// Waits for the requests in flight while the kernel serves the queue. The resources of leaked requests are not released.
     fn drop(&mut self) {
         let drained = with_queue!(&mut self.device, device => device.drain());
         if drained == (Drained::Leaked { writes: true }) {

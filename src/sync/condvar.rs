@@ -1,7 +1,7 @@
-//! A condition that wakes its waiters up all at once.
+//! A condition that wakes all its waiters at once.
 //!
-//! parking_lot's hands them to the lock, from where each wakes the next one up when it gets a processor. With more threads than
-//! processors that is a convoy: threads that did not wait do all the work meanwhile, and make no commit that others share.
+//! parking_lot's condition moves them to the lock, from which each wakes the next one when it gets a processor. With more threads than
+//! processors that forms a convoy: threads that did not wait do all the work, and make no commit that others share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// The awaited state must be changed under the lock, and the condition told afterwards.
+/// A condition. The awaited state must be changed under the lock, and the condition notified afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
-    /// How often it was told.
+    /// The number of notifications.
     told: AtomicU32,
     waiting: AtomicU32,
 }
@@ -24,12 +24,12 @@ impl Condvar {
         Self::default()
     }
 
-    /// Unlocks, waits, and locks again. May return for nothing.
+    /// Unlocks, waits, and locks again. It may return without a notification.
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let _ = self.sleep(guard, None);
     }
 
-    /// The same for a time at most. Says whether that is not over.
+    /// Does the same for at most `time`. Returns false after a time-out.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) -> bool {
         let time =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
@@ -41,10 +41,10 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         time: Option<&Timespec>,
     ) -> Result<(), Errno> {
-        // Both under the lock: a thread that changes the state afterwards sees that another waits, and changes the number.
+        // Both are done under the lock, so a thread that changes the state afterwards sees the waiter, and changes the number.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let told = self.told.load(Ordering::Relaxed);
-        // Fails also where the number is another one already, and for signals.
+        // The call also fails if the number has already changed, and for signals.
         let sleep = || futex::wait(&self.told, futex::Flags::PRIVATE, told, time);
         let result = MutexGuard::unlocked(guard, sleep);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Condvar {
     fn notify(&self, most: u32) {
         self.told.fetch_add(1, Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            // Nothing else than a wrong address makes it fail.
+            // The call can fail only for a wrong address.
             let _ = futex::wake(&self.told, futex::Flags::PRIVATE, most);
         }
     }

@@ -1,7 +1,8 @@
-//! Synchronisation of the write side's threads: locks, conditions, counters, and the cache.
+//! The synchronization of the write side's threads: locks, conditions, counters, and the cache.
 //!
-//! In every build but one these are parking_lot's, the standard library's and quick_cache's, and a condition of our own. With `--cfg shuttle` they are
-//! [a model checker's](https://docs.rs/shuttle) of the same shape: `./x shuttle` runs the same code under schedules of its choice.
+//! In normal builds these are the types of parking_lot, the standard library and quick_cache, and a condition of this crate. With `--cfg shuttle`
+//! they are [a model checker's](https://docs.rs/shuttle) with the same interface: `./x shuttle` runs the same code under schedules that the checker
+//! chooses.
 
 #[cfg(not(shuttle))]
 mod condvar;
@@ -29,7 +30,7 @@ pub(crate) use {
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;
 
-/// A lock of nothing, whose guards own it.
+/// A lock without data, whose guards own it.
 #[cfg(not(shuttle))]
 pub(crate) mod gate {
     use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};

@@ -26,7 +26,7 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// `None` only while the guard is lent, to a condition or for the time that it is unlocked.
+    /// The lock's guard. `None` only while it is lent to a condition, or unlocked for a time.
     held: Option<sync::MutexGuard<'a, T>>,
 }
 
@@ -75,7 +75,7 @@ impl Condvar {
         guard.held = guard.held.take().map(|held| locked(self.0.wait(held)));
     }
 
-    /// Time passes as the schedule wants: it is over when this thread runs again, told or not.
+    /// Time passes as the schedule requires: the wait ends when this thread runs again, with or without a notification.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> bool {
         MutexGuard::unlocked(guard, yield_now);
         shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)
@@ -103,7 +103,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A lock of nothing, whose guards own it.
+/// A lock without data, whose guards own it.
 pub(crate) mod gate {
     use std::sync::Arc;
 

@@ -1,14 +1,14 @@
-//! A memory barrier of which one side bears the cost.
+//! A memory barrier whose cost one of the two sides bears.
 //!
-//! Two threads each write something and then look at what the other wrote; one of the two must see it (Dekker's rule). That takes a
-//! barrier between the two steps of both. Where one of them does so for each request and the other rarely, the kernel can run the frequent
-//! side's barrier when the rare side asks for it (`membarrier`), and the frequent side need not wait until its last stores, which may
-//! be a whole copy of data, have left the processor.
+//! Two threads each write a value and then read the other's value; at least one of them must see the other's write (Dekker's rule). This
+//! requires a barrier between the two steps in both threads. If one thread does this for each request and the other rarely, the kernel can
+//! run the frequent side's barrier when the rare side asks for it (`membarrier`). Then the frequent side need not wait until its last
+//! stores, which may be a whole copy of data, have left the processor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// Set once the kernel has promised to do the frequent side's barriers.
+/// Whether the kernel has promised to run the frequent side's barriers.
 static PROMISED: AtomicBool = AtomicBool::new(false);
 
 /// The barrier of the frequent side.
@@ -21,21 +21,21 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of the rare side: when it returns, each thread of the process has had a barrier of its own.
+/// The barrier of the rare side: when it returns, each thread of the process has executed a barrier.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
-        // Cannot fail once it is registered.
+        // The call cannot fail after the registration.
         membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
     fence(Ordering::SeqCst);
 }
 
-/// Registers the process for barriers, once. Without it [`light`] is a full barrier.
+/// Registers the process for barriers, once. Without the registration [`light`] is a full barrier.
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        // Miri has no such call, and a model checker's threads run one after the other.
+        // Miri has no such call, and a model checker runs its threads one after the other.
         let promised = !cfg!(any(miri, shuttle))
             && membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
         PROMISED.store(promised, Ordering::SeqCst);
@@ -44,7 +44,7 @@ pub(crate) fn promise() -> bool {
 }
 
 fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: the call has numbers as its arguments only, and touches no memory.
+    // SAFETY: the call has only numbers as arguments, and touches no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Dekker's rule, many times: never do both miss what the other wrote.
+    /// Dekker's rule holds in many rounds: in none do both threads miss the other's write.
     #[test]
     fn one_of_two_sees_what_the_other_wrote() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };

@@ -1,4 +1,4 @@
-//! Memory that can be handed to the kernel and comes back whole.
+//! Memory that is passed to the kernel and returned as a whole.
 
 use std::alloc::{self, Layout};
 use std::fmt;
@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The alignment of every [`Buffer`] that this crate allocates, in bytes. It satisfies every device that Linux drives.
+/// The alignment of every [`Buffer`] that this crate allocates, in bytes. It is sufficient for every device that Linux supports.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// One allocation, freed when the last buffer cut from it goes.
+/// One allocation. It is freed when the last buffer that was cut from it is dropped.
 struct Region {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a Region is only an allocation to be freed once; the bytes are reached through Buffers, each of which owns a range
-// that no other Buffer holds.
+// SAFETY: a Region is only an allocation that is freed once; the bytes are reached through Buffers, each of which owns a range that no
+// other Buffer has.
 unsafe impl Send for Region {}
 // SAFETY: as above; nothing is read or written through a shared Region.
 unsafe impl Sync for Region {}
@@ -28,22 +28,22 @@ unsafe impl Sync for Region {}
 impl Drop for Region {
     fn drop(&mut self) {
         if self.layout.size() != 0 {
-            // SAFETY: `base` came from the global allocator with this layout (or from a Vec<u8>, whose layout this is) and no
-            // Buffer of this region is left, since each holds an Arc to it.
+            // SAFETY: `base` came from the global allocator with this layout (or from a Vec<u8>, whose layout this is) and no Buffer of
+            // this region exists, since each has an Arc to it.
             unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) }
         }
     }
 }
 
-/// A range of bytes that a request owns: moved into a queue with a request, moved back with its completion.
+/// A range of bytes that a request owns. It moves into a queue with a request, and back with its completion.
 ///
-/// The memory does not move when the `Buffer` does, and nobody else can reach it, so the kernel may read and write it while
-/// the request that owns it is in flight. A buffer can be split in two and joined again without copying.
+/// The memory does not move when the `Buffer` does, and no other code can reach it, so the kernel may read and write it while the request
+/// that owns it is in flight. A buffer can be split in two and joined again without copying.
 pub struct Buffer {
     base: NonNull<u8>,
     len: usize,
     region: Arc<Region>,
-    /// Where the allocation is registered.
+    /// The registration of the allocation.
     registered: Option<Registered>,
 }
 
@@ -57,16 +57,16 @@ pub(crate) struct Registered {
     pub(super) place: u16,
 }
 
-// Two of these to a cache line: requests are moved several times on their way.
+// Two of them fit in a cache line: requests are moved several times.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
 unsafe impl Send for Buffer {}
-// SAFETY: a shared Buffer gives shared slices only.
+// SAFETY: a shared Buffer gives only shared slices.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A zeroed buffer of `len` bytes, aligned for direct I/O.
+    /// Allocates a zeroed buffer of `len` bytes, aligned for direct I/O.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] if the memory cannot be allocated.
@@ -84,10 +84,10 @@ impl Buffer {
         Ok(Self { base, len, region: Arc::new(Region { base, layout }), registered: None })
     }
 
-    /// Takes the first `at` bytes off into a buffer of their own; `self` keeps the rest. Nothing is copied.
+    /// Splits off the first `at` bytes into a buffer of their own; `self` keeps the remaining bytes. Nothing is copied.
     ///
     /// # Panics
-    /// When `at` exceeds the length.
+    /// If `at` exceeds the length.
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} of {}", self.len);
@@ -106,7 +106,7 @@ impl Buffer {
     /// Joins `tail` to the end of `self`.
     ///
     /// # Errors
-    /// Gives `tail` back where it does not follow `self` in the same allocation.
+    /// Returns `tail` if it does not follow `self` in the same allocation.
     pub fn unsplit(&mut self, tail: Self) -> Result<(), Self> {
         // SAFETY: one past the end of this range is within the allocation or one past its end.
         let end = unsafe { self.base.add(self.len) };
@@ -122,7 +122,8 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
-    /// Makes it the whole allocation again. False where others hold parts of that, or it was a vector's, whose end was never written.
+    /// Extends the buffer to the whole allocation again. Returns false if other buffers share it, or if it came from a vector, whose end
+    /// was never written.
     pub(crate) fn regain(&mut self) -> bool {
         match Arc::get_mut(&mut self.region) {
             Some(region) if region.layout.align() == ALIGNMENT => {
@@ -133,13 +134,13 @@ impl Buffer {
         }
     }
 
-    /// The address of the first byte; only its alignment is of interest to safe code.
+    /// The address of the first byte. Safe code can use only its alignment.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// Its place in the table of a ring, if that is where it is registered.
+    /// The place in the table of a ring, if the buffer is registered with that ring.
     #[inline]
     pub(super) fn place_in(&self, ring: RingNumber) -> Option<u16> {
         self.registered.filter(|registered| registered.ring == ring).map(|it| it.place)
@@ -149,8 +150,8 @@ impl Buffer {
         self.registered = registered;
     }
 
-    /// The address of the first byte, for code in another language to which the memory is lent. It stays the same, and good
-    /// while the buffer and no request has the memory.
+    /// The address of the first byte, for code in another language that borrows the memory. It stays the same, and valid while the buffer
+    /// exists and no request has the memory.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -164,21 +165,21 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range is initialised, lies in one allocation that `region` keeps alive, and is only written through
-        // `&mut self` or by the kernel while the Buffer itself is inside a ring.
+        // SAFETY: the range is initialised, lies in one allocation that `region` keeps alive, and is only written through `&mut self` or by
+        // the kernel while the Buffer itself is inside a ring.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and this Buffer alone owns the range.
+        // SAFETY: as above, and only this Buffer owns the range.
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Takes over the vector's memory as it lies, aligned or not.
+    /// Takes over the vector's memory without copying it, aligned or not.
     fn from(vec: Vec<u8>) -> Self {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let (len, capacity) = (vec.len(), vec.capacity());

@@ -1,20 +1,20 @@
-//! cachestat(2): how many pages of a file lie in the page cache.
+//! cachestat(2): the number of pages of a file in the page cache.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The number of the call, the same on all architectures of Rust's Linux targets; not every libc names it.
+/// The number of the call. It is the same on all architectures of Rust's Linux targets; not every libc defines it.
 const CACHESTAT: libc::c_long = 451;
 
 /// The pages of a file or of a block device in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCache {
-    /// All pages.
+    /// The number of all pages.
     pub pages: u64,
-    /// Those of them that wait to be written, or are being written.
+    /// The number of pages that wait to be written, or are being written.
     pub dirty: u64,
 }
 
-/// A range of the file in bytes; no length means up to its end.
+/// A range of the file in bytes. The length 0 means up to the end of the file.
 #[repr(C)]
 struct Range {
     start: u64,
@@ -32,8 +32,8 @@ struct Counts {
 }
 
 impl PageCache {
-    /// Counts the pages of an open file. `None` where the kernel does not say: it is older than 6.5, forbids the call, or the
-    /// caller neither owns the file nor may write to it.
+    /// Counts the pages of an open file. `None` if the kernel does not report them: it is older than 6.5, forbids the call, or the caller
+    /// neither owns the file nor may write to it.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let range = Range { start: 0, len: 0 };
         let mut counts = Counts::default();
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn pages_are_counted_as_they_are_written() {
         let mut file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
-        // A kernel that does not say is what the `Option` is for.
+        // The kernel may not report the number.
         let Some(empty) = PageCache::of(file.as_fd()) else { return };
         assert_eq!(empty, PageCache { pages: 0, dirty: 0 });
         let page = rustix::param::page_size();

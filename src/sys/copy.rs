@@ -1,13 +1,14 @@
-//! The copy between memory of a caller and memory of ours, which is right whatever others do to the caller's meanwhile.
+//! The copy between the memory of a caller and this crate's own memory. It is sound even if other code accesses the caller's memory at the same
+//! time.
 
 /// Copies `from` to `to`, which are equally long.
 ///
-/// A caller may have given others a way to its memory (a raw pointer, a mapping that processes share), and they may write while this reads,
-/// or read while this writes. For the compiler that would be a race, with whatever it made of it; so it does not see the accesses. Each byte
-/// of the copy is one that stood there at some moment.
+/// The caller's memory may be reachable by other code (through a raw pointer, or a mapping that processes share), which may write while this
+/// function reads, or read while it writes. For the compiler that would be a data race and undefined behaviour, so the accesses are hidden from
+/// it. Each byte of the copy had this value in the source at some moment.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 #[inline(always)]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "a copy is as long as its source");
@@ -21,10 +22,10 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     if len.is_multiple_of(WIDE) && len > 0 && is_x86_feature_detected!("avx512f") {
-        // SAFETY: as promised here; the processor has the registers.
+        // SAFETY: the caller guarantees the ranges; the processor has the registers.
         return unsafe { copy_wide(from, to, len) };
     }
-    // SAFETY: the instruction reads and writes the two ranges, nothing else; the direction flag is clear, as the ABI has it.
+    // SAFETY: the instruction reads and writes the two ranges only; the direction flag is clear, as the ABI requires.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -36,21 +37,21 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Bytes of one turn of [`copy_wide`].
+/// The number of bytes that one iteration of [`copy_wide`] copies.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const WIDE: usize = 256;
 
-/// The same by registers of 64 bytes: beside a system call, 4 KiB take 24 ns on an AMD EPYC (Zen 4) and 18 on an Intel Xeon (Rocket Lake), by the
-/// instruction for bytes 39 and 20 to 26. The registers from 16 on need no `vzeroupper`.
+/// Copies with registers of 64 bytes. After a system call, 4 KiB take 24 ns on an AMD EPYC (Zen 4) and 18 ns on an Intel Xeon (Rocket Lake); the
+/// byte instruction takes 39 ns and 20 to 26 ns. The registers from 16 on need no `vzeroupper`.
 ///
 /// # Safety
-/// As of [`copy_unseen`]; `len` is a multiple of [`WIDE`], and not 0.
+/// The conditions of [`copy_unseen`]; `len` is a multiple of [`WIDE`], and not 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
-    // Counted up to 0 from the end.
+    // The index is negative and counts up to 0 from the end.
     let (from_end, to_end) = (from.wrapping_add(len), to.wrapping_add(len));
-    // SAFETY: each turn reads and writes the next WIDE bytes of the ranges, until none are left.
+    // SAFETY: each iteration reads and writes the next WIDE bytes of the ranges, until none remain.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -84,11 +85,11 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<usize>();
     let aligned = (from.addr() | to.addr()).is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
-    // Each volatile access is made once, and nothing is assumed about its result. An atomic load is not possible: it needs memory that may be
-    // written, and the source is a shared slice.
+    // Each volatile access is made once, and the compiler assumes nothing about its result. An atomic load is not possible: it needs writable
+    // memory, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
-        // SAFETY: the word lies within the ranges and is aligned; any bytes make one.
+        // SAFETY: the word lies within the ranges and is aligned; any bytes are a valid word.
         unsafe {
             let word = from.add(at).cast::<usize>().read_volatile();
             to.add(at).cast::<usize>().write_volatile(word);

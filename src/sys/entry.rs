@@ -9,18 +9,17 @@ use super::buffer::RingNumber;
 use super::nvme::{self, Action, Command, NamespaceId};
 use super::{Buffer, Memory, Tuples};
 
-/// The kernel's limit for one request: a longer transfer becomes a short one.
+/// The kernel's limit for one request. It cuts a longer transfer short.
 const MAX_LEN: usize = 0x7FFF_F000;
 
-/// How large the entries of a ring's queues are.
+/// The size of the entries of a ring's queues.
 pub(crate) trait Width {
     type Submission: squeue::EntryMarker;
     type Completion: cqueue::EntryMarker;
-    /// Whether a command to an NVMe namespace has room in an entry.
+    /// Whether an entry has room for a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// The entry of a command; only where there is room for one.
-    /// `place`: where its memory is registered.
+    /// The entry of a command; only if there is room for one. `place` is the place of its registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -33,7 +32,7 @@ pub(crate) trait Width {
 #[derive(Debug)]
 pub struct Narrow;
 
-/// Entries of twice the size, which NVMe passthrough needs; ordinary requests go through them as well.
+/// Entries of twice the size, which NVMe passthrough needs. Ordinary requests use them too.
 #[derive(Debug)]
 pub struct Wide;
 
@@ -67,7 +66,7 @@ impl Width for Wide {
     }
 }
 
-/// A file that requests go to: registered with the ring, or any descriptor.
+/// The target file of requests: registered with the ring, or any descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingFile {
     pub(super) number: i32,
@@ -77,12 +76,12 @@ pub(crate) struct RingFile {
 }
 
 impl RingFile {
-    /// A file that is not registered. Requests to it fail or go astray, to whatever has the number then, once it is closed.
+    /// A file that is not registered. After it is closed, requests to it fail, or reach another file with the same number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
 
-    /// The file as an NVMe character device, in a wide ring: a transfer that a command cannot [carry](nvme::carries) is refused.
+    /// The file as an NVMe character device, in a wide ring. A transfer that a command cannot [carry](nvme::carries) is refused.
     pub(crate) fn with_namespace(self, namespace: NamespaceId) -> Self {
         Self { namespace: Some(namespace), ..self }
     }
@@ -97,7 +96,7 @@ impl RingFile {
 pub(crate) enum RingOp {
     Read,
     Write,
-    /// `fdatasync`; carries no memory worth mentioning.
+    /// `fdatasync`. It needs no memory for data.
     Flush,
 }
 
@@ -107,13 +106,13 @@ pub(crate) struct Request {
     pub(crate) file: RingFile,
     pub(crate) op: RingOp,
     pub(crate) at: u64,
-    /// As of `preadv2` and `pwritev2`.
+    /// The flags of `preadv2` and `pwritev2`.
     pub(crate) rw_flags: i32,
 }
 
 impl Request {
-    /// The entry of a request on memory in a slot, whose list of ranges, if it needs one, is kept in `iovecs`. The kernel may read
-    /// the list until the request completes on old kernels. The tuples of the data go along with it.
+    /// The entry of a request on memory in a slot. If it needs a list of ranges, `iovecs` contains the list. Old kernels may read the list
+    /// until the request completes. The entry includes the tuples of the data.
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -153,7 +152,7 @@ impl Request {
             return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        // IoSliceMut is documented to be ABI-compatible with iovec.
+        // IoSliceMut is documented as ABI-compatible with iovec.
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
@@ -250,7 +249,7 @@ mod tests {
     use super::super::tuples::{Checks, Passenger};
     use super::*;
 
-    /// A file that is never asked for.
+    /// A file that the tests never use.
     const FILE: RingFile = RingFile { number: 3, flags: squeue::Flags::empty(), namespace: None };
 
     impl Passenger for Tuples {
@@ -267,8 +266,8 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Does as the kernel does with a read: writes to the memory by the addresses in the entry, one byte more each time, and to the
-    /// tuples. Gives how much.
+    /// Simulates the kernel's read: writes to the memory at the addresses in the entry, each byte larger by one, and to the tuples. Returns
+    /// the number of bytes.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
         let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };
@@ -277,33 +276,34 @@ mod tests {
         let one = [libc::iovec { iov_base: address.cast(), iov_len: len }];
         let ranges = match operation {
             opcode::Read::CODE => &one[..],
-            // SAFETY: the list of the request, of so many ranges, which nobody changes before it ends.
+            // SAFETY: the list of the request, with this number of ranges, which no code changes before the request ends.
             opcode::Readv::CODE => unsafe { std::slice::from_raw_parts(address.cast(), len) },
             other => panic!("operation {other}"),
         };
         let mut count = 0;
         for range in ranges {
             for at in 0..range.iov_len {
-                // SAFETY: within the memory of the request.
+                // SAFETY: the byte lies within the memory of the request.
                 let byte = unsafe { range.iov_base.cast::<u8>().add(at) };
-                // SAFETY: it is the kernel's until the request ends.
+                // SAFETY: only the kernel may access it until the request ends.
                 unsafe { byte.write(count as u8) };
                 count += 1;
             }
         }
         if words[7] != 0 {
             let attribute = std::ptr::with_exposed_provenance::<[u32; 4]>(words[6] as usize);
-            // SAFETY: the attribute of the request's tuples: two half words, a word with their length, and their address.
+            // SAFETY: the pointer leads to the attribute of the request's tuples: two half words, a word with their length, and their
+            // address.
             let [_, len, low, high] = unsafe { attribute.read() };
             let tuples = u64::from(high) << 32 | u64::from(low);
             let tuples = std::ptr::with_exposed_provenance_mut::<u8>(tuples as usize);
-            // SAFETY: the memory of the tuples, as that of the data.
+            // SAFETY: only the kernel may access the memory of the tuples until the request ends.
             unsafe { tuples.write_bytes(0xAB, len as usize) };
         }
         count
     }
 
-    /// All shapes of owned memory, while the slots and other requests move.
+    /// All forms of owned memory are read correctly while the slots and other requests move.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

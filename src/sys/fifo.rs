@@ -1,12 +1,12 @@
 //! A first-in, first-out queue of a fixed length.
 //!
-//! Each request of a device that completes at once goes through one, so every instruction counts: `VecDeque` can grow, and whether its push
-//! is inlined is the choice of the program that uses the library.
+//! Each request of a device that completes at once goes through one, so every instruction counts. `VecDeque` can grow, and the program that uses
+//! the library decides whether its push is inlined.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// Holds up to a fixed number of values.
+/// A queue of a limited number of values.
 ///
 /// The `len` slots from `first` on, where the first slot follows the last, are initialised; the others are not. `first` is less than the
 /// number of slots, if there are any.
@@ -40,26 +40,26 @@ impl<T> Fifo<T> {
         self.len
     }
 
-    /// How many more values there is room for.
+    /// The number of values for which there is still room.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         self.slots.len() - self.len
     }
 
-    /// The index of a slot, counted from slot 0 and beyond the end at most once.
+    /// The index of a slot, counted from slot 0. The argument exceeds the end at most once.
     #[inline(always)]
     fn wrap(&self, index: usize) -> usize {
         if index >= self.slots.len() { index - self.slots.len() } else { index }
     }
 
-    /// The slot after the last value; `None` where all are taken.
+    /// The slot after the last value; `None` if all slots are in use.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.len == self.slots.len() {
             return None;
         }
         let index = self.wrap(self.first + self.len);
-        // SAFETY: `first` is less than the number of slots and so is `len`, so that their sum, less that number where it is not less, is an index.
+        // SAFETY: `first` is less than the number of slots, and so is `len`. Their sum, reduced by that number if it is not less, is an index.
         let slot = unsafe { self.slots.get_unchecked_mut(index) };
         Some(Vacant { slot, len: &mut self.len })
     }
@@ -82,7 +82,8 @@ impl<T> Fifo<T> {
         }
         // SAFETY: There is a value, so there are slots, and `first` is the index of one.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
-        // SAFETY: There is a value, so the slot at `first` is initialised. It does not count as initialised from here on: the value has one owner.
+        // SAFETY: There is a value, so the slot at `first` is initialised. The slot counts as uninitialised from here on, so the value has one
+        // owner.
         let value = unsafe { slot.assume_init_read() };
         self.first = self.wrap(self.first + 1);
         self.len -= 1;
@@ -117,7 +118,7 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// Beside a queue of the standard library, with every length up to 5, over the end of the slots many times.
+    /// The values equal those of a standard-library queue, with every length up to 5, past the end of the slots many times.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

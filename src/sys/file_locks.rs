@@ -1,4 +1,4 @@
-//! Locks of single bytes of a file, which belong to the open file and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
+//! Locks of single bytes of a file. They belong to the open file and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -24,7 +24,7 @@ fn call(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> R
     Ok(())
 }
 
-/// Takes a shared lock of a byte, until the file is closed.
+/// Takes a shared lock of a byte until the file is closed.
 pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
 }

@@ -1,4 +1,4 @@
-//! imago's view of an open file. Its trait declares transfers as unsafe, because a caller has to align them; these need no alignment.
+//! imago's interface to an open file. Its trait declares transfers as unsafe, because a caller must align them; these need no alignment.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::storage::drivers::CommonStorageHelper;
 
-/// Bytes that imago reads and writes, at any alignment. Reads past the end give zeros.
+/// Bytes that imago reads and writes, at any alignment. Reads past the end return zeros.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// The length in bytes.
     fn len(&self) -> u64;
@@ -22,7 +22,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A [`Store`] as imago takes it.
+/// A [`Store`] in the form that imago needs.
 #[derive(Debug)]
 pub(crate) struct Stored<T> {
     pub(crate) store: Arc<T>,
@@ -46,7 +46,7 @@ impl<T: Store> imago::Storage for Stored<T> {
         Ok(self.store.len())
     }
 
-    // SAFETY: safe to call at any alignment: `Store` asks for none.
+    // SAFETY: safe to call at any alignment, because `Store` requires none.
     unsafe fn pure_readv(&self, bufv: IoVectorMut<'_>, offset: u64) -> io::Result<()> {
         self.store.read(&mut bufv.into_inner(), offset)
     }
@@ -57,7 +57,7 @@ impl<T: Store> imago::Storage for Stored<T> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // Nothing is kept in memory here.
+        // No data are kept in memory here.
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl<T: Store> imago::Storage for Stored<T> {
         self.store.sync()
     }
 
-    // SAFETY: there is no cache to forget.
+    // SAFETY: there is no cache to invalidate.
     unsafe fn invalidate_cache(&self) -> io::Result<()> {
         Ok(())
     }

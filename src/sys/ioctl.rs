@@ -1,4 +1,4 @@
-//! Properties of a file that only `ioctl` reports: its extents, its attributes, and abilities of its file system.
+//! The properties of a file that only `ioctl` reports: its extents, its attributes, and abilities of its file system.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// The requests' numbers hold the sizes of the structures below (Linux's include/uapi).
+// The numbers of the requests contain the sizes of the structures below (Linux's include/uapi).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801C_581F;
 const XFS_IOC_FSGEOMETRY_V4: libc::c_ulong = 0x8070_587C;
@@ -21,7 +21,7 @@ const XFS_GEOMETRY_REFLINK: u32 = 1 << 20;
 const XFLAG_REALTIME: u32 = 1;
 
 const FIEMAP_FLAG_SYNC: u32 = 1;
-/// Extents asked for together.
+/// The number of extents that one call returns.
 const BATCH: usize = 256;
 
 bitflags! {
@@ -42,7 +42,7 @@ bitflags! {
     }
 }
 
-/// An extent of a file as the kernel gives it: all in bytes, from the start of the file and of the file system's device.
+/// An extent of a file as the kernel reports it. All values are in bytes, from the start of the file and of the file system's device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FiemapExtent {
     pub(crate) logical: u64,
@@ -75,7 +75,7 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Fiemap>() == 32 + BATCH * 56);
 
-/// Runs an `ioctl` that fills or reads and fills a structure.
+/// Runs an `ioctl` that fills a structure, or reads and fills it.
 ///
 /// # Safety
 /// The request's structure is a `T`, or a prefix of one, and any bytes make a valid `T`.
@@ -85,7 +85,7 @@ unsafe fn ioctl<T>(
     data: &mut T,
 ) -> Result<(), Errno> {
     loop {
-        // SAFETY: the descriptor is open, and the kernel reads and writes a `T` only, by this function's contract.
+        // SAFETY: the descriptor is open, and the kernel reads and writes only a `T`, by this function's contract.
         let result =
             unsafe { libc::ioctl(file.as_raw_fd(), request as _, std::ptr::from_mut(data)) };
         if result >= 0 {
@@ -98,9 +98,9 @@ unsafe fn ioctl<T>(
     }
 }
 
-/// Writes a file's data back (FIEMAP_FLAG_SYNC), then gives its extents in order, up to the position `end` and at most `most` of them.
+/// Writes a file's data back (FIEMAP_FLAG_SYNC), then returns its extents in order, up to the position `end` and at most `most` of them.
 ///
-/// EFBIG where there are more; EOPNOTSUPP where the file system has no FIEMAP.
+/// EFBIG if there are more; EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
     file: BorrowedFd<'_>,
     end: u64,
@@ -131,7 +131,7 @@ pub(crate) fn fiemap(
         request.length = end - start;
         request.flags = flags;
         (request.mapped_extents, request.extent_count) = (0, BATCH as u32);
-        // SAFETY: FS_IOC_FIEMAP takes this structure with room for `extent_count` extents; all its fields are integers.
+        // SAFETY: FS_IOC_FIEMAP uses this structure with room for `extent_count` extents; all its fields are integers.
         unsafe { ioctl(file, FS_IOC_FIEMAP, &mut *request) }?;
         flags = 0;
         let count = request.mapped_extents as usize;
@@ -158,7 +158,7 @@ pub(crate) fn fiemap(
     Ok(found)
 }
 
-/// Tells a block device that a range of bytes holds nothing any more. EOPNOTSUPP where it has no use for it.
+/// Tells a block device that a range of bytes contains no data. EOPNOTSUPP if the device does not support it.
 pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKDISCARD reads two integers of 64 bits.
@@ -166,7 +166,7 @@ pub(crate) fn discard(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), E
     Ok(())
 }
 
-/// Makes a range of bytes of a block device read as zeros. The kernel writes them where the device has no command for it.
+/// Makes a range of bytes of a block device read as zeros. The kernel writes them if the device has no command for it.
 pub(crate) fn zero_out(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     let mut range = [at, len];
     // SAFETY: BLKZEROOUT reads two integers of 64 bits.
@@ -174,7 +174,7 @@ pub(crate) fn zero_out(device: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), 
     Ok(())
 }
 
-/// Whether a block device takes no writes.
+/// Whether a block device refuses writes.
 pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut read_only: libc::c_int = 0;
     // SAFETY: BLKROGET fills an int.
@@ -182,42 +182,43 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file of a loop device, as `stat` gives it: the number of the device that holds it, its inode, and its own number if it is a device.
+/// The file of a loop device, as `stat` reports it: the number of the device with the file, its inode, and its own number if it is a
+/// device.
 ///
-/// ENXIO where it serves nothing.
+/// ENXIO if the loop device serves no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
-    // struct loop_info64: 232 bytes, of which the first three integers of 64 bits are these.
+    // struct loop_info64 has 232 bytes. Its first three integers of 64 bits are these numbers.
     let mut status = [0_u64; 29];
     // SAFETY: LOOP_GET_STATUS64 fills 232 bytes.
     unsafe { ioctl(device, LOOP_GET_STATUS64, &mut status) }?;
     Ok((status[0], status[1], status[2]))
 }
 
-/// How many bytes a block device keeps beside each interval of data. ENOTTY before Linux 6.17.
+/// The number of bytes that a block device stores with each interval of data. ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
-    // struct logical_block_metadata_cap: flags in 32 bits, the interval in 16, then bytes of which the first is this.
+    // struct logical_block_metadata_cap has flags in 32 bits, the interval in 16, then bytes, of which the first is this number.
     let mut capability = [0_u8; 16];
     // SAFETY: FS_IOC_GETLBMD_CAP fills 16 bytes.
     unsafe { ioctl(device, FS_IOC_GETLBMD_CAP, &mut capability) }?;
     Ok(capability[6].into())
 }
 
-/// Whether an XFS file's data lies on the realtime device.
+/// Whether the data of an XFS file lie on the realtime device.
 pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct fsxattr: the flags, then six more integers.
+    // struct fsxattr has the flags, then six more integers.
     let mut attributes = [0_u32; 7];
     // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
     unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;
     Ok(attributes[0] & XFLAG_REALTIME != 0)
 }
 
-/// Whether the files of the XFS file system that holds an open file can share extents.
+/// Whether the files of the XFS file system of an open file can share extents.
 pub(crate) fn has_reflink(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct xfs_fsop_geom_v4: the flags are the 24th of its 28 integers.
+    // struct xfs_fsop_geom_v4 has 28 integers. The 24th contains the flags.
     let mut geometry = MaybeUninit::<[u32; 28]>::zeroed();
     // SAFETY: XFS_IOC_FSGEOMETRY_V4 fills 112 bytes.
     unsafe { ioctl(file, XFS_IOC_FSGEOMETRY_V4, &mut geometry) }?;
-    // SAFETY: it was zeroed, and integers hold whatever the kernel wrote.
+    // SAFETY: the memory was zeroed, and any bytes that the kernel wrote are valid integers.
     let geometry = unsafe { geometry.assume_init() };
     Ok(geometry[23] & XFS_GEOMETRY_REFLINK != 0)
 }

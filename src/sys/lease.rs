@@ -1,7 +1,7 @@
-//! Kernel leases (`fcntl`), and the thread that is told when one is broken.
+//! Kernel leases (`fcntl`), and the thread that is notified when one is broken.
 //!
-//! A lease's signal is directed at one thread, which has all signals blocked and takes them with `sigtimedwait`: no handler of the
-//! application ever runs for it. No other code may use the signal's number: a thread that waits for it would compete with that thread.
+//! A lease's signal is directed at one thread, which blocks all signals and takes them with `sigtimedwait`, so no handler of the application ever
+//! runs for it. No other code may use the signal's number: another thread that waits for it would take its signals.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Errno;
 
-// Values of Linux's fcntl interface that the libc crate lacks; the same on every architecture.
+// Values of Linux's fcntl interface that the libc crate does not define. They are the same on every architecture.
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
@@ -20,7 +20,7 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
-/// The real-time signal in use: near the end, since applications count from the start.
+/// The real-time signal in use. It is near the end of the range, because applications count from the start.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 2
 }
@@ -33,31 +33,31 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Ok(result)
 }
 
-/// Names a thread that receives broken leases, from any thread.
+/// A reference to the thread that is notified of broken leases. Any thread can use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watcher {
     tid: libc::pid_t,
 }
 
 impl Watcher {
-    /// Takes a read lease on an open file, to be told to this thread when it is broken.
+    /// Takes a read lease on an open file. The thread is notified when the lease is broken.
     ///
-    /// EAGAIN where someone has the file open for writing, EACCES where it is another user's and `CAP_LEASE` is missing, EINVAL
-    /// where the file system has no leases.
+    /// EAGAIN if a program has the file open for writing, EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file
+    /// system has no leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         // SAFETY: the descriptor is open, and the command takes an integer.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
     }
 
-    /// Tells this thread, as of a broken lease, when there is something to read from a descriptor that can say so.
+    /// Notifies the thread, as for a broken lease, when a descriptor that supports it becomes readable.
     pub(crate) fn input(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         let flags = rustix::fs::fcntl_getfl(file)?;
         Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::ASYNC)?)
     }
 
-    /// The signals of a descriptor go to this thread.
+    /// Directs the signals of a descriptor to the thread.
     fn tell(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = file.as_raw_fd();
         let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
@@ -67,11 +67,11 @@ impl Watcher {
         check(unsafe { libc::fcntl(fd, F_SETOWN_EX, &raw const owner) }).map(drop)
     }
 
-    /// Ends a wait of the thread. False where there is no room for one more signal.
+    /// Ends a wait of the thread. Returns false if there is no room for one more signal.
     pub(crate) fn wake(self) -> bool {
-        // SAFETY: tgkill takes integers. The thread blocks the signal and takes it by `Watch::wait`; where it has ended, the call
-        // fails, or meets a thread of this process that got its number and blocks or ignores nothing of ours: so the owner of
-        // the thread wakes it only before it joins it.
+        // SAFETY: tgkill takes integers. The thread blocks the signal and takes it by `Watch::wait`. If it has ended, the call fails, or reaches
+        // another thread of this process with the same number, which does not block or ignore this signal. So the owner of the thread wakes it only
+        // before it joins it.
         unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) == 0 }
     }
 }
@@ -79,29 +79,29 @@ impl Watcher {
 /// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// The lease on this descriptor is being broken, or was; or there is something to read from it.
+    /// The lease on this descriptor is being broken or has been broken; or the descriptor is readable.
     Told(RawFd),
     /// [`Watcher::wake`] was called.
     Woken,
-    /// The time is over.
+    /// The time has passed.
     TimedOut,
 }
 
-/// The right of the calling thread to receive broken leases.
+/// The right of the calling thread to be notified of broken leases.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
 }
 
 impl Watch {
-    /// Blocks every signal in the calling thread, which is to do nothing else.
+    /// Blocks every signal in the calling thread, which must have no other task.
     pub(crate) fn new() -> Self {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
         let mut set = std::mem::MaybeUninit::uninit();
-        // SAFETY: fills the set that it is given.
+        // SAFETY: the call fills the set that it gets.
         unsafe { libc::sigfillset(set.as_mut_ptr()) };
-        // SAFETY: reads the set, which was filled, and changes this thread's mask only.
+        // SAFETY: the call reads the set, which was filled, and changes only this thread's mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
         Self { tid, _thread: PhantomData }
     }
@@ -113,16 +113,16 @@ impl Watch {
     /// Waits for the next break.
     pub(crate) fn wait(&self, timeout: Duration) -> Waited {
         let mut set = std::mem::MaybeUninit::uninit();
-        // SAFETY: makes the set that it is given an empty one.
+        // SAFETY: the call makes the set that it gets empty.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        // SAFETY: the set was initialised; the number is a signal's.
+        // SAFETY: the set was initialised; the number is that of a signal.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal()) };
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: the set is initialised, the others live until the call returns.
+        // SAFETY: the set is initialised, and the other structures live until the call returns.
         let taken =
             unsafe { libc::sigtimedwait(set.as_ptr(), info.as_mut_ptr(), &raw const timeout) };
         if taken < 0 {
@@ -131,27 +131,28 @@ impl Watch {
         // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
         let info = unsafe { info.assume_init() };
         if info.si_code <= 0 {
-            // Sent by a process; the kernel's own codes are positive.
+            // A process sent the signal; the kernel's own codes are positive.
             return Waited::Woken;
         }
-        // The fields of SIGPOLL: si_band (a long), then si_fd. libc has no name for them.
+        // The fields of SIGPOLL are si_band (a long), then si_fd. libc does not define them.
         #[repr(C)]
         struct Poll {
             head: [libc::c_int; 4],
             band: libc::c_long,
             fd: libc::c_int,
         }
-        // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines
-        // begins with three integers and a padding before the union.
+        // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines begins with three
+        // integers and a padding before the union.
         let fd = unsafe { (*(&raw const info).cast::<Poll>()).fd };
         Waited::Told(fd)
     }
 }
 
-/// Whether a lease of this kind is given on an open file; it is let go at once.
+/// Whether the kernel grants a lease of this kind on an open file. The lease is released at once.
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
-    // A program that opens the file in that moment makes the kernel send a signal. SIGIO would end a program without a handler; this one is ignored.
+    // A program that opens the file at that moment makes the kernel send a signal. SIGIO would end a program without a handler; this signal is
+    // ignored by default.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: as above.
@@ -165,27 +166,27 @@ fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     }
 }
 
-/// Whether anyone has a file open, or mapped, for writing, that was opened for reading.
+/// Whether a file that was opened for reading is also open, or mapped, for writing by any process.
 ///
-/// EACCES where it is another user's and `CAP_LEASE` is missing, EINVAL where the file system, or the system's settings, gives no leases.
+/// EACCES if the file belongs to another user and `CAP_LEASE` is missing, EINVAL if the file system or the system's settings permit no leases.
 pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }
 
-/// Whether nobody else has an open file open, or mapped. Errors as those of [`has_writers`].
+/// Whether no other descriptor or mapping of an open file exists. The errors are those of [`has_writers`].
 pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file stands, unbroken. False from the moment on at which the kernel began to break it.
+/// Whether the read lease on an open file is valid and unbroken. False from the moment at which the kernel began to break it.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
 }
 
-/// Lets the lease on an open file go, if there is one.
+/// Releases the lease on an open file, if there is one.
 pub(crate) fn release(file: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open, and the command takes an integer. It fails only where there is no lease.
+    // SAFETY: the descriptor is open, and the command takes an integer. It fails only if there is no lease.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
@@ -198,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is open once has no writers and is alone; one more descriptor ends the one or the other.
+    /// A file that is open once has no writers and no other descriptor; one more descriptor ends the one or the other state.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -207,21 +208,21 @@ mod tests {
         let file = File::open(&path).unwrap();
         let seen = |file: &File| (has_writers(file.as_fd()), is_alone(file.as_fd()));
         if seen(&file) == (Err(Errno::EINVAL), Err(Errno::EINVAL)) {
-            // The directory for temporary files may lie where there are no leases.
+            // The directory for temporary files may be on a file system without leases.
             return;
         }
         assert_eq!(seen(&file), (Ok(false), Ok(true)));
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // It would wait for a lease that was left.
+        // This open would wait for a remaining lease.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);
         assert_eq!(is_alone(writer.as_fd()), Ok(true));
     }
 
-    /// An open for writing waits until the thread that watches has let the lease go, and no longer.
+    /// An open for writing waits until the watching thread has released the lease, and no longer.
     #[test]
     fn a_break_is_signalled_only_to_the_watching_thread() {
         let dir = tempfile::tempdir().unwrap();
@@ -249,7 +250,7 @@ mod tests {
         let watcher = receive.recv().unwrap();
         match watcher.lease(file.as_fd()) {
             Ok(()) => {}
-            // The directory for temporary files may lie where there are no leases.
+            // The directory for temporary files may be on a file system without leases.
             Err(Errno::EINVAL) => return assert!(watcher.wake()),
             Err(errno) => panic!("{errno}"),
         }

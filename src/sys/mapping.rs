@@ -1,4 +1,4 @@
-//! A file mapped into memory, read and written by copies: nobody has a reference into it.
+//! A file that is mapped into memory, read and written by copies. No reference into it exists.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// Another program may change the file, and so the mapping, at any time: no reference into it is ever made. A truncation
-/// of the file makes the next copy fault (SIGBUS), as with every mapping of a file; so does a page that the file system
-/// cannot give, for lack of space or because of a device error.
+/// Another program may change the file, and so the mapping, at any time, so no reference into it is ever made. A truncation of the file makes
+/// the next copy fault (SIGBUS), as with every mapping of a file. So does a page that the file system cannot provide, for lack of space or
+/// because of a device error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -20,8 +20,8 @@ pub(crate) struct Mapping {
     writable: bool,
 }
 
-// SAFETY: the mapping is plain memory that no reference covers, and which is copied in and out by instructions that the compiler does
-// not see: copies may run side by side, in this process and in others that map the file, and each byte is then one of those written.
+// SAFETY: the mapping is plain memory that no reference covers. It is copied in and out by instructions that the compiler does not see: copies
+// may run concurrently, in this process and in others that map the file, and each byte is then one of those written.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -35,7 +35,7 @@ impl Mapping {
         writable: bool,
     ) -> Result<Self, Errno> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base =
             unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::EFAULT)?;
@@ -51,7 +51,7 @@ impl Mapping {
         let target = unsafe { self.base.add(at) }.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the replaced range is a part of this mapping. No reference to it exists, and no copy of it is under way, because the mapping
-        // is borrowed mutably. An address that is not a page's is refused.
+        // is borrowed mutably. The kernel refuses an address that is not a page's.
         unsafe { mmap_anonymous(target, len, ProtFlags::READ, flags) }?;
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Mapping {
         self.writable
     }
 
-    /// Copies from `at` into `buf`. EINVAL where the range is not mapped.
+    /// Copies from `at` into `buf`. EINVAL if the range is not mapped.
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8], at: usize) -> Result<(), Errno> {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
@@ -68,13 +68,13 @@ impl Mapping {
         }
         // SAFETY: the range lies within the mapping, as just checked.
         let source = unsafe { self.base.add(at) };
-        // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, of
-        // which no reference exists.
+        // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, of which no
+        // reference exists.
         unsafe { copy_unseen(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
 
-    /// Copies `buf` to `at`. EINVAL where the range is not mapped, EBADF where the mapping is read-only.
+    /// Copies `buf` to `at`. EINVAL if the range is not mapped, EBADF if the mapping is read-only.
     #[inline]
     pub(crate) fn write(&self, buf: &[u8], at: usize) -> Result<(), Errno> {
         if !self.writable {
@@ -102,7 +102,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this base and length, and nothing refers to it any more.
+        // SAFETY: the mapping was made by `new` with this base and length, and no reference to it exists.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

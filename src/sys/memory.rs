@@ -2,7 +2,7 @@
 
 use super::Buffer;
 
-/// The memory of a request: the destination of a read or the source of a write. There is no third form.
+/// The memory of a request: the destination of a read or the source of a write. The enum has no other variants.
 #[derive(Debug)]
 pub enum Memory {
     /// One buffer.
@@ -12,7 +12,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// The length of all buffers together, in bytes.
+    /// The total length of all buffers, in bytes.
     #[must_use]
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "requests of no bytes never get here")]
@@ -32,7 +32,7 @@ impl Memory {
         }
     }
 
-    /// The buffers in order, to be written.
+    /// The buffers in order, for writing.
     pub fn buffers_mut(&mut self) -> &mut [Buffer] {
         match self {
             Self::Flat(buffer) => std::slice::from_mut(buffer),
@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// The buffers themselves.
+    /// Converts the memory to its buffers.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         match self {

@@ -9,7 +9,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// An I/O command whose memory is one range, and one whose memory is a list of ranges.
+/// The numbers of an I/O command whose memory is one range, and of one whose memory is a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -17,27 +17,27 @@ const IOCTL_ADMIN: Opcode = opcode::read_write::<Command>(b'N', 0x41);
 const IOCTL_IO64: Opcode = opcode::read_write::<Command64>(b'N', 0x48);
 
 const IDENTIFY: u8 = 0x06;
-/// Force unit access, in command dword 12.
+/// The bit for force unit access, in command dword 12.
 const FUA: u32 = 1 << 30;
-/// In command dword 12: the device compares the reference tags, and the guards.
+/// The bits in command dword 12 that make the device compare the reference tags and the guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// No controller moves more at once, and it can be counted in 31 bits.
+/// The longest transfer: no controller supports more, and it fits in 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// The other bits of a status, beside its type and code, say how to retry.
+/// The bits of a status that are its type and code. The other bits describe how to retry.
 const STATUS: i32 = 0x7FF;
 
-/// A namespace as requests name it.
+/// A namespace in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
-    /// A logical block is of `1 << shift` bytes.
+    /// The logarithm to base two of the number of bytes of a logical block.
     pub(crate) shift: u32,
-    /// Bytes of metadata that go with each block, in memory of their own: tuples.
+    /// The number of bytes of metadata with each block, in separate memory: tuples.
     pub(crate) metadata: u32,
 }
 
-/// A command as the kernel takes it, by `ioctl` and in a ring.
+/// A command in the kernel's layout, for `ioctl` and in a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Command {
@@ -50,7 +50,7 @@ pub(crate) struct Command {
     metadata: u64,
     address: u64,
     metadata_len: u32,
-    /// Bytes, or ranges where the address is of a list.
+    /// The number of bytes, or of ranges if the address leads to a list.
     data_len: u32,
     cdw10: u32,
     cdw11: u32,
@@ -59,11 +59,11 @@ pub(crate) struct Command {
     cdw14: u32,
     cdw15: u32,
     timeout_ms: u32,
-    /// A result, in an `ioctl`.
+    /// The result, for an `ioctl`.
     result: u32,
 }
 
-/// The same with a result of 64 bits.
+/// The same command with a result of 64 bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Command64 {
@@ -79,14 +79,14 @@ pub(super) enum Action {
     Flush,
     Read,
     Write,
-    /// A write that has reached the medium when it completes.
+    /// A write whose data are on the medium when it completes.
     WriteThrough,
 }
 
 impl Command {
-    /// A command for `len` bytes from `at`, whose memory is `data_len` bytes at an address, or a list of so many ranges there. If
-    /// no command can carry these bytes, it is one that the kernel refuses with EINVAL: the device never moves other bytes than the
-    /// kernel has mapped.
+    /// A command for `len` bytes from `at`. Its memory is `data_len` bytes at an address, or a list of that many ranges there. If no
+    /// command can transfer these bytes, the result is one that the kernel refuses with EINVAL: the device never transfers other bytes than
+    /// the kernel has mapped.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -108,14 +108,14 @@ impl Command {
         if !carries(namespace, at, len) || tuples_len != blocks * namespace.metadata as usize {
             return Self::default();
         }
-        // The number of blocks is given less one.
+        // The field contains the number of blocks minus one.
         let cdw12 = (blocks as u32 - 1) | fua;
         let (cdw10, cdw11) = (block as u32, (block >> 32) as u32);
         let plain = Self { opcode, address, data_len, cdw10, cdw11, cdw12, ..base };
         tuples.map_or(plain, |tuples| plain.with_tuples(tuples))
     }
 
-    /// The reference tag that is expected of the first block: its lower 32 bits, and the upper ones that the 64-bit guard's tuple has.
+    /// Sets the expected reference tag of the first block: its lower 32 bits, and the upper ones of a tuple with a 64-bit guard.
     fn with_tuples(self, tuples: &mut Tuples) -> Self {
         let (metadata, metadata_len) = tuples.range();
         let (first, checks) = (tuples.first(), tuples.checks());
@@ -125,15 +125,15 @@ impl Command {
         Self { metadata, metadata_len, cdw3, cdw12: self.cdw12 | checks, cdw14, ..self }
     }
 
-    /// The bytes of an entry of a ring.
+    /// The bytes of a ring entry.
     #[inline]
     pub(super) fn bytes(self) -> [u8; 80] {
-        // SAFETY: plain bytes without padding, as many as these.
+        // SAFETY: both are plain bytes without padding, of the same length.
         unsafe { std::mem::transmute(Command64 { command: self, result: 0 }) }
     }
 }
 
-/// Whether one command can carry these bytes: whole blocks, as many as it can count.
+/// Whether one command can transfer these bytes: whole blocks, at most as many as its field can count.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -144,7 +144,7 @@ pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
 /// The result of a completed command of `len` bytes in the form of a system call: bytes, or a negative errno.
 #[inline]
 pub(super) fn outcome(result: i32, len: usize) -> i32 {
-    // The kernel says EINTR of what it cancelled, as where it resets the controller.
+    // The kernel reports EINTR for a command that it cancelled, for example when it resets the controller.
     const CANCELLED: i32 = -Errno::EINTR.0;
     match result {
         0 => len as i32,
@@ -154,7 +154,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// The errno for a status; EIO if there is no better one.
+/// The errno for a status; EIO if no other fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -170,7 +170,7 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// A system call on a character device: a negative errno, or what the device says, which is no success either unless it is 0.
+/// A system call on a character device. The result is a negative errno, or the device's status, which is a failure unless it is 0.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: each operation is used with the structure that the kernel reads and writes for it.
@@ -191,14 +191,14 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
     }
 }
 
-/// The number of the namespace that a character device stands for.
+/// The number of the namespace of a character device.
 pub(crate) fn namespace_number(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: the operation takes no argument.
     let number = unsafe { ioctl(device, Call::<IOCTL_ID, ()>(&mut ())) }?;
     u32::try_from(number).map_err(|_| Errno::EINVAL)
 }
 
-/// Properties of a namespace, or of its controller, from Identify.
+/// The properties of a namespace, or of its controller, from Identify.
 pub(crate) fn identify(
     device: BorrowedFd<'_>,
     namespace: Option<u32>,
@@ -212,14 +212,14 @@ pub(crate) fn identify(
         cdw10: u32::from(namespace.is_none()),
         ..Command::default()
     };
-    // SAFETY: the command writes to `structure` alone, and within its length.
+    // SAFETY: the command writes only to `structure`, and within its length.
     match unsafe { ioctl(device, Call::<IOCTL_ADMIN, Command>(&mut command)) }? {
         0 => Ok(structure),
         status => Err(errno(status)),
     }
 }
 
-/// Reads by one system call; EINVAL for what one command cannot carry.
+/// Reads by one system call; EINVAL if one command cannot transfer the bytes.
 #[inline(always)]
 pub(crate) fn read_now(
     device: BorrowedFd<'_>,
@@ -230,7 +230,7 @@ pub(crate) fn read_now(
     let memory = (buf.as_mut_ptr() as u64, buf.len() as u32);
     let command = Command::io(namespace, Action::Read, at, buf.len(), memory, None);
     let mut command = Command64 { command, result: 0 };
-    // SAFETY: the command writes to `buf` alone, within its length.
+    // SAFETY: the command writes only to `buf`, within its length.
     let status = unsafe { ioctl(device, Call::<IOCTL_IO64, Command64>(&mut command)) };
     match outcome(status.unwrap_or_else(|errno| -errno.raw_os_error()), buf.len()) {
         failure @ ..0 => Err(Errno(-failure)),
@@ -280,7 +280,7 @@ mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
         assert_eq!((word(32), word(36)), (64, 4096));
-        // PRINFO: bits 26 (reference tag) and 28 (guard).
+        // PRINFO contains bits 26 (reference tag) and 28 (guard).
         assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
         let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
         assert_eq!(without.bytes(), [0; 80], "the device would write tuples where nobody said");
@@ -290,7 +290,7 @@ mod tests {
     fn a_status_is_an_errno() {
         assert_eq!(outcome(0, 4096), 4096);
         assert_eq!(outcome(-11, 4096), -11);
-        // "Do not retry" is set beside the code.
+        // The code has the additional bit "Do not retry".
         assert_eq!(outcome(0x4080, 4096), -Errno::ENXIO.0);
         assert_eq!(outcome(0x7FF, 4096), -Errno::EIO.0);
     }

@@ -1,4 +1,4 @@
-//! Completions of a ring, as an event loop waits for them.
+//! The completions of a ring, for an event loop.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,8 +10,8 @@ use super::tuples::Passenger;
 use crate::error::Errno;
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// An eventfd that the kernel signals for each completion, also for those that it posts only when the ring is entered. Polling the
-    /// descriptor of such a ring itself wakes nobody (Linux 6.18, `io_req_local_work_add`).
+    /// An eventfd that the kernel signals for each completion, also for completions that it posts only when the ring is entered. Polling
+    /// the descriptor of such a ring itself never wakes (Linux 6.18, `io_req_local_work_add`).
     ///
     /// # Errors
     /// EOPNOTSUPP for a ring whose devices are polled; EMFILE.

@@ -1,5 +1,5 @@
-//! Memory that is registered with a ring, so that requests need not pin its pages: one allocation of the callers', and pieces that many
-//! requests have one after the other.
+//! Memory that is registered with a ring, so that requests need not pin its pages: one allocation of the caller, and pieces that many requests use
+//! one after the other.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -8,20 +8,20 @@ use super::ring::{Ring, errno};
 use super::tuples::Passenger;
 use crate::error::Errno;
 
-/// How many allocations can be registered: the callers' one, and as many bounce buffers of a block as a queue has by default.
+/// The number of allocations that can be registered: the caller's, and as many bounce buffers of a block as a queue has by default.
 const REGISTERED_BUFFERS: u16 = 1 + 512;
-/// The place of the callers' one.
+/// The place of the caller's allocation.
 const CALLERS: u16 = 0;
 /// The kernel's limit for one registered buffer.
 const MAX_REGISTERED: usize = 1 << 30;
 
 /// The places of the table of registered memory.
 pub(super) enum Places {
-    /// There is no table yet.
+    /// The table does not exist yet.
     Unmade,
-    /// The kernel makes none.
+    /// The kernel refuses a table.
     Refused,
-    /// The free ones, without those of the callers.
+    /// The free places, without that of the caller.
     Free(Vec<u16>),
 }
 
@@ -38,8 +38,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let tabled = self.free_places().is_some();
         let submitter = self.ring.submitter();
         let registered = if tabled {
-            // SAFETY: the range is one live allocation. The kernel pins its pages, and the allocation is kept by `self.registered`
-            // until after the ring is closed.
+            // SAFETY: the range is one live allocation. The kernel pins its pages, and `self.registered` keeps the allocation until after the ring is
+            // closed.
             unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
         } else {
             // SAFETY: as above.
@@ -48,12 +48,12 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         registered.map_err(|error| errno(&error))?;
         whole.set_registered(Some(Registered { ring: self.number, place: CALLERS }));
         let buffers = (0..count).map(|_| whole.split_to(size)).collect();
-        // The rest has no bytes but shares the allocation.
+        // The remaining buffer has no bytes but shares the allocation.
         self.registered = Some(whole);
         Ok(buffers)
     }
 
-    /// The free places of the table of registered memory, which is made now if it is not; `None` where the kernel makes none.
+    /// The free places of the table of registered memory, which is created first if necessary; `None` if the kernel refuses one.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
@@ -68,12 +68,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Registers a whole allocation. Where there is no room, or the kernel refuses, its requests pin their pages.
+    /// Registers a whole allocation. If there is no room, or the kernel refuses, its requests pin their pages.
     #[cold]
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
-        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range: only
-        // requests of this buffer use it, and each owns it or a part of it. When the allocation is freed no such request exists, and no one owns the pinned pages.
+        // SAFETY: the range is live now. The kernel pins its pages, and checks that a request of this place lies in the range. Only requests of this
+        // buffer use the place, and each owns the buffer or a part of it. When the allocation is freed no such request exists, and no other code owns
+        // the pinned pages.
         let registered = unsafe {
             self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
         };
@@ -83,7 +84,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Takes that back, so that the kernel lets the pages go.
+    /// Undoes the registration, so that the kernel releases the pages.
     #[cold]
     pub(crate) fn unregister_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = buffer.place_in(self.number).filter(|place| *place != CALLERS) else {
@@ -111,7 +112,7 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads through registered memory, of the callers and of pieces, return the file's content; a place is used again.
+    /// Reads through registered memory, of the caller and of pieces, return the file's content; a free place is used again.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();
@@ -142,7 +143,7 @@ mod tests {
             ring.unregister_one(&mut piece);
             assert_eq!(piece.place_in(ring.number), None);
         }
-        // Memory without a free place is not registered, and reads into it still work.
+        // Memory without a free place is not registered, and reads into it still succeed.
         let mut pieces: Vec<_> = (0..=REGISTERED_BUFFERS)
             .map(|_| {
                 let mut piece = Buffer::aligned(4096).unwrap();

@@ -1,4 +1,4 @@
-//! io_uring, safe: the ring owns the memory of every request from submission to completion.
+//! A safe interface to io_uring: the ring owns the memory of every request from submission to completion.
 
 use std::io::{IoSliceMut, Write as _};
 use std::marker::PhantomData;
@@ -16,33 +16,33 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// How many files can be registered with a ring; requests to others cost the kernel a reference each.
+/// The number of files that can be registered with a ring. Requests to other files cost the kernel a reference each.
 const REGISTERED_FILES: u32 = 16;
-/// `user_data` with this bit set belongs to a request on borrowed memory: the rest is its index among the parts.
+/// The bit of `user_data` for a request on borrowed memory. The other bits are its index among the parts.
 const BORROWED: u64 = 1 << 63;
-/// So often a ring that the kernel refuses is looked at for completions before its requests are leaked.
+/// How many times the queue polls a ring that the kernel refuses, before it leaks the requests.
 const REFUSALS: u32 = 1000;
-/// `user_data` with this bit set belongs to a command to an NVMe namespace, whose completion gives a status.
+/// The bit of `user_data` for a command to an NVMe namespace, whose completion contains a status.
 const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// A number that no other ring has; after 2^32 rings numbers come again. Memory of another ring may be taken for registered then, which is
-/// safe: the kernel refuses addresses outside of the memory that the ring itself has registered there.
+/// A number that no other ring has. After 2^32 rings the numbers repeat, and memory of another ring may be treated as registered. That is safe: the
+/// kernel refuses addresses outside of the memory that the ring itself has registered there.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
 
-/// How to set a ring up.
+/// The options of a new ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingOptions {
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// A kernel thread submits; it sleeps after this many milliseconds without work.
+    /// A kernel thread submits requests, and sleeps after this many milliseconds without work.
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
-/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`], and what came of it.
+/// A request on memory that the caller lends for the duration of [`Ring::transfer_now`], and its result.
 pub(crate) struct Transfer<'s, 'a> {
     bufs: &'s mut [IoSliceMut<'a>],
     at: u64,
@@ -52,14 +52,14 @@ pub(crate) struct Transfer<'s, 'a> {
 }
 
 impl<'s, 'a> Transfer<'s, 'a> {
-    /// No result of a system call.
+    /// A value that is not the result of a system call.
     const UNSEEN: i32 = i32::MIN;
 
     pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
         Self { bufs, at, tuples: None, result: Self::UNSEEN }
     }
 
-    /// The same with the tuples of its data.
+    /// Adds the tuples of the data.
     pub(crate) fn with_tuples(self, tuples: &'s mut Tuples) -> Self {
         Self { tuples: Some(tuples), ..self }
     }
@@ -67,41 +67,41 @@ impl<'s, 'a> Transfer<'s, 'a> {
 
 /// A ring, and the requests in flight on it.
 ///
-/// A request's memory lives in its slot, which only a completion empties. Dropping the ring waits for all of them, and leaks those that
-/// a [lost](Self::drain) ring never gives back. A ring belongs to the thread that made it.
+/// A request's memory stays in its slot, which only a completion empties. Dropping the ring waits for all requests, and leaks those that a
+/// [lost](Self::drain) ring never returns. A ring belongs to the thread that made it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // Dropped by hand, since the slots may go only after the kernel is done with them.
+    // Dropped explicitly, because the slots may be freed only when the kernel no longer uses them.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
-    /// How many completions at the head of the kernel's queue were seen to be there.
+    /// The number of completions at the head of the kernel's queue that are known to be available.
     ready: usize,
-    /// Completions were seen since [`Self::take_fresh`] was asked.
+    /// Whether completions were seen since the last [`Self::take_fresh`].
     fresh: bool,
-    /// Which of the registered files are in use; empty where none was registered yet.
+    /// Which of the registered files are in use; empty if none was registered yet.
     files: Vec<bool>,
     pub(super) number: RingNumber,
-    /// Keeps the callers' registered memory.
+    /// The caller's registered memory, which the ring keeps alive.
     pub(super) registered: Option<Buffer>,
-    /// The free places of the table of registered memory, without those of the callers.
+    /// The free places of the table of registered memory, without that of the caller.
     pub(super) places: Places,
-    /// Why the kernel refused the ring for good. From then on nothing enters it any more, so that what the kernel has not
-    /// taken from the submission queue it never will.
+    /// The errno with which the kernel refused the ring permanently. The ring is not entered afterwards, so the kernel never takes requests that
+    /// are still in the submission queue.
     lost: Option<Errno>,
-    /// Requests on lent memory that were queued and not handed over.
+    /// The number of requests on lent memory that were queued and not submitted.
     lent: usize,
-    /// Entries of the submission queue whose requests were given up: the kernel never takes them.
+    /// The number of entries of the submission queue whose requests were given up: the kernel never takes them.
     dead: usize,
-    /// How often [`drain`](Self::drain) was refused.
+    /// The number of times that [`drain`](Self::drain) was refused.
     refusals: u32,
-    /// A kernel thread takes from the submission queue, independent of calls that enter the ring.
+    /// Whether a kernel thread takes entries from the submission queue, independent of calls that enter the ring.
     sqpoll: bool,
-    /// The kernel signals completions to it, from the first [`readiness`](Self::readiness) on.
+    /// The eventfd that the kernel signals for completions, after the first call of [`readiness`](Self::readiness).
     pub(super) event: Option<OwnedFd>,
     _thread: PhantomData<*const ()>,
 }
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// A ring of at least `options.entries` slots.
+    /// Creates a ring of at least `options.entries` slots.
     pub(crate) fn new(options: RingOptions) -> Result<Self, Errno> {
         let entries = options.entries.clamp(1, 4096).next_power_of_two();
         let ring = build::<W>(entries, options).map_err(|error| errno(&error))?;
@@ -124,7 +124,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         })
     }
 
-    /// How many requests can be pushed before one must complete.
+    /// The number of requests that can be pushed before one must complete.
     pub(crate) fn room(&self) -> usize {
         self.slots.room()
     }
@@ -133,8 +133,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.in_flight()
     }
 
-    /// Registers a file, so that a request need not take a reference to it. The caller keeps it open where there is no room, or the
-    /// kernel refuses: then it is addressed by its descriptor.
+    /// Registers a file, so that a request need not take a reference to it. If there is no room, or the kernel refuses, the file is addressed by
+    /// its descriptor, and the caller keeps it open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -152,7 +152,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Takes a file's registration back. None of its requests may be queued any more.
+    /// Undoes a file's registration. No request to it may be queued.
     pub(crate) fn unregister_file(&mut self, file: RingFile) {
         if file.flags.contains(squeue::Flags::FIXED_FILE) {
             let _ = self.ring.submitter().register_files_update(file.number as u32, &[-1]);
@@ -160,7 +160,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Queues a request. The memory comes back with the completion, or now where no slot is free or the ring is lost.
+    /// Queues a request. The memory comes back with the completion, or at once if no slot is free or the ring is lost.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -177,11 +177,11 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
-        // Nothing was queued: the slot is emptied again.
+        // The entry was not queued, so the slot is emptied again.
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
-    /// Takes a request that has completed elsewhere, to be popped like the others.
+    /// Adds a request that has completed elsewhere. It is popped like the others.
     pub(crate) fn push_complete(
         &mut self,
         memory: Memory,
@@ -193,31 +193,31 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Queues an entry. Where that fails it was not queued, and the ring is lost.
+    /// Queues an entry. After an error the entry is not queued, and the ring is lost.
     ///
     /// # Safety
-    /// What the entry points to stays valid, and the kernel's alone for a read, until the completion was seen.
+    /// The memory to which the entry points stays valid until the completion was seen. For a read only the kernel may access it until then.
     #[inline]
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
         // SAFETY: by the contract of this function.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // The submission queue is full: hand it over.
+            // The submission queue is full, so it is submitted.
             self.enter(0)?;
         }
         Ok(())
     }
 
-    /// Hands queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped. Where that fails,
-    /// those that the kernel had not taken can be, with that error.
+    /// Submits queued requests to the kernel and waits until `min` completions, at most all that are in flight, can be popped. After an error the
+    /// requests that the kernel had not taken can be popped, with that error.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // The kernel knows nothing of those that were put aside, and would wait for as many others.
+            // The kernel does not count completions that were put aside, and would wait for as many others.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // A signal, or a hand-over in parts, ends the system call early.
+            // A signal, or a partial submission, ends the system call early.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
-            // The kernel polls for no completion while one lies in the queue.
+            // The kernel does not poll for completions while one is in the queue.
             (self.ready, self.fresh) = (0, true);
             for entry in self.ring.completion() {
                 let (index, result) = seen::<T, W>(&self.slots, &entry.into());
@@ -226,7 +226,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Hands queued requests to the kernel and waits until its completion queue holds `min`, or less long. An error is for good.
+    /// Submits queued requests to the kernel and waits until its completion queue contains `min`, or returns early. An error is permanent.
     fn enter(&mut self, min: usize) -> Result<(), Errno> {
         if let Some(errno) = self.lost {
             self.recall(errno);
@@ -241,7 +241,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel lacks memory for the moment, or completions must be reaped first; the caller does.
+                    // The kernel temporarily lacks memory, or completions must be taken first, which the caller does.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -253,8 +253,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Completes the requests that the kernel had not taken when it refused the ring. Nothing enters it any more, so it never will, except for
-    /// the thread that takes them by itself.
+    /// Completes the requests that the kernel had not taken when it refused the ring. The ring is not entered afterwards, so the kernel never takes
+    /// them, except if a kernel thread takes entries.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -265,8 +265,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.fresh = true;
     }
 
-    /// Waits for all requests in flight, and drops them. None is left, unless the kernel has refused the ring for good while it had some: their
-    /// completions may never be seen, and their memory is never freed.
+    /// Waits for all requests in flight, and drops them. If the kernel has refused the ring permanently while requests were in flight, some may
+    /// remain: their completions may never be seen, and their memory is never freed.
     pub(crate) fn drain(&mut self) {
         loop {
             while self.pop().is_some() {}
@@ -275,13 +275,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             }
             if self.enter(1).is_err() {
                 self.refusals += 1;
-                // An older kernel puts completions into the queue whenever the thread comes back from it.
+                // An older kernel posts completions whenever the thread returns from it.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// The attachments of the requests in flight: after a [`drain`](Self::drain), of those that the kernel keeps for ever.
+    /// The attachments of the requests in flight: after a [`drain`](Self::drain), of the requests that the kernel never completes.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
@@ -292,7 +292,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
     }
 
-    /// The same, taken in place by a caller that knows which part it needs: the rest is dropped in time.
+    /// Passes the next completion to a caller that takes only the parts that it needs. The remaining parts are dropped.
     #[inline(always)]
     pub(crate) fn pop_by<R>(
         &mut self,
@@ -314,26 +314,26 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.end(index, |request| take(request, result))
     }
 
-    /// Whether completions that were popped since this was last asked may have come to pass since then.
+    /// Whether completions that were popped since the last call may have happened since then.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Reads into lent memory, or writes from it, all at once, and waits for every one of them. The request's position is each transfer's own.
+    /// Reads into lent memory, or writes from it, all transfers at once, and waits for all of them. Each transfer has its own position.
     pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
         for index in 0..transfers.len() {
             let Transfer { bufs, at, tuples, .. } = &mut transfers[index];
             let mut entry = Request { at: *at, ..request }.lent::<W>(bufs, tuples.as_deref_mut());
             entry.set_user_data(BORROWED | index as u64 | command::<W>(request.file));
-            // SAFETY: the memory is borrowed by the caller, as are the tuples, for the whole of this function, which returns only when every
-            // completion was seen or the entry can no more reach the kernel (see `withdraw`), and nothing in between can unwind.
+            // SAFETY: the memory is borrowed by the caller, as are the tuples, for the whole of this function. It returns only when every
+            // completion was seen or the entry can no longer reach the kernel (see `withdraw`), and nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // Never more in flight than the completion queue surely holds.
+            // The number in flight never exceeds the guaranteed size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(transfers, open);
             }
@@ -342,14 +342,14 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(transfers, open);
         }
         if let Some(errno) = self.lost {
-            // Those that were withdrawn or never queued; requests that had completed before keep their results.
+            // These were withdrawn or never queued. Requests that had completed before keep their results.
             let unseen =
                 transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of lent memory, puts others aside, and gives the number of the former. `open` are in flight.
+    /// Waits for completions of lent memory, and puts other completions aside. Returns the number of the former. `open` are in flight.
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -373,16 +373,16 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Gives `open` requests on lent memory up, of a ring that is lost.
+    /// Gives up `open` requests on lent memory of a lost ring.
     ///
-    /// That is sound where the kernel has taken none of them from the submission queue, of which they are the last entries:
-    /// nothing enters the ring any more. Where it has, it may write to the memory at any time, and nobody will say when it is
-    /// done. To return would be undefined behaviour and to wait would be forever, so this ends the program. It takes a system
-    /// call that worked when the requests were handed over and is refused while they are in flight.
+    /// This is sound if the kernel has taken none of them from the submission queue, of which they are the last entries: the ring is not entered
+    /// afterwards. If the kernel has taken one, it may write to the memory at any time, and its completion cannot be observed. A return would be
+    /// undefined behaviour and a wait would be endless, so this function ends the program. It can happen only if a system call succeeded when the
+    /// requests were submitted and is refused while they are in flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            // Not `eprintln!`, which panics where standard error is full: nothing may unwind from here.
+            // `eprintln!` would panic if standard error is full, and nothing may unwind from here.
             let (mut err, lost) = (std::io::stderr(), self.lost);
             let what = "ironmap: io_uring is refused while it holds memory in use";
             let _ = writeln!(err, "{what} ({lost:?})");
@@ -396,25 +396,25 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
     fn drop(&mut self) {
         self.drain();
         if self.in_flight() > 0 {
-            // The kernel may still write to the slots' memory, which they do not free. Nor is the ring taken down, which the files that
-            // are registered with it outlive then.
+            // The kernel may still write to the slots' memory, so they do not free it. The ring is not closed either, so the files that are
+            // registered with it stay open.
             return;
         }
-        // The kernel takes a ring down after its descriptor is closed, at its leisure: until then the ring would hold the file,
-        // and the next exclusive open of a device would fail.
+        // The kernel removes a ring some time after its descriptor is closed. Until then the ring would keep the file open, and the next exclusive
+        // open of a device would fail.
         let _ = self.ring.submitter().unregister_files();
-        // SAFETY: dropped once, here, and not used after.
+        // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
-/// The mark of a command, in `user_data`.
+/// The bit of `user_data` for a command.
 #[inline]
 fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
 }
 
-/// Whose completion an entry is, of those whose memory lies in a slot, and its result as a system call gives it.
+/// The slot of a completion, for a request whose memory is in a slot, and its result in the form of a system call.
 #[inline]
 fn seen<T, W: Width>(slots: &Slots<T>, entry: &cqueue::Entry) -> (u32, i32) {
     let index = entry.user_data() as u32;
@@ -430,7 +430,7 @@ fn result<W: Width>(entry: &cqueue::Entry, len: impl FnOnce() -> usize) -> i32 {
     entry.result()
 }
 
-/// The newest set of flags that the kernel takes.
+/// Builds a ring with the newest set of flags that the kernel accepts.
 fn build<W: Width>(
     entries: u32,
     options: RingOptions,
@@ -472,10 +472,10 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// Moves a ring to a thread that may not use it, from where the kernel refuses every call: a ring lost for good.
+    /// Moves a ring to a thread that must not use it, where the kernel refuses every call: a permanently lost ring.
     struct Moved(Ring<u32>);
 
-    // SAFETY: the thread that made the ring does nothing with it any more.
+    // SAFETY: the thread that made the ring does not use it afterwards.
     unsafe impl Send for Moved {}
 
     fn lost(test: impl FnOnce(Ring<u32>, RingFile) + Send + 'static) {
@@ -508,7 +508,7 @@ mod tests {
         lost(|mut ring, file| {
             for count in [1, 2, 5] {
                 let results = read_now(&mut ring, file, count);
-                // The kernel knows that the ring belongs to another thread, if it is recent enough.
+                // A recent kernel detects that the ring belongs to another thread.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
             }
@@ -529,7 +529,7 @@ mod tests {
             }
             assert_eq!(popped(&mut ring), Some((1, 64, -Errno::EEXIST.0)));
             assert!(ring.push(request(file), buffer(), 2).is_ok());
-            // The submission queue is full of what nobody takes.
+            // The submission queue is full of entries that are never taken.
             read_now(&mut ring, file, 5);
             let Err((memory, attached)) = ring.push(request(file), buffer(), 3) else {
                 panic!("it was queued")
@@ -543,8 +543,8 @@ mod tests {
         });
     }
 
-    /// No data are written into the pipe, so the kernel keeps the reads from it. Requests that it took before the ring's descriptor is gone stay
-    /// in their slots, and requests that were queued since come back.
+    /// No data are written into the pipe, so the kernel keeps the reads from it. Requests that it took before the ring's descriptor was replaced
+    /// stay in their slots, and requests that were queued later come back.
     #[test]
     fn requests_that_the_kernel_took_stay_with_a_ring_without_descriptor() {
         let (empty, _writer) = std::io::pipe().unwrap();
@@ -554,9 +554,9 @@ mod tests {
         assert!(ring.push(request, buffer(), 1).is_ok());
         ring.wait(0).unwrap();
         assert!(ring.push(request, buffer(), 2).is_ok());
-        // Something else has its number from now on.
+        // Another file has the number of the ring from here on.
         let file = File::open("/proc/self/exe").unwrap();
-        // SAFETY: takes integers. The number is that of the ring, which is leaked: nobody closes it.
+        // SAFETY: the call takes integers. The number is that of the ring, which is leaked, so it is never closed.
         assert!(unsafe { libc::dup2(file.as_raw_fd(), ring.ring.as_raw_fd()) } >= 0);
         ring.drain();
         assert_eq!(ring.attached().collect::<Vec<_>>(), [&1]);

@@ -1,21 +1,21 @@
-//! The requests of a ring: the memory that each owns, those whose completion was seen early, and those that the kernel has not taken.
+//! The requests of a ring: the memory that each owns, early completions, and requests that the kernel has not taken.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 
 use super::Memory;
 
-/// The batch of a slot whose request no ring has queued.
+/// The batch of a slot whose request is not queued in a ring.
 const NONE: u64 = 0;
 
-/// A place for one request in flight.
+/// The slot of one request in flight.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// Its memory, and what the caller attached.
+    /// The memory, and the caller's attachment.
     pub(super) request: Option<(Memory, T)>,
-    /// Points into the memory of the request, or of an earlier one; the kernel may read it until the request completes on old kernels.
+    /// The ranges of the memory of the request, or of an earlier one. Old kernels may read it until the request completes.
     pub(super) iovecs: Vec<libc::iovec>,
-    /// In which batch the request was queued.
+    /// The batch in which the request was queued.
     batch: u64,
     /// The next free slot, if this one is free.
     next: u32,
@@ -23,15 +23,15 @@ pub(super) struct Slot<T> {
 
 /// The slots of a ring.
 ///
-/// Where requests are in flight when this is dropped, all slots are leaked: the kernel may still write to their memory.
+/// If requests are in flight when this is dropped, all slots are leaked: the kernel may still write to their memory.
 pub(super) struct Slots<T> {
     slots: ManuallyDrop<Box<[Slot<T>]>>,
-    /// The first free slot, which names the next one; where none is free, the number of slots.
+    /// The first free slot, which contains the index of the next one; the number of slots if none is free.
     free: u32,
     in_flight: usize,
-    /// Completions that were seen while another request was waited for.
+    /// Completions that were seen during the wait for another request.
     early: VecDeque<(u32, i32)>,
-    /// The batch that is being queued: the kernel was not asked to take it.
+    /// The batch that is being queued. The kernel has not been asked to take it.
     batch: u64,
 }
 
@@ -43,7 +43,7 @@ impl<T> Slots<T> {
             slots: ManuallyDrop::new(slots),
             free: 0,
             in_flight: 0,
-            // Every slot may be seen early: nothing is allocated while the kernel holds lent memory.
+            // Every slot may complete early, and nothing may be allocated while the kernel has lent memory.
             early: VecDeque::with_capacity(count as usize),
             batch: NONE + 1,
         }
@@ -54,7 +54,7 @@ impl<T> Slots<T> {
         self.slots.len()
     }
 
-    /// How many requests can be put in before one must be taken out.
+    /// The number of requests that can be put in before one must be taken out.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.slots.len() - self.in_flight
@@ -65,7 +65,7 @@ impl<T> Slots<T> {
         self.in_flight
     }
 
-    /// Puts a request into a free slot, to be queued with this batch. It is given back where no slot is free.
+    /// Puts a request into a free slot. It is queued with the current batch. The request is returned if no slot is free.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -76,16 +76,16 @@ impl<T> Slots<T> {
         if index as usize >= self.slots.len() {
             return Err((memory, attached));
         }
-        // Indexed, not `get_mut`, which borrows all slots: the kernel has addresses of memory in others.
+        // Indexed and not accessed by `get_mut`, which borrows all slots: the kernel has addresses of memory in others.
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // A free slot has no request, so that nothing is forgotten: an assignment would look for one to drop.
+        // A free slot has no request, so nothing is forgotten: an assignment would check for a value to drop.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
 
-    /// Takes a request out again that was not queued.
+    /// Takes out a request that was not queued.
     #[cold]
     pub(super) fn take_back(&mut self, index: u32) -> Option<(Memory, T)> {
         self.slots[index as usize].batch = NONE;
@@ -93,7 +93,7 @@ impl<T> Slots<T> {
         self.end(index, Option::take)?
     }
 
-    /// Puts a request in that has completed.
+    /// Puts in a request that has already completed.
     pub(super) fn put_complete(
         &mut self,
         memory: Memory,
@@ -106,7 +106,7 @@ impl<T> Slots<T> {
         Ok(())
     }
 
-    /// Keeps a completion that was seen before anybody asked for it.
+    /// Stores a completion that was seen before its request was popped.
     pub(super) fn see_early(&mut self, index: u32, result: i32) {
         self.early.push_back((index, result));
     }
@@ -127,7 +127,7 @@ impl<T> Slots<T> {
         self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
     }
 
-    /// Ends a request, which `take` takes out of its slot. `None` for an empty slot.
+    /// Ends a request, which `take` removes from its slot. `None` for an empty slot.
     #[inline(always)]
     pub(super) fn end<R>(
         &mut self,
@@ -141,14 +141,14 @@ impl<T> Slots<T> {
         Some(take(&mut slot.request))
     }
 
-    /// The kernel was asked to take all that was queued, and has not refused: a new batch begins.
+    /// Begins a new batch, after the kernel was asked to take all queued requests and has not refused.
     #[inline(always)]
     pub(super) fn next_batch(&mut self) {
         self.batch += 1;
     }
 
-    /// Completes the requests of this batch with a result, if they are as many as the kernel has not taken; gives how many that are. Where
-    /// they are more, it has some of them, and nobody knows which.
+    /// Completes the requests of this batch with a result, if the kernel has taken none of them, that is, if their number is `untaken`;
+    /// returns how many. If there are more, the kernel has taken some, and it is unknown which.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -172,7 +172,7 @@ impl<T> Slots<T> {
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
         if self.in_flight() == 0 {
-            // SAFETY: dropped once, here; nothing is in flight.
+            // SAFETY: dropped once, here; no request is in flight.
             unsafe { ManuallyDrop::drop(&mut self.slots) };
         }
     }
@@ -196,7 +196,7 @@ mod tests {
         Some((attached, result))
     }
 
-    /// As the kernel does while a request is in flight: by the address that it was given, also if the slots move meanwhile.
+    /// Writes to the address that the kernel would have, as it does while a request is in flight. The slots move in the meantime.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
         let mut slots = Slots::new(4);
@@ -207,7 +207,7 @@ mod tests {
         slots.next_batch();
         let mut moved = Box::new(slots);
         moved.put(memory(2), 2).unwrap();
-        // SAFETY: the slot owns the memory, and nobody looks at it until the request ends.
+        // SAFETY: the slot owns the memory, and no code reads it until the request ends.
         unsafe { std::ptr::write_bytes(address, 7, len) };
         moved.see_early(index, len as i32);
         assert_eq!((pop(&mut moved), moved.in_flight()), (Some((7, 64)), 2));
@@ -244,9 +244,9 @@ mod tests {
         let (address, len) = (buffer.as_mut_ptr(), buffer.len());
         let leaked: *mut [Slot<u8>] = &raw mut **slots.slots;
         drop(slots);
-        // SAFETY: the slots were leaked with the memory of the one that is in flight.
+        // SAFETY: the slots were leaked together with the memory in flight.
         unsafe { std::ptr::write_bytes(address, 9, len) };
-        // SAFETY: they are nobody's any more, and came from a box.
+        // SAFETY: the leaked slots have no other owner, and came from a box.
         drop(unsafe { Box::from_raw(leaked) });
     }
 }

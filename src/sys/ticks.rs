@@ -1,46 +1,45 @@
-//! The processor's own clock: a reader can ask it after every read without leaving its function.
+//! The processor's own clock. A reader can query it after every read without leaving its function.
 //!
-//! A call of the vDSO would do too, but its `ret` after a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns
-//! across a system call").
+//! A call of the vDSO would work too, but its `ret` after a system call can cost a third of a read (docs/BENCHMARKS.md, "Returns across a
+//! system call").
 
 use std::time::{Duration, Instant};
 
-/// How often the rate is measured at most, until nothing comes between.
+/// The largest number of measurements of the rate. They end with the first undisturbed one.
 const ATTEMPTS: u32 = 16;
 
-/// A count that grows at a constant rate. It may restart after the machine was suspended: a caller that compares two counts must treat
-/// an enormous difference as a long time.
+/// A count that grows at a constant rate. It may restart after the machine was suspended: a caller that compares two counts must treat a
+/// very large difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: RDTSC is there on every x86-64 processor. Where a process was forbidden to use it (PR_SET_TSC) it faults, which ends
-    // the process.
+    // SAFETY: every x86-64 processor has RDTSC. If a process must not use it (PR_SET_TSC), it faults, which ends the process.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// As above: the virtual counter.
+/// The value of the virtual counter, with the same properties.
 #[inline(always)]
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn ticks() -> u64 {
     let ticks: u64;
-    // SAFETY: Linux lets user space read the virtual counter, and reading it changes nothing.
+    // SAFETY: Linux permits user space to read the virtual counter, and reading it changes nothing.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
     ticks
 }
 
-/// As above: the monotonic clock in nanoseconds.
+/// The monotonic clock in nanoseconds.
 #[inline(always)]
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn ticks() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the structure that it is given.
+    // SAFETY: the call fills the structure that it gets.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Ticks a second, measured for a millisecond: at most one percent too low, and never too high.
+/// The number of ticks per second, measured for a millisecond: at most one percent too low, and never too high.
 pub(crate) fn rate() -> u64 {
-    // A moment by both clocks. The thread may lose its processor within: the moment lies between these counts.
+    // The same moment on both clocks. The thread may lose its processor in between, so the moment lies between the two counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -56,7 +55,7 @@ pub(crate) fn rate() -> u64 {
         let least = before_last.wrapping_sub(after_first);
         let most = last.wrapping_sub(first);
         attempts += 1;
-        // On a machine that gives no millisecond undisturbed it may be far too low.
+        // On a machine without an undisturbed millisecond the rate may be far too low.
         if most - least <= least / 100 || attempts == ATTEMPTS {
             return (u128::from(least) * 1_000_000_000 / elapsed.as_nanos()) as u64;
         }
@@ -67,12 +66,12 @@ pub(crate) fn rate() -> u64 {
 mod tests {
     use super::*;
 
-    /// A proof of the leases would be believed for too long by a rate that is too high. Threads that are in each other's way are
-    /// taken from their processors at any point.
+    /// With a rate that is too high a proof of the leases would be trusted for too long. Threads that compete for processors can be
+    /// preempted at any point.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;
-        // This thread may lose its processor between two clocks as well: the real rate lies between two.
+        // This thread may also lose its processor between two clocks, so the real rate lies between two values.
         let moment = || (ticks(), Instant::now(), ticks());
         let (first, begin, after_first) = moment();
         let mut rates = std::thread::scope(|scope| {

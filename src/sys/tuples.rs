@@ -1,5 +1,5 @@
-//! The tuples that travel with a request to a device with protection information: a page of memory, and how it is passed to the
-//! kernel. Sources: docs/PROVENANCE.md.
+//! The tuples of a request to a device with protection information: a page of memory, and how it is passed to the kernel. Sources:
+//! docs/PROVENANCE.md.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -7,9 +7,9 @@ use io_uring::squeue;
 use super::Buffer;
 use crate::error::Errno;
 
-/// Memory of one request. It begins a page, so that the smallest controller takes it as one range.
+/// The memory of one request. It begins at a page, so that the simplest controller accepts it as one range.
 const PAGE: usize = 4096;
-/// The only type of attribute that a request can have so far.
+/// The only type of attribute that a request can have.
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
@@ -35,7 +35,7 @@ struct Attribute {
 
 const _: () = assert!(size_of::<Attribute>() == 32 && size_of::<squeue::Entry>() == 64);
 
-/// The tuples of one request, and the room for those of the next.
+/// The tuples of one request. Later requests use the same memory.
 #[derive(Debug)]
 pub(crate) struct Tuples {
     memory: Buffer,
@@ -43,15 +43,15 @@ pub(crate) struct Tuples {
     checks: Checks,
     /// The number of the first interval.
     first: u64,
-    /// The kernel reads it when it takes the request from the queue.
+    /// The attribute, which the kernel reads when it takes the request from the queue.
     attribute: Attribute,
 }
 
 impl Tuples {
-    /// How many bytes of tuples a request can have.
+    /// The largest number of bytes of tuples of a request.
     pub(crate) const ROOM: usize = PAGE;
 
-    /// One allocation, cut into the tuples of `count` requests.
+    /// Allocates the tuples of `count` requests in one allocation.
     pub(crate) fn slab(count: usize) -> Result<Vec<Self>, Errno> {
         let bytes = count.checked_mul(PAGE).ok_or(Errno::ENOMEM)?;
         let mut whole = Buffer::aligned(bytes).map_err(|_| Errno::ENOMEM)?;
@@ -65,10 +65,10 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Makes them those of a request that begins with the interval `first`, and gives the memory for `len` bytes of them.
+    /// Prepares the tuples for a request that begins with the interval `first`, and returns the memory for `len` bytes of them.
     ///
     /// # Panics
-    /// Where `len` exceeds [`ROOM`](Self::ROOM).
+    /// If `len` exceeds [`ROOM`](Self::ROOM).
     pub(crate) fn begin(&mut self, first: u64, len: usize, checks: Checks) -> &mut [u8] {
         (self.first, self.len, self.checks) = (first, len, checks);
         &mut self.memory[..len]
@@ -82,13 +82,13 @@ impl Tuples {
         self.checks
     }
 
-    /// Address and length, for a command.
+    /// The address and the length, for a command.
     pub(super) fn range(&mut self) -> (u64, u32) {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
 
-    /// Gives an ordinary entry these tuples, in its last two words. The caller must keep them in place until the request has
-    /// completed, as the request's memory.
+    /// Adds these tuples to an ordinary entry, in its last two words. The caller must keep them in place until the request has completed,
+    /// like the request's memory.
     #[inline]
     pub(super) fn attach(&mut self, entry: &mut squeue::Entry) {
         let (address, len) = self.range();
@@ -96,8 +96,8 @@ impl Tuples {
         self.attribute = Attribute { flags, len, address, seed, ..Attribute::default() };
         let attribute = &raw const self.attribute as u64;
         let words = std::ptr::from_mut(entry).cast::<[u64; 8]>();
-        // SAFETY: an entry is a `repr(C)` structure of 64 bytes, aligned for integers of 64 bits and initialised throughout; any
-        // bytes make a valid one. The crate has no setter for these fields.
+        // SAFETY: an entry is a `repr(C)` structure of 64 bytes, aligned for integers of 64 bits and fully initialised; any bytes are a
+        // valid entry. The crate has no setter for these fields.
         let words = unsafe { &mut *words };
         (words[6], words[7]) = (attribute, ATTRIBUTE_PI);
     }
@@ -111,9 +111,9 @@ impl std::ops::Deref for Tuples {
     }
 }
 
-/// The attachment of a request that goes through a ring and comes back with it.
+/// The attachment of a request, which goes through a ring and comes back with the completion.
 pub(crate) trait Passenger {
-    /// The tuples of the request, where it has some.
+    /// The tuples of the request, if it has any.
     #[inline(always)]
     fn tuples(&mut self) -> Option<&mut Tuples> {
         None
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(tuples.attribute.address % PAGE as u64, 0);
         assert_eq!((tuples.attribute.flags, tuples.attribute.len), (3, 16));
         assert_eq!((tuples.attribute.seed, tuples.len()), (7, 16));
-        // SAFETY: plain bytes.
+        // SAFETY: both types are plain bytes.
         let words: [u64; 8] = unsafe { std::mem::transmute(entry) };
         assert_eq!((words[6], words[7]), (&raw const tuples.attribute as u64, 1));
         assert_eq!((words[0] >> 32, words[3] as u32), (3, 512));

@@ -1,4 +1,4 @@
-//! Opens a device, finds the format, and gives out files and queues: it joins devices and file systems, and may name every layer.
+//! Opens a device, finds its format, and makes files and queues. This module joins devices and file systems, and may use every layer.
 
 mod options;
 mod paths;
@@ -29,10 +29,10 @@ use crate::open_file::Owner;
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// A file system that nobody has mounted, opened exclusively. Cheap to clone; shared by threads.
+/// An unmounted file system, opened exclusively. It is cheap to clone, and threads can share it.
 #[derive(Clone)]
 pub struct Volume {
-    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it. Open files share it.
+    /// Declared before the file system, because fields are dropped in their order, and the thread must not be its last owner. Open files share it.
     timer: Option<Arc<dyn Any + Send + Sync>>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
@@ -42,16 +42,16 @@ pub struct Volume {
     faults: Vec<String>,
     integrity: Option<integrity::Opened>,
     owner: Owner,
-    /// Of files that are open for writing.
+    /// The indexes of files that are open for writing.
     indexes: Arc<FileIndexes>,
 }
 
 impl Volume {
-    /// Opens the volume at a location for reading: a path, a text as [`Location::parse`] takes it, or a [`Location`]. For writing there are
-    /// [`VolumeOptions`].
+    /// Opens the volume at a location for reading: a path, a text in the syntax of [`Location::parse`], or a [`Location`]. [`VolumeOptions`] opens
+    /// it for writing.
     ///
     /// # Errors
-    /// As [`VolumeOptions::open`].
+    /// The errors of [`VolumeOptions::open`].
     pub fn open<L>(location: L) -> Result<Self>
     where
         L: TryInto<Location>,
@@ -74,19 +74,19 @@ impl Volume {
         Ok(Self { engine, integrity, ..volume })
     }
 
-    /// Opens the volume on a device that the caller has made: one that injects faults, for instance.
+    /// Opens the volume on a device that the caller has made, for example one that injects faults.
     ///
     /// # Errors
-    /// As [`VolumeOptions::open`].
+    /// The errors of [`VolumeOptions::open`].
     #[doc(hidden)]
     pub fn on(device: Arc<dyn Device>) -> Result<Self> {
         Self::open_on(device, How::Read)
     }
 
-    /// The same for writing; nothing is committed unless asked for.
+    /// Does the same for writing. Only explicit syncs commit.
     ///
     /// # Errors
-    /// As [`VolumeOptions::open`].
+    /// The errors of [`VolumeOptions::open`].
     #[doc(hidden)]
     pub fn writable_on(device: Arc<dyn Device>, clock: Clock) -> Result<Self> {
         Self::open_on(device, How::Write(clock))
@@ -111,7 +111,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// A volume of a file system that the caller has made, on the device beneath it.
+    /// Wraps a file system that the caller has made, with the device beneath it.
     #[doc(hidden)]
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, device: Arc<dyn Device>) -> Self {
@@ -137,12 +137,11 @@ impl Volume {
         }
     }
 
-    /// Makes an ext4 volume on a device that is open for writing, and gives its superblock.
+    /// Creates an ext4 volume on a device that is open for writing, and returns its superblock.
     ///
     /// # Errors
-    /// `Exists` where the device holds something that is known, unless forced; `InvalidInput` for options that cannot be,
-    /// `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the device's. Up to the first write the
-    /// device is as it was.
+    /// `Exists` if the device contains known data, unless forced; `InvalidInput` for impossible options, `Unsupported` by name; `NoSpace` if the
+    /// volume is too small for its metadata; the errors of the device. Until the first write the device is unchanged.
     #[doc(hidden)]
     pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
         if !options.force {
@@ -151,12 +150,12 @@ impl Volume {
         mkfs(device, options)
     }
 
-    /// Changes the superblock of the ext4 volume on a device that is open for writing, and all its backups; gives it as it is then. A
-    /// volume that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
+    /// Changes the superblock of the ext4 volume on a device that is open for writing, and all its backups; returns the new superblock. A volume
+    /// that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
     ///
     /// # Errors
-    /// `InvalidInput` for values that cannot be; `Unsupported` by name, with what to do instead; `ReadOnly` for features that are not
-    /// written; `Busy`, `Corrupt`; the device's. Up to the first write the device is as it was, or as a recovery leaves it.
+    /// `InvalidInput` for impossible values; `Unsupported` by name, with an alternative; `ReadOnly` for features that are not written; `Busy`,
+    /// `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a recovery.
     #[doc(hidden)]
     pub fn tune(
         device: &Arc<dyn Device>,
@@ -167,14 +166,14 @@ impl Volume {
         tune(device, options, clock)
     }
 
-    /// Grows or shrinks the ext4 volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts
-    /// as a mount. The clock gives the time of this write. A last group that is hardly larger than its metadata is left out, so that the new
-    /// size may be smaller than was asked for.
+    /// Grows or shrinks the ext4 volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a
+    /// mount. The clock gives the time of this write. A last group that is barely larger than its metadata is omitted, so the new size may be
+    /// smaller than requested.
     ///
     /// # Errors
-    /// `InvalidInput` for sizes that cannot be; `Unsupported` by name, with what to do instead; `NoSpace` with the smallest size that is
-    /// possible; `ReadOnly` for features that are not written; `Busy`, `Corrupt`; the device's. Up to the first write the device is as it
-    /// was, or as a recovery leaves it.
+    /// `InvalidInput` for impossible sizes; `Unsupported` by name, with an alternative; `NoSpace` with the smallest possible size; `ReadOnly` for
+    /// features that are not written; `Busy`, `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a
+    /// recovery.
     #[doc(hidden)]
     pub fn resize(
         device: &Arc<dyn Device>,
@@ -185,21 +184,20 @@ impl Volume {
         resize(device, options, clock)
     }
 
-    /// The smallest size that [`resize`](Self::resize) can give the ext4 volume on a device. Nothing is written: the steps to it are made in
-    /// memory.
+    /// The smallest size that [`resize`](Self::resize) can give the ext4 volume on a device. Nothing is written: the steps are tried in memory.
     ///
     /// # Errors
-    /// As [`resize`](Self::resize).
+    /// The errors of [`resize`](Self::resize).
     #[doc(hidden)]
     pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
         check_ext4(&**device, XFS_SIZES)?;
         minimum(device)
     }
 
-    /// Refuses a device that holds a file system or anything else that is known.
+    /// Refuses a device that contains a file system or other known data.
     ///
     /// # Errors
-    /// `Exists`; the device's.
+    /// `Exists`; the errors of the device.
     #[doc(hidden)]
     pub fn check_empty(device: &dyn Device) -> Result<()> {
         let found = if let Some(format) = find_format(device)? {
@@ -212,20 +210,20 @@ impl Volume {
         found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
     }
 
-    /// The size of a block of the file system that a device holds, where it is a known one and can be read.
+    /// The size of a block of the file system on a device, if its format is known and it can be read.
     ///
     /// # Errors
-    /// The device's.
+    /// The errors of the device.
     #[doc(hidden)]
     pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
         Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
     }
 
-    /// Refuses a device whose tail, from this byte on, is in use: by a file system that reaches there, always; by something whose end is not known
-    /// unless it may be `lost`.
+    /// Refuses a device whose tail, from this byte on, is in use: always if a file system extends into it; also for data whose end is not known,
+    /// unless they may be `lost`.
     ///
     /// # Errors
-    /// `Exists`; the device's.
+    /// `Exists`; the errors of the device.
     #[doc(hidden)]
     pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
         let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
@@ -259,14 +257,14 @@ impl Volume {
         &self.fs
     }
 
-    /// The same as the ext4 that it is, for what only that has; `None` for any other format.
+    /// The file system as ext4, for operations that only ext4 has; `None` for any other format.
     #[doc(hidden)]
     #[must_use]
     pub fn ext4(&self) -> Option<&Arc<Ext4>> {
         (&*self.fs as &dyn Any).downcast_ref()
     }
 
-    /// The same as the XFS that it is; `None` for any other format.
+    /// The file system as XFS; `None` for any other format.
     #[doc(hidden)]
     #[must_use]
     pub fn xfs(&self) -> Option<&Arc<Xfs>> {
@@ -286,11 +284,11 @@ impl Volume {
         self.engine
     }
 
-    /// Commits all changes, writes them to their places, and ends writing: later changes are refused. Without changes there is nothing
-    /// to do. A volume that is dropped without it is closed too, but an error is not reported.
+    /// Commits all changes, writes them home, and ends writing: later changes are refused. Without changes the call has no effect. A volume that
+    /// is dropped without this call is closed too, but errors are not reported.
     ///
     /// # Errors
-    /// `Io`; the volume is then as after a crash, and recovers at the next opening.
+    /// `Io`; the volume is then in the state after a crash, and recovers at the next opening.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -303,44 +301,44 @@ impl Volume {
     /// fault, in the order of the sectors.
     ///
     /// # Errors
-    /// `InvalidInput` where the [location](Location) named no integrity device; `Io` of a device that is gone. A sector that does not fit its
-    /// tag or cannot be read is a fault, not an error.
+    /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device is gone. A sector that does not match its tag or
+    /// cannot be read is a fault, not an error.
     pub fn scrub(&self, mut found: impl FnMut(ScrubFinding)) -> Result<Scrubbed> {
         let Some(opened) = &self.integrity else {
-            return Err(Error::invalid("the volume is on no integrity device"));
+            return Err(Error::invalid("the volume is not on an integrity device"));
         };
         opened.device.scrub(&mut found, &mut |_, _| {})
     }
 
-    /// The integrity device below, where the [location](Location) named one, and its recovery from a crash when it was opened.
+    /// The integrity device below, if the [location](Location) contains one, and its recovery from a crash at the opening.
     #[doc(hidden)]
     #[must_use]
     pub fn integrity(&self) -> Option<&integrity::Opened> {
         self.integrity.as_ref()
     }
 
-    /// Requests that were not met, a line each.
+    /// The settings that could not be applied as asked, a line each.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Faults of its device that were passed over, a line each: the first copy of a partition table is lost.
+    /// Faults of its device that were ignored, a line each: the first copy of a partition table is lost.
     #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
     }
 
-    /// The I/O errors that this volume has met.
+    /// The I/O errors of requests to this volume.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// A queue for the calling thread.
+    /// Creates a queue for the calling thread.
     ///
     /// # Errors
-    /// `Io` where the kernel refuses.
+    /// `Io` if the kernel refuses.
     pub fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         let device = self.device.queue_within(options, InRange::BY_THE_MAP)?;
         let events = Arc::clone(&self.events);
@@ -349,12 +347,12 @@ impl Volume {
         Ok(queue)
     }
 
-    /// A handle for the data of a regular file: by its inode number, or by an inode that was read earlier. [`Files::open`](crate::Files::open)
-    /// opens one by its path.
+    /// Opens a handle for the data of a regular file, by its inode number, or by an inode that was read earlier.
+    /// [`Files::open`](crate::Files::open) opens one by its path.
     ///
     /// # Errors
-    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` where the file was removed since its inode was read; `ReadOnly` for writing
-    /// on a volume that is open for reading; `InvalidInput` to truncate without writing.
+    /// `IsADirectory`, `WrongFileType`, or `Encrypted`; `NotFound` if the file was removed since its inode was read; `ReadOnly` for writing on a
+    /// volume that is open for reading; `InvalidInput` to truncate without writing.
     pub fn open_inode(&self, inode: impl Into<InodeRef>, options: FileOptions) -> Result<File> {
         self.check_options(&options)?;
         let InodeRef { number, read } = inode.into();
@@ -398,7 +396,7 @@ impl Volume {
         if !options.writes() && !options.read {
             return Err(Error::invalid("opened neither for reading nor for writing"));
         }
-        // A file that is made has nothing to cut.
+        // A file that is created has nothing to truncate.
         if options.truncate && !options.create_new && (!options.write || options.append) {
             return Err(Error::invalid("truncate needs write, and excludes append"));
         }
@@ -406,7 +404,7 @@ impl Volume {
     }
 }
 
-/// The format of a device. One whose superblock is gone is read where a backup is named; else the error names one.
+/// The format of a device. If its superblock is lost and the options name a backup, the backup decides; otherwise the error names one.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -435,10 +433,10 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// The block size by the superblock that a volume is opened by: its own, the backup that is named, or one that is found where its own is damaged.
+/// The block size in the superblock by which a volume is opened: its own, the named backup, or a backup that is found if its own is damaged.
 ///
 /// # Errors
-/// The device's, for writing. A volume that is read may be read by a backup.
+/// The errors of the device, for writing. A volume that is only read may be read by a backup.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return Volume::block_size(device);
@@ -451,7 +449,7 @@ fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
 const XFS_SIZES: &str =
     "xfs_growfs makes it larger while it is mounted, and nothing makes it smaller";
 
-/// Refuses a device without ext2, ext3 or ext4; of XFS with what to use instead.
+/// Refuses a device without ext2, ext3 or ext4. For XFS the error names an alternative.
 fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     let format = if device.size() < SMALLEST { None } else { find_format(device)? };
     match format.map(|format| format.name) {
@@ -463,14 +461,14 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The part of a device that its file system takes; the error, where that is not known.
+/// The part of a device that its file system uses; the error if that is not known.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // A file system that cannot be read may be whole.
+        // A file system that cannot be read may be undamaged.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -481,12 +479,12 @@ mod tests {
     use super::*;
     use crate::device::{Faults, Ram, Sim};
 
-    /// A superblock that cannot be read is not a damaged one: the file system may be whole.
+    /// A superblock that cannot be read does not count as damaged: the file system may be undamaged.
     #[test]
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
         Volume::make(&*ram, &MkfsOptions::default()).unwrap();
-        // The second half of it: by the first the format is found.
+        // The second half of the superblock. The first half identifies the format.
         let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
         let sim = Sim::new(ram, faults);
         let found = Volume::check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);

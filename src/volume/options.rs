@@ -1,4 +1,4 @@
-//! How a volume is opened.
+//! The options of opening a volume.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 
-/// How to open a volume: for reading, unless more is asked for. [`Volume::open`] does without.
+/// The options of opening a volume: for reading only, unless other options are set. [`Volume::open`] uses the defaults.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     pub(super) engine: Engine,
@@ -25,7 +25,7 @@ pub struct VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// For reading, by the engine that the device serves best.
+    /// Creates options for reading, with the best engine for the device.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl VolumeOptions {
         }
     }
 
-    /// Opens the volume for writing too. A journal that needs recovery is recovered to the device then.
+    /// Opens the volume for writing too. A journal that needs recovery is then recovered on the device.
     #[must_use]
     pub fn write(mut self, write: bool) -> Self {
         self.write = write;
@@ -55,62 +55,62 @@ impl VolumeOptions {
         self
     }
 
-    /// Whose time stamps changed files get.
+    /// The clock for the time stamps of changed files.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Only for reading: the journal is not read, whatever its state. A [`Location::NoLoad`] asks for the same.
+    /// Only for reading: the journal is not read, regardless of its state. A [`Location::NoLoad`] has the same effect.
     #[must_use]
     pub fn no_load(mut self, no_load: bool) -> Self {
         self.no_load = no_load;
         self
     }
 
-    /// Only for reading: the backup of the superblock in this block is used, counted in blocks of the file system, as `e2fsck -b` counts. Where
-    /// the superblock is there, but damaged, a backup is found without it.
+    /// Only for reading: uses the backup of the superblock in this block, counted in blocks of the file system, as `e2fsck -b` counts. If the
+    /// superblock is present but damaged, a backup is found without this option.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
         self
     }
 
-    /// Only for reading: the device was cut short. Reads past its end are I/O errors; without this it is refused.
+    /// Only for reading: the device may be truncated. Reads past its end are I/O errors; without this option it is refused.
     #[must_use]
     pub fn truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
         self
     }
 
-    /// Only for reading: the device of the volume's journal, if that is on a device of its own and needs recovery. It is recovered in memory.
-    /// Without this, the device is looked for by its UUID below `/dev/disk/by-uuid`.
+    /// Only for reading: the device of the volume's journal, if the journal is on a separate device and needs recovery. It is recovered in
+    /// memory. Without this option, the device is searched by its UUID below `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
         self
     }
 
-    /// Only for reading: the device of the volume's realtime files, of XFS. Without it these files are listed, and not read.
+    /// Only for reading: the device of the realtime files of an XFS volume. Without it these files are listed, but cannot be read.
     #[must_use]
     pub fn realtime(mut self, device: impl Into<Option<Location>>) -> Self {
         self.realtime = device.into();
         self
     }
 
-    /// Changes are committed after this time, without a sync: five seconds at first, never for zero.
+    /// Changes are committed after this time, without a sync. The default is five seconds; zero means never.
     #[must_use]
     pub fn commit(mut self, interval: Duration) -> Self {
         self.commit = interval;
         self
     }
 
-    /// Opens the volume at a location: a path, a text as [`Location::parse`] takes it, or a [`Location`].
+    /// Opens the volume at a location: a path, a text in the syntax of [`Location::parse`], or a [`Location`].
     ///
     /// # Errors
-    /// `Busy` where someone else has it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field; `InvalidInput` for writing
-    /// without the journal, and for a location that none can be.
+    /// `Busy` if another program uses it; `UnknownFormat`; `Unsupported` by name; `Corrupt` with block and field; `InvalidInput` for writing
+    /// without the journal, and for an impossible location.
     pub fn open<L>(&self, location: L) -> Result<Volume>
     where
         L: TryInto<Location>,
@@ -119,10 +119,10 @@ impl VolumeOptions {
         Volume::open_at(&location.try_into()?, self)
     }
 
-    /// Opens the volume on a device that the caller has made: one that injects faults, for instance. The engine is the device's.
+    /// Opens the volume on a device that the caller has made, for example one that injects faults. The engine is the device's.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume> {
         if self.no_load {
             refuse_to_write(self.write)?;
@@ -165,7 +165,7 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal, where it is named, or needed and found.
+    /// The device of the volume's journal, if it is given, or needed and found.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -174,8 +174,8 @@ impl VolumeOptions {
         }
     }
 
-    /// How the device of the volume is opened.
-    #[doc(hidden)] // For programs that open the device by themselves.
+    /// The options for opening the device of the volume.
+    #[doc(hidden)] // For programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
         let (engine, write, truncated) = (self.engine, self.write, self.truncated);
@@ -183,9 +183,9 @@ impl VolumeOptions {
     }
 }
 
-/// The device of the journal by which a volume has to be recovered, where udev has a name for it.
+/// The device of the journal that a volume needs for its recovery, if udev has a name for it.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // A volume that cannot be read gives its error when it is opened.
+    // A volume that cannot be read reports its error when it is opened.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

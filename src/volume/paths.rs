@@ -1,4 +1,4 @@
-//! The files of a volume by their paths, as `std::fs` has them. A path begins at the root of the volume, with a slash or without.
+//! The files of a volume by their paths, in the style of `std::fs`. A path begins at the root of the volume, with or without a slash.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,19 +15,19 @@ use crate::fs::{
 use crate::queue::Queue;
 use crate::units::InodeNo;
 
-/// So deep a tree is removed; a deeper one has a directory within itself.
+/// The largest depth of a tree that is removed. In a deeper one a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name, and the directory that has it or may get it.
+/// A name, and the directory that contains it or may contain it.
 struct Name<'a> {
     dir: InodeNo,
     name: &'a [u8],
 }
 
-/// Whether a slash ends the path: it then names a directory, or nothing.
+/// Whether a slash ends the path: then it can name only a directory.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -45,7 +45,7 @@ impl Files for Volume {
 }
 
 impl Volume {
-    /// The attributes of a file, as `stat` gives them; symbolic links are followed.
+    /// The attributes of a file, as `stat` returns them. Symbolic links are followed.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`, `Corrupt`.
@@ -53,10 +53,10 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
     }
 
-    /// The same as `lstat` gives them: those of a symbolic link itself.
+    /// The attributes as `lstat` returns them: those of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata).
+    /// The errors of [`metadata`](Self::metadata).
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat> {
         Ok(self.resolve(path.as_ref(), Follow::NotLast)?.stat().clone())
     }
@@ -64,7 +64,7 @@ impl Volume {
     /// Whether a path leads to a file.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata), except `NotFound` and `NotADirectory`.
+    /// The errors of [`metadata`](Self::metadata), except `NotFound` and `NotADirectory`.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path.as_ref(), Follow::All) {
             Ok(_) => Ok(true),
@@ -76,7 +76,7 @@ impl Volume {
     /// The entries of a directory without `.` and `..`, in the directory's order.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata); `Encrypted`. Each entry has an error of its own.
+    /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
         let path = path.as_ref();
         let dir = self.resolve(path, Follow::All)?;
@@ -88,7 +88,7 @@ impl Volume {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// As [`metadata`](Self::metadata); `WrongFileType` for anything else.
+    /// The errors of [`metadata`](Self::metadata); `WrongFileType` for other file types.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let target = self.resolve(path, Follow::NotLast)?.read_link();
@@ -98,7 +98,7 @@ impl Volume {
     /// The content of a file.
     ///
     /// # Errors
-    /// As [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` where memory does not suffice.
+    /// The errors of [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` if memory does not suffice.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let file = self.open(path, FileOptions::new())?;
@@ -106,10 +106,10 @@ impl Volume {
         file.read_all(&mut queue).context(|| path.display())
     }
 
-    /// Makes this the content of a file; a missing file is created. It is durable after the next [`sync`](Self::sync).
+    /// Replaces the content of a file; a missing file is created. The content is durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
-    /// As [`open`](Files::open) and [`File::write_at`].
+    /// The errors of [`open`](Files::open) and [`File::write_at`].
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let file = self.open(path, FileOptions::new().write(true).create(true).truncate(true))?;
@@ -117,18 +117,18 @@ impl Volume {
         file.write_all_at(&mut queue, content.as_ref(), 0).context(|| path.display())
     }
 
-    /// Makes a directory with permissions 0755, owned by user and group 0.
+    /// Creates a directory with permissions 0755, owned by user and group 0.
     ///
     /// # Errors
-    /// `Exists`, `NotFound` (its parent), `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `ReadOnly`.
+    /// `Exists`, `NotFound` (the parent), `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `ReadOnly`.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create(path.as_ref(), NewFile::Directory, 0o755, (0, 0)).map(drop)
     }
 
-    /// The same with all its parents; those that exist stay.
+    /// Creates a directory with all its parents. Existing ones stay unchanged.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir); `NotADirectory` where a file has one of the names.
+    /// The errors of [`create_dir`](Self::create_dir); `NotADirectory` if a file has one of the names.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let whole = path.as_os_str().as_bytes();
@@ -149,19 +149,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes a symbolic link to `target`, owned by user and group 0.
+    /// Creates a symbolic link to `target`, owned by user and group 0.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir).
+    /// The errors of [`create_dir`](Self::create_dir).
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
         self.create(link.as_ref(), NewFile::Symlink(target), 0o777, (0, 0)).map(drop)
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir); `NotPermitted` for directories, `TooManyLinks`.
+    /// The errors of [`create_dir`](Self::create_dir); `NotPermitted` for directories, `TooManyLinks`.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (original.as_ref(), link.as_ref());
         let inode = self.resolve(original, Follow::NotLast)?;
@@ -169,10 +169,10 @@ impl Volume {
         self.fs.link(inode.number(), dir, name).context(|| link.display())
     }
 
-    /// Moves a file to another name, at once; a file that has it is replaced.
+    /// Renames a file atomically. An existing file with the new name is replaced.
     ///
     /// # Errors
-    /// `NotFound`; `Exists`, `NotEmpty`, `IsADirectory`, `NotADirectory` where the new name cannot be replaced; as
+    /// `NotFound`; `Exists`, `NotEmpty`, `IsADirectory`, `NotADirectory` if the new name cannot be replaced; the errors of
     /// [`create_dir`](Self::create_dir).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
@@ -185,7 +185,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. The file goes with its last name, once no handle has it open.
+    /// Removes a name of a file that is not a directory. The file is removed with its last name, once no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -208,10 +208,11 @@ impl Volume {
         self.fs.rmdir(dir, name).context(|| path.display())
     }
 
-    /// Removes a directory with everything in it, or a symbolic link; such links are removed, not followed. Each name is a transaction: a crash leaves a part.
+    /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is a transaction, so a
+    /// crash leaves a part.
     ///
     /// # Errors
-    /// As [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
+    /// The errors of [`remove_dir`](Self::remove_dir). Names that were removed before the error stay removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
@@ -222,10 +223,10 @@ impl Volume {
         self.remove_tree(dir, name).context(|| path.display())
     }
 
-    /// Makes durable all changes that have returned before (`syncfs`).
+    /// Makes all changes durable whose calls have returned (`syncfs`).
     ///
     /// # Errors
-    /// `Io`, `ReadOnly` after an earlier error. Changes may be lost then.
+    /// `Io`, `ReadOnly` after an earlier error. Changes may then be lost.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
@@ -234,7 +235,7 @@ impl Volume {
         self.fs.resolve(path.as_os_str().as_bytes(), follow)
     }
 
-    /// The last name of a path, and the directory that has it or may get it.
+    /// The last name of a path, and the directory that contains it or may contain it.
     fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
         let bytes = whole.as_os_str().as_bytes();
         let refused = |what| Err(Error::invalid(what).context(whole.display()));
@@ -254,7 +255,7 @@ impl Volume {
         }
     }
 
-    /// A name for a file that is not a directory. With a slash at its end it is an error: `Exists`, or `NotFound`.
+    /// The name of a new file that is not a directory. A slash at its end is an error: `Exists`, or `NotFound`.
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
@@ -265,7 +266,7 @@ impl Volume {
         Ok(name)
     }
 
-    /// Refuses to make a regular file by a path that asks for a directory, as the kernel does even where there is a file.
+    /// Refuses to create a regular file by a path that ends with a slash, as the kernel does even if the file exists.
     fn require_file_name(&self, path: &Path) -> Result<()> {
         if !asks_for_directory(path) {
             return Ok(());
@@ -313,7 +314,7 @@ impl Volume {
             self.require_file_name(path)?;
             return make(path);
         }
-        // A link that leads nowhere is followed, and its target made.
+        // A dangling link is followed, and its target is created.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS {
             if creates {
@@ -330,7 +331,7 @@ impl Volume {
                     path = Path::new(std::ffi::OsStr::from_bytes(parent)).join(target);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => match make(&path) {
-                    // Another thread has made it meanwhile.
+                    // Another thread has created it in the meantime.
                     Err(error) if error.kind() == ErrorKind::Exists => {}
                     made => return made,
                 },
@@ -340,7 +341,8 @@ impl Volume {
         Err(path::too_many_links().context(path.display()))
     }
 
-    /// Removes a directory: the way from it down to the directory that is emptied is on a stack, since trees may be deeper than a thread's.
+    /// Removes a directory. The path down to the directory that is being emptied is an explicit stack, because a tree may be deeper than a thread's
+    /// stack allows.
     fn remove_tree(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         let mut way = vec![(dir, name.to_vec())];
         while let Some((parent, name)) = way.last().cloned() {
@@ -354,7 +356,7 @@ impl Volume {
             }
             let inode = self.fs.lookup(parent, &name)?;
             let dir = inode.number();
-            // Names that the listing has and a search does not find, in a damaged directory: they would be met for ever.
+            // In a damaged directory a listing may contain names that a search does not find. They would cause an endless loop.
             let (mut removed, mut lost) = (false, None);
             for entry in inode.list(DirCursor::START)? {
                 let entry = entry?;

@@ -1,10 +1,10 @@
-//! A device over one whose requests are longer than the blocks of the volume on it: an export with a minimum block size, an integrity device whose
-//! sectors are larger, a namespace with sectors of 4096 bytes.
+//! A device over one whose requests are longer than the blocks of the volume on it: an export with a minimum block size, an integrity device with
+//! larger sectors, a namespace with sectors of 4096 bytes.
 //!
-//! Requests of whole units go down as they are. A read of a part of a unit reads the unit. A write of a part reads the unit, changes the part, and
-//! writes the unit: its neighbours are written with the bytes that they had, so a cut within the unit never tears them. That is true only if no
-//! other write to the unit runs meanwhile: `units` sees to that, among all threads and queues of the device. A unit that cannot be read is not
-//! written.
+//! Requests of whole units are passed on unchanged. A read of a part of a unit reads the unit. A write of a part reads the unit, changes the part,
+//! and writes the unit. The other bytes of the unit are written with their old values, so a cut within the unit never tears them. This requires
+//! that no other write to the unit runs at the same time: `units` prevents it, among all threads and queues of the device. A unit that cannot be
+//! read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -25,12 +25,12 @@ use crate::bio::Buffer;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The shortest requests that it takes: no volume has shorter blocks or sectors.
+/// The length of the shortest request that it accepts: no volume has shorter blocks or sectors.
 const SECTOR: u32 = 512;
-/// The most bytes of a copy.
+/// The largest number of bytes of a copy.
 const MOST: u64 = 1 << 20;
 
-/// A device over another one that takes longer requests only.
+/// A device over another one that accepts only longer requests.
 #[derive(Debug)]
 pub struct Finer {
     inner: Arc<Inner>,
@@ -49,8 +49,8 @@ struct Inner {
 }
 
 impl Finer {
-    /// The device for a volume with blocks of so many bytes, and a line for its user if it is another one than that given. `block` is asked only
-    /// if the device takes none of the shortest requests.
+    /// Returns the device for a volume with blocks of `block` bytes, and a line for its user if it is not the given device. `block` is called only
+    /// if the device does not accept the shortest requests.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -67,14 +67,14 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The line for the user of a device with blocks, or sectors, of so many bytes over one with requests of `unit` bytes.
+    /// The line for the user of a device with blocks, or sectors, of `block` bytes over one with requests of `unit` bytes.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
             "blocks of {block} bytes where requests have {unit}: a write of a part of {unit} bytes reads them first"
         )
     }
 
-    /// A device over another one, for requests of 512 bytes and more.
+    /// Creates a device over another one, for requests of 512 bytes and more.
     #[must_use]
     pub fn over(below: Arc<dyn Device>) -> Self {
         let limits = *below.limits();
@@ -82,10 +82,10 @@ impl Finer {
         let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
         let limits = Limits {
             logical_block: limits.logical_block.min(SECTOR),
-            // A write of a part is several requests.
+            // A write of a part of a unit is several requests.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // Queued writes of parts are calls.
+                // Queued writes of parts are made by calls.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -97,7 +97,7 @@ impl Finer {
 }
 
 impl Inner {
-    /// Whether requests below can have this position, and this length.
+    /// Whether requests below can have this position and this length.
     fn fits(&self, at: u64, len: usize) -> bool {
         at.is_multiple_of(self.unit) && (len as u64).is_multiple_of(self.unit)
     }
@@ -155,7 +155,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the first and the last unit of a piece that begins at `start`, so far as the bytes that will be `written` leave a part of them.
+    /// Reads the first and the last unit of a piece that begins at `start`, if the range `written` does not cover them wholly.
     fn read_edges(&self, piece: &mut [u8], start: u64, written: Range<u64>) -> Result<()> {
         let unit = self.unit as usize;
         let stop = start + piece.len() as u64;
@@ -234,7 +234,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The rest is shorter than a unit.
+        // The remaining range is shorter than a unit.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(
@@ -263,7 +263,7 @@ impl Device for Finer {
     }
 }
 
-/// A fence whose block is a part of a unit: the device below reads and writes the units around it.
+/// A fence whose block is a part of a unit. The device below reads and writes the units around the block.
 #[derive(Debug)]
 struct Wider {
     fence: Arc<dyn Fence>,

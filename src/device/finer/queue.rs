@@ -1,7 +1,7 @@
 //! A queue of a device whose requests may be parts of the units below.
 //!
-//! Requests of whole units, and reads, are in flight below. A write of a part is done when it is submitted: it holds a lock, which must not depend
-//! on when a thread looks at its completions.
+//! Reads, and requests of whole units, are in flight below. A write of a part is finished when it is submitted: it holds a lock, which must not
+//! depend on when a thread takes its completions.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,14 +18,14 @@ use crate::units::DevOffset;
 pub(super) struct FinerQueue {
     below: AnyQueue,
     inner: Arc<Inner>,
-    /// The bios below, by the place that a bio names instead of its own end.
+    /// The bios below. A bio below contains an index of this table instead of its own end.
     flying: Vec<Option<Flying>>,
     done: VecDeque<Done>,
     depth: usize,
 }
 
 enum Flying {
-    /// The caller's bio, with the ticket of a write of whole units.
+    /// The caller's bio, and the ticket if it is a write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
     /// A read of the units around the caller's bio.
     Around(Bio),
@@ -36,7 +36,7 @@ impl FinerQueue {
         Self { below, inner, flying: Vec::new(), done: VecDeque::new(), depth }
     }
 
-    /// Whether a request goes down as it is.
+    /// Whether a request is passed on unchanged.
     fn passes(&self, bio: &Bio) -> bool {
         let fits = |buf: &Buffer| self.inner.fits(bio.at.0, buf.len());
         bio.dev != Dev::OWN || bio.op == BioOp::Flush || bio.memory.buffers().iter().all(fits)
@@ -46,7 +46,7 @@ impl FinerQueue {
         self.done.push_back(Done { bio, result });
     }
 
-    /// Hands a bio down.
+    /// Submits a bio to the queue below.
     fn send(&mut self, mut bio: Bio, flying: impl FnOnce(BioEnd) -> Flying) -> Result<(), Bio> {
         let place = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
         if place == self.flying.len() {
@@ -61,7 +61,7 @@ impl FinerQueue {
         Ok(())
     }
 
-    /// Hands a request of whole units down.
+    /// Submits a request of whole units to the queue below.
     fn send_whole(&mut self, bio: Bio) -> Result<(), Bio> {
         let writes = bio.dev == Dev::OWN && bio.op == BioOp::Write;
         let units = writes.then(|| self.inner.around(bio.at.0, bio.memory.len() as u64));
@@ -73,7 +73,7 @@ impl FinerQueue {
         sent
     }
 
-    /// Reads the units around a request, which stay in flight if one request below reads them all.
+    /// Reads the units around a request. The read stays in flight if one request below covers all the units.
     fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
         let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
@@ -95,7 +95,7 @@ impl FinerQueue {
         let mut own = Some(bio);
         let sent = self.send(around, |_| match own.take() {
             Some(bio) => Flying::Around(bio),
-            // Not reached: it is called once.
+            // Not reached: `send` calls this once.
             None => Flying::Whole { end, ticket: None },
         });
         match (sent, own) {
@@ -163,19 +163,19 @@ impl FinerQueue {
         }
     }
 
-    /// Writes the data of a write once more, over those that a call may have written there.
+    /// Repeats a write, because a call may have written older data over it.
     #[cold]
     fn repeat(&self, done: &mut Done) {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // It need not be short a second time.
+            // The test of short transfers applies to the first write only.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// The caller's bio, with its part of the units around it.
+    /// The caller's bio with its part of the units that were read around it.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {
@@ -272,7 +272,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the queue below has not taken come back with the error.
+        // Bios that the queue below has not accepted come back with the error.
         self.collect();
         committed
     }

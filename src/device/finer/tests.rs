@@ -11,10 +11,10 @@ use crate::units::{FilePos, InodeNo};
 
 const UNIT: usize = 4096;
 
-/// Takes whole units only, as a server with a minimum block size does.
+/// Accepts whole units only, as a server with a minimum block size does.
 #[derive(Default)]
 struct Strict {
-    /// A request was refused.
+    /// Whether a request was refused.
     met: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl Layer for Strict {
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let fits = |value: u64| value.is_multiple_of(UNIT as u64);
-        // A device's own reads have any alignment.
+        // Reads by calls may have any alignment.
         let fits =
             matches!(request, Request::Read { .. }) || fits(request.at().0) && fits(request.len());
         if !fits {
@@ -56,7 +56,7 @@ fn bio(op: BioOp, at: u64, fills: &[u8]) -> Bio {
     Bio { op, flags: BioFlags::empty(), dev: Dev::OWN, at, memory, end }
 }
 
-/// The first byte of each sector; all bytes of a sector are the same.
+/// The first byte of each sector. All bytes of a sector are the same.
 fn sectors(bytes: &[u8]) -> Vec<u8> {
     let each = bytes.chunks(512).map(|sector| {
         assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
@@ -71,7 +71,7 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// Each way to write, at each position and length within three units, and each way to read it.
+/// Each method of writing, at each position and length within three units, and each method of reading.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -121,7 +121,7 @@ fn all_positions_are_written_and_read() {
     assert_eq!((queue.in_flight(), queue.room()), (0, 4));
 }
 
-/// The end of a device within a unit is read, and no request reaches past it.
+/// A read reaches the end of a device within a unit, and no request reaches past it.
 #[test]
 fn the_last_unit_may_be_shorter() {
     let ram = Arc::new(Ram::new(UNIT as u64 + 1536));
@@ -138,7 +138,7 @@ fn the_last_unit_may_be_shorter() {
     assert_eq!(content(&finer), [7; 11]);
 }
 
-/// Threads, each with its own sectors of the same units: none loses a write to another one. Each writes by a call, at once and queued.
+/// Threads write their own sectors of the same units, each by a call, at once and queued. No thread loses a write to another thread.
 #[test]
 fn neighbours_are_not_lost() {
     let finer = over(Arc::new(Ram::new(4 * UNIT as u64)));
@@ -170,8 +170,8 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// A queued write of whole units is in flight while a call writes a part of one of them, perhaps with older bytes around it: the bytes of the queued
-/// write are there when it has completed. No call waits for a queue whose thread looks at no completions.
+/// A queued write of whole units is in flight while a call writes a part of one of them, perhaps with older bytes around it. After its completion
+/// the bytes of the queued write are present. No call waits for a queue whose thread takes no completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -179,24 +179,24 @@ fn a_queued_write_is_not_lost_to_a_call() {
     let mut queue = finer.queue(&QueueOptions::new()).unwrap();
     queue.submit(bio(BioOp::Write, 0, &[5; 16])).unwrap();
     finer.write_all_at(&[IoSlice::new(&buffer(&[6]))], DevOffset(512), false).unwrap();
-    // As a call leaves it that has read the unit before the queued write.
+    // The content after a call that has read the unit before the queued write.
     ram.write_all_at(&[IoSlice::new(&buffer(&[0; 3]))], DevOffset(1024), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(2 * UNIT));
     assert_eq!(content(&finer)[..16], [5; 16]);
-    // One without such a call is written once.
+    // A queued write without such a call is written once.
     queue.submit(bio(BioOp::Write, 0, &[8; 8])).unwrap();
     ram.write_all_at(&[IoSlice::new(&buffer(&[9]))], DevOffset(0), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(UNIT));
     assert_eq!(content(&finer)[..9], [9, 8, 8, 8, 8, 8, 8, 8, 5]);
-    // No request of a dropped queue remains.
+    // A dropped queue leaves no request.
     queue.submit(bio(BioOp::Write, 0, &[1; 8])).unwrap();
     drop(queue);
     assert!(!finer.inner.units.end(2));
 }
 
-/// A unit that cannot be read is not written: its neighbours would be lost.
+/// A unit that cannot be read is not written, because the other bytes in it would be lost.
 #[test]
 fn an_unreadable_unit_is_not_written() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -212,7 +212,7 @@ fn an_unreadable_unit_is_not_written() {
     assert_eq!(content(&*ram), [3; 32]);
 }
 
-/// Zeros and discards of parts of units leave the neighbours.
+/// Zeros and discards of parts of units keep the other bytes of the units.
 #[test]
 fn zeros_and_discards_keep_their_neighbours() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -234,8 +234,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// A cut at any sector of any write: each sector has a content that was written to it, none older than what a flush has made durable. So no
-/// write of a part tears or loses its neighbours.
+/// After a cut at any sector of any write, each sector has a content that was written to it, and none older than the last flush has made durable. So
+/// no write of a part tears or loses the other bytes of a unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {
@@ -244,7 +244,7 @@ fn a_cut_never_tears_a_neighbour() {
         let finer = over(record.clone());
         let mut queues: Vec<_> =
             (0..2).map(|_| finer.queue(&QueueOptions::new().depth(8)).unwrap()).collect();
-        // The contents of each sector, by the number of events when it was acknowledged.
+        // The contents of each sector, with the number of events at their acknowledgement.
         let mut written: Vec<Vec<(usize, u8)>> = vec![vec![(0, 0)]; 24];
         let mut state = seed * 77 + 1;
         let mut random = |below: u64| {
@@ -256,7 +256,7 @@ fn a_cut_never_tears_a_neighbour() {
         for fill in 1..=60_u8 {
             let start = random(24) as usize;
             let len = 1 + random((24 - start) as u64) as usize;
-            // Other sectors than those of the writes before it need not be touched by it.
+            // A write touches sectors at random.
             let at = DevOffset(start as u64 * 512);
             let issued = record.log().len();
             let queue = &mut queues[random(2) as usize];
@@ -286,7 +286,7 @@ fn a_cut_never_tears_a_neighbour() {
             let image = crashes.state(name);
             let found = content(&image);
             for (sector, (found, written)) in found.iter().zip(&written).enumerate() {
-                // The newest content that the last flush covers, and all that were issued later.
+                // The newest content that the last flush covers, and all contents that were issued later.
                 let known = written.iter().rposition(|(_, fill)| *fill <= durable).unwrap();
                 let allowed = written[known..].iter().filter(|(issued, _)| *issued < name.cut);
                 let first = written[known].1;
@@ -297,7 +297,7 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// The fence of a volume is asked with its own block, and the device below with whole units.
+/// The fence of a volume is called with its own block, and the device below with whole units.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! Which units of a device are being written.
+//! The units of a device that are being written.
 
 use std::ops::Range;
 
 use crate::sync::{Condvar, Mutex};
 
-/// The writes in flight to a device, of all threads and queues, by the units that they touch.
+/// The writes in flight to a device, from all threads and queues, by the units that they touch.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     state: Mutex<State>,
@@ -13,7 +13,7 @@ pub(super) struct Units {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Units that calls are writing: no two calls have the same unit.
+    /// The units that calls are writing. No two calls have the same unit.
     busy: Vec<Range<u64>>,
     queued: Vec<Queued>,
     next: u64,
@@ -24,11 +24,11 @@ struct State {
 struct Queued {
     ticket: u64,
     units: Range<u64>,
-    /// A call wrote one of its units meanwhile, perhaps with older bytes of this write's range.
+    /// A call wrote a unit of this write during it, perhaps with older bytes of its range.
     contested: bool,
 }
 
-/// The units of a call, which ends when this is dropped.
+/// The locked units of a call. The lock ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     of: &'a Units,
@@ -51,7 +51,8 @@ impl Units {
         Locked { of: self, units }
     }
 
-    /// A queued write of whole units begins. It waits for no call: its queue's thread may be slow to see completions, and calls never wait for it.
+    /// Begins a queued write of whole units. It waits for no call: its queue's thread may be slow to take completions, and calls never wait for
+    /// it.
     pub(super) fn begin(&self, units: Range<u64>) -> u64 {
         let mut state = self.state.lock();
         let contested = state.busy.iter().any(|busy| overlap(busy, &units));
@@ -61,8 +62,8 @@ impl Units {
         ticket
     }
 
-    /// A queued write has ended, and its issuer does not know yet. True: its data are to be written once more, since a call may have written older
-    /// bytes over them.
+    /// Ends a queued write before its issuer gets the completion. True: the caller must write the data once more, because a call may have written
+    /// older bytes over them.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

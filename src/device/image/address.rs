@@ -3,22 +3,22 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. It is never guessed: the guest of a raw image can write the header of another format into it.
+/// The format of an image. ironmap never guesses it: the guest of a raw image can write the header of another format into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {
-    /// QEMU's format, for reading and writing.
+    /// QEMU's format, which is read and written.
     Qcow2,
-    /// VMware's format, for reading.
+    /// VMware's format, which is only read.
     Vmdk,
-    /// Hyper-V's format, for reading.
+    /// Hyper-V's format, which is only read.
     Vhdx,
 }
 
 impl ImageFormat {
     const ALL: [Self; 3] = [Self::Qcow2, Self::Vmdk, Self::Vhdx];
 
-    /// Its name: `qcow2`.
+    /// The name of the format: `qcow2`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,14 +38,14 @@ impl fmt::Display for ImageFormat {
 /// The location of an image: `qcow2:FILE`, `vmdk:FILE` or `vhdx:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Its format.
+    /// The format of the image.
     pub format: ImageFormat,
-    /// Its file; of a VMDK image that has several, its descriptor.
+    /// The file of the image. For a VMDK image with several files it is the descriptor.
     pub path: PathBuf,
 }
 
 impl Address {
-    /// The format that a location names, and the length of the prefix that names it.
+    /// The format that a location names, and the length of its prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
         ImageFormat::ALL.into_iter().find_map(|format| {
@@ -54,7 +54,7 @@ impl Address {
         })
     }
 
-    /// The same address with another path, if `path` gives one.
+    /// The same address with the path that `path` returns, if it returns one.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let Self { format, path: own } = self;

@@ -1,4 +1,4 @@
-//! A qcow2 image with its backing files: opened by name, each checked before the next is looked for.
+//! A qcow2 image with its backing files. They are opened by name, and each is checked before the next is opened.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,18 +8,18 @@ use super::file::{Identity, ImageFile, identity_of};
 use super::header::Header;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// The most images in a chain.
+/// The largest number of images in a chain.
 const MAX_DEPTH: usize = 32;
 
 /// An image of a chain.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) file: ImageFile,
-    /// `None` for a raw image.
+    /// The header, or `None` for a raw image.
     pub(super) header: Option<Header>,
 }
 
-/// Opens an image and its backing files, the image first. Only it is opened for writing.
+/// Opens an image and its backing files, the image first. Only the image is opened for writing.
 pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
     let mut links: Vec<Link> = Vec::new();
     let mut seen: Vec<Identity> = Vec::new();
@@ -58,7 +58,7 @@ fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, 
     let shown = path.display();
     let colon = name.iter().position(|byte| *byte == b':');
     let slash = name.iter().position(|byte| *byte == b'/');
-    // QEMU takes a name as that of a protocol if a colon comes before the first slash.
+    // QEMU reads a name as a protocol if a colon comes before the first slash.
     if colon.is_some_and(|colon| slash.is_none_or(|slash| colon < slash)) {
         return Err(Error::unsupported(format!("the backing file {shown} is not named by a path")));
     }

@@ -1,4 +1,4 @@
-//! The description of an image for its user: format, size and chain of backing files, from headers alone.
+//! The description of an image for its user: format, size and chain of backing files. Only headers are read.
 
 use super::driver::Driver as _;
 use super::vhdx::Vhdx;
@@ -8,10 +8,10 @@ use crate::error::Result;
 
 pub(super) const ONLY_READ: &str = "images of this format are only read";
 
-/// Describes an image. It is not locked, and may be in use.
+/// Describes an image. The image is not locked, and may be in use.
 ///
 /// # Errors
-/// As [`Image::open`](super::Image::open), except `Busy`.
+/// The errors of [`Image::open`](super::Image::open), except `Busy`.
 pub fn describe(address: &Address) -> Result<Description> {
     match address.format {
         ImageFormat::Qcow2 => describe_qcow2(address),

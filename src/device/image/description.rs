@@ -10,10 +10,10 @@ pub struct Description {
     pub format: String,
     /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// The unit of allocation in bytes; 0 where the format has none.
+    /// The unit of allocation in bytes; 0 if the format has none.
     pub cluster_size: u64,
-    /// Why it cannot be written; `None` if it can.
+    /// The reason why the image cannot be written; `None` if it can.
     pub read_only: Option<String>,
-    /// The files that the image consists of: itself first, then its backing files or extents, each with its format.
+    /// The files of the image, each with its format: the image itself first, then its backing files or extents.
     pub files: Vec<(PathBuf, &'static str)>,
 }

@@ -1,4 +1,4 @@
-//! A format's way to the bytes of its disk. All ranges have been checked against the size.
+//! The interface to the bytes of an image's disk, for each format. All ranges have been checked against the size.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -11,14 +11,14 @@ pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
-    /// Whether the image cannot be written, however it is opened.
+    /// Whether the image cannot be written, regardless of how it is opened.
     fn is_read_only(&self) -> bool {
         true
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range from a byte on, before the `end` of the disk or of a part, that may hold anything but zeros; empty at the end.
+    /// The first range from a byte on, before the `end` of the disk or of a part, that may contain nonzero bytes; empty at the end.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }

@@ -1,4 +1,4 @@
-//! The file of an image: a regular file, open through the page cache.
+//! The file of an image: a regular file, opened through the page cache.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -20,10 +20,10 @@ pub(super) struct ImageFile {
     len: AtomicU64,
 }
 
-/// A file, as `stat` tells it from others.
+/// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. All others are refused before they are opened: an image may name them.
+/// The identity of a regular file. An image may name any file, so other kinds are refused before they are opened.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;
@@ -36,7 +36,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
 }
 
 impl ImageFile {
-    /// Opens it, and locks it if it is used for more than a description.
+    /// Opens the file, and locks it if it is used for more than a description.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
@@ -58,7 +58,7 @@ impl ImageFile {
         let mut at = at;
         while bufs.iter().any(|buf| !buf.is_empty()) {
             let most = bufs.len().min(MAX_SEGMENTS);
-            // A larger offset than the kernel takes is past each end.
+            // An offset beyond the kernel's limit is past the end of every file.
             let past = i64::try_from(at).is_err();
             let done =
                 if past { Ok(0) } else { rustix::io::preadv(self.fd(), &mut bufs[..most], at) };
@@ -78,7 +78,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// The same for one buffer, with the place in the error.
+    /// Fills one buffer as [`read`](Self::read) does. The error contains the place.
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {

@@ -1,4 +1,4 @@
-//! The header of a qcow2 image, read and checked here: imago sees only fields that passed, and no name that the image contains.
+//! The header of a qcow2 image, read and checked here. imago sees only fields that passed, and no name from the image.
 //!
 //! Source: `docs/interop/qcow2.txt` of QEMU.
 
@@ -7,28 +7,29 @@ use std::path::Path;
 use super::file::ImageFile;
 use crate::error::{Error, ErrorKind, Place, Result};
 
-/// `QFI\xfb`.
+/// The first four bytes of a qcow2 image: `QFI\xfb`.
 pub(super) const MAGIC: &[u8; 4] = b"QFI\xFB";
-/// The length of a header of version 2, and the least of version 3.
+/// The length of a header of version 2, and the least length of one of version 3.
 pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
-/// The length of the header that imago sees: of version 3, with the end of the list of extensions.
+/// The length of the header that imago sees: a header of version 3 with the end of the list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;
 /// The largest table of L2 tables in entries, and the largest refcount table in bytes: QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
-/// The places of all L2 tables of an image that is written are in memory, so that data are not written over one.
+/// The largest L1 table of an image that is written. The places of all its L2 tables are kept in memory, so that data are not written over
+/// a table.
 const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
 
-/// The places of fields in the file that change while it is written.
+/// The places of the fields in the file that change during writing.
 pub(super) const REFCOUNTS: std::ops::Range<usize> = 48..60;
 pub(super) const INCOMPATIBLE: usize = 72;
 pub(super) const AUTOCLEAR: usize = 88;
 
-/// Features that an implementation has to know.
+/// The incompatible features: an implementation that does not know one must refuse the image.
 pub(super) const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
@@ -49,7 +50,7 @@ pub(super) struct Header {
     pub(super) snapshots: u32,
     pub(super) incompatible: u64,
     pub(super) autoclear: u64,
-    /// A refcount has two to the power of so many bits.
+    /// The logarithm to base two of the number of bits of a refcount.
     pub(super) refcount_order: u32,
     /// The name of the backing file, and its format if it is stated.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
@@ -73,7 +74,7 @@ impl Header {
         let mut bytes = [0; V3_LEN];
         file.read_at(&mut bytes, 0)?;
         if &bytes[..4] != MAGIC {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no qcow2 image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a qcow2 image"));
         }
         let version = u32_at(&bytes, 4);
         if !(2..=3).contains(&version) {
@@ -125,7 +126,7 @@ impl Header {
         self.incompatible & CORRUPT != 0
     }
 
-    /// The reason why the image at this path is only read: states in which writes could damage it.
+    /// The reason why the image at this path is only read: its state or features would make writes unsafe.
     pub(super) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {
@@ -177,7 +178,7 @@ impl Header {
         }
     }
 
-    /// Checks that the tables lie in the file, and that the first covers the disk.
+    /// Checks that the tables lie in the file, and that the L1 table covers the disk.
     fn check_tables(&self, file_len: u64) -> Result<()> {
         // The file may end within its last cluster.
         let end = file_len.checked_next_multiple_of(self.cluster()).unwrap_or(u64::MAX);
@@ -252,7 +253,7 @@ impl Header {
         }
     }
 
-    /// The range of the refcount table, as a header that is written states it.
+    /// The range of the refcount table, from a header that imago writes.
     pub(super) fn refcounts_of(bytes: &[u8]) -> Option<std::ops::Range<u64>> {
         let bytes = bytes.get(..V2_LEN)?;
         let (at, clusters) = (u64_at(bytes, 48), u64::from(u32_at(bytes, 56)));

@@ -1,8 +1,8 @@
 //! The file of one image of a chain, as imago reads and writes it: the order of its writes, and the fields of the header that they may change.
 //!
-//! imago writes tables in an order, but does not make one durable before the next, and it enters a new L2 table before the refcounts of its cluster
-//! are in the file. So an image is marked dirty from an allocation to the next flush, which makes the refcounts void after a crash, and this layer
-//! makes durable what a pointer leads to before the pointer is written.
+//! imago writes tables in an order, but does not make one durable before the next. It also enters a new L2 table before the refcounts of its
+//! cluster are in the file. So an image is marked dirty from an allocation to the next flush, which makes the refcounts void after a crash. This
+//! layer makes the target of a pointer durable before the pointer is written.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,7 +17,7 @@ use super::metadata::{L2_OFFSET, Metadata, table};
 use crate::error::{Errno, Error, Result};
 use crate::sys::image_storage::Store;
 
-/// The distance past the end of the file at which an allocation is credible: larger ones come from wrong refcounts.
+/// The largest credible distance of an allocation past the end of the file. A larger one comes from wrong refcounts.
 const MAX_GAP: u64 = 64 << 20;
 
 /// The file of a raw image, or of a qcow2 image with its checked header.
@@ -25,9 +25,9 @@ const MAX_GAP: u64 = 64 << 20;
 pub(super) struct Layer {
     file: ImageFile,
     seen: Option<[u8; SEEN_LEN]>,
-    /// Of an image that is open for writing.
+    /// The tables of an image that is open for writing.
     tables: Option<Tables>,
-    /// A write or a sync of imago's has failed.
+    /// Whether a write or a sync of imago has failed.
     broken: AtomicBool,
 }
 
@@ -42,12 +42,12 @@ struct Tables {
 /// The state of the file's writes.
 #[derive(Debug)]
 struct Order {
-    /// The L2 tables that the L1 table leads to.
+    /// The L2 tables to which the L1 table leads.
     l2: HashSet<u64>,
     /// The blocks of refcounts to which the refcount table leads.
     refcount_blocks: HashSet<u64>,
     refcounts: Range<u64>,
-    /// Writes that are not durable: of L2 tables, and all others.
+    /// Whether L2 tables have writes that are not durable; `written` is the same for all other writes.
     l2_written: bool,
     written: bool,
     dirty: bool,
@@ -60,7 +60,7 @@ impl Layer {
         Self { file, seen, tables: None, broken: AtomicBool::new(false) }
     }
 
-    /// Of an image that is to be written: refuses states in which writes could damage it.
+    /// Opens the layer of an image that is to be written. Refuses states in which writes could damage it.
     pub(super) fn for_writing(file: ImageFile, header: &Header) -> Result<Self> {
         if let Some(what) = header.refuse_writing(&file.path()) {
             return Err(Error::unsupported(what));
@@ -91,7 +91,7 @@ impl Layer {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Prepares the first write: features that change with the content are void from now on, as far as they are known bitmaps of changes.
+    /// Prepares the first write: clears the autoclear features, which are void after a change of the content.
     pub(super) fn begin(&self) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let mut order = tables.order.lock();
@@ -115,7 +115,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Removes the mark after a flush: all tables are durable. If the removal is lost, the image is marked for no reason.
+    /// Removes the mark after a flush, when all tables are durable. If the removal is lost, the image is marked without need.
     pub(super) fn unmark(&self) -> Result<(), Errno> {
         let Some(tables) = &self.tables else { return Ok(()) };
         let mut order = tables.order.lock();
@@ -126,7 +126,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Writes data of the disk where imago has allocated it.
+    /// Writes data of the disk to clusters that imago has allocated.
     pub(super) fn write_data(&self, data: &[u8], at: u64) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let end = at.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
@@ -152,7 +152,7 @@ impl Layer {
         self.made_durable(self.file.write(&[IoSlice::new(bytes)], at))
     }
 
-    /// The kernel reports a failure once: none succeeds afterwards.
+    /// Records a failure of a flush. The kernel reports it once, and no later write may succeed.
     fn made_durable(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.give_up();
@@ -166,8 +166,8 @@ impl Layer {
         Ok(())
     }
 
-    /// A larger refcount table, which imago has written, takes the place of the old one. imago writes a header for that: its other fields must be
-    /// those of the header that it sees, or it is a table that wrong refcounts have put there.
+    /// Replaces the refcount table by a larger one that imago has written. imago writes a header for that. Its other fields must equal those of the
+    /// header that imago sees; otherwise the write is a table that wrong refcounts have put there.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -182,13 +182,13 @@ impl Layer {
         order.refcount_blocks.extend(blocks.map_err(|error| error.errno())?);
         self.sync_all(order)?;
         self.put(&header[REFCOUNTS], REFCOUNTS.start as u64)?;
-        // Before data are written over the old table.
+        // The new place must be durable before data are written over the old table.
         self.sync_all(order)?;
         order.refcounts = refcounts;
         Ok(())
     }
 
-    /// A write of imago's: a table, a part of one, or data that it copies.
+    /// Carries out a write of imago: a table, a part of one, or data that it copies.
     fn write_table(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<(), Errno> {
         let tables = self.tables.as_ref().ok_or(Errno::EBADF)?;
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -218,7 +218,7 @@ impl Layer {
             }
             order.l2_written = true;
         } else {
-            // Data that imago copies may not be written over a table.
+            // Data that imago copies must not be written over a table.
             let is_refcounts = order.refcounts.contains(&at)
                 || order.refcount_blocks.contains(&(at / tables.cluster * tables.cluster));
             if !is_refcounts && !tables.may_hold_data(&order, at..end) {
@@ -237,7 +237,7 @@ impl Layer {
 }
 
 impl Tables {
-    /// Whether a range has no table in it that leads to data.
+    /// Whether a range contains no table that leads to data.
     fn may_hold_data(&self, order: &Order, range: Range<u64>) -> bool {
         let meets = |other: &Range<u64>| range.start < other.end && other.start < range.end;
         let first = range.start / self.cluster * self.cluster;
@@ -260,7 +260,7 @@ impl Store for Layer {
         let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         self.file.read(&mut slices, at).map_err(os_error)?;
         let Some(seen) = &self.seen else { return Ok(()) };
-        // In place of the header, imago sees the checked one.
+        // imago sees the checked header in place of the file's.
         let mut pos = at;
         for buf in bufs {
             let from = usize::try_from(pos).unwrap_or(usize::MAX);
@@ -279,7 +279,7 @@ impl Store for Layer {
             return Err(os_error(Errno::EIO));
         }
         let result = self.write_table(bufs, at);
-        // A table that may be half written.
+        // A failed write may have written half of a table.
         self.made_durable(result).map_err(os_error)
     }
 

@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that hold its tables. An image is written only if each has one use, and its refcount says so: otherwise an allocation
-//! could take it for free.
+//! The clusters of a qcow2 image that hold its tables. An image is written only if each cluster has one use and the refcount 1: otherwise an
+//! allocation could treat it as free.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::header::Header;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
-/// The bits of an entry of the L1 table that are the offset of an L2 table, and the bit that says that nothing else refers to it.
+/// The bits of an entry of the L1 table that are the offset of an L2 table, and the bit that states that no other entry refers to it.
 pub(super) const L2_OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COPIED: u64 = 1 << 63;
 
@@ -28,7 +28,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // Without the first block imago would look for its place for ever.
+        // Without the first block imago would search for its place in an endless loop.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts.block(FsBlock(0)).corrupt("it has no block for the header"));
         }
@@ -53,7 +53,7 @@ impl Metadata {
     }
 }
 
-/// The clusters of tables, each with the table that has it.
+/// The clusters of tables, each with its table.
 struct Clusters<'a> {
     file: &'a ImageFile,
     header: &'a Header,
@@ -79,7 +79,7 @@ impl Clusters<'_> {
         Ok(())
     }
 
-    /// Checks that each has the refcount 1. The blocks of refcounts are read once, in their order.
+    /// Checks that each cluster has the refcount 1. The blocks of refcounts are read once, in their order.
     fn check_refcounts(&self, blocks: &[u64]) -> Result<()> {
         let (cluster, bits) = (self.header.cluster(), 1_u64 << self.header.refcount_order);
         let per_block = cluster * 8 / bits;
@@ -108,7 +108,7 @@ impl Clusters<'_> {
     }
 }
 
-/// A refcount of a block of them. Those of less than a byte begin at its lowest bits; larger ones are big-endian.
+/// A refcount in a block of refcounts. Refcounts of less than a byte begin at its lowest bits; larger ones are big-endian.
 fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     let at = (index * bits / 8) as usize;
     if bits < 8 {
@@ -119,7 +119,7 @@ fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Reads a table of big-endian numbers, whose length the header's check has bounded.
+/// Reads a table of big-endian numbers. The check of the header has bounded its length.
 pub(super) fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
     let mut bytes = vec![0; (entries * 8) as usize];
     file.read_at(&mut bytes, at)?;

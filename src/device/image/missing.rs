@@ -1,4 +1,4 @@
-//! A library that was built without the feature `images`.
+//! The replacement for images of virtual machines in a library without the feature `images`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! An open image as a device, and the queue of it.
+//! An open image as a device, and its queue.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -30,7 +30,7 @@ pub struct Image {
     notices: Vec<String>,
 }
 
-/// Opens the part of an image that `part` finds on it, with its notices.
+/// Opens an image, and uses the part that `part` finds on it. Its notices come with the device.
 pub(crate) fn open(
     address: &Address,
     write: bool,
@@ -44,7 +44,7 @@ pub(crate) fn open(
     Ok((Arc::new(image), notices))
 }
 
-/// Opens an image for a look at its partitions, without locks.
+/// Opens an image without locks, to read its partitions.
 pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(Image::open_as(address, false, false)?))
 }
@@ -83,9 +83,9 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// # Errors
-    /// `Busy` if another program has one of the files open for writing, or this one at all if it is to be written; `Unsupported` for features that
-    /// are refused by name, and to write a format that is only read; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
+    /// `Busy` if another program has one of the files open for writing, or has this file open at all when it is to be written; `Unsupported` for
+    /// features that are refused by name, and for writing a format that is only read; `Encrypted`; `Corrupt` for values that contradict the
+    /// format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)
     }
@@ -110,14 +110,14 @@ impl Image {
         Ok(Self { address: address.clone(), disk, limits, is_writable: write, notices })
     }
 
-    /// The part of it from a byte on, of so many bytes.
+    /// Restricts the image to the part of `size` bytes at the byte `base`.
     ///
     /// # Errors
-    /// `InvalidInput` for a part that is not within it, or that begins within a sector.
+    /// `InvalidInput` for a part that is not within the image, or that begins within a sector.
     pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
         if !is_within || !base.is_multiple_of(SECTOR) {
-            let what = format!("the part at {base} of {size} bytes is no part of the image");
+            let what = format!("the part at {base} of {size} bytes is not within the image");
             return Err(Error::invalid(what).context(&self.address));
         }
         self.disk.base += base;
@@ -125,7 +125,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Notes for its user, a line each.
+    /// Notes for the user, a line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         self.notices.clone()
@@ -137,7 +137,7 @@ impl Image {
 }
 
 impl Disk {
-    /// The place in the image of a range of the part.
+    /// The position in the image of a range of the part.
     fn place(&self, at: DevOffset, len: u64) -> Result<u64> {
         let is_within = at.0.checked_add(len).is_some_and(|end| end <= self.size);
         let past = || Error::invalid(format!("{len} bytes at {} are past the end", at.0));
@@ -215,7 +215,7 @@ impl Device for Image {
     }
 }
 
-/// The requests of a queue.
+/// Carries out the requests of a queue.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
 

@@ -1,7 +1,7 @@
 //! A qcow2 image: imago maps and allocates, the [layers](super::layer) read and write.
 //!
-//! Reads share the image; a write, a discard and a flush have it to themselves. Freed clusters are not used again before the tables that led to them
-//! are durable: an operation that frees some ends with a flush.
+//! Reads share the image; a write, a discard and a flush lock it exclusively. Freed clusters are not used again before the tables that led to them
+//! are durable: an operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -41,7 +41,7 @@ impl fmt::Debug for Qcow2 {
 }
 
 impl Qcow2 {
-    /// Opens an image. Its notices are lines for the user.
+    /// Opens an image. The notices are lines for the user.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<(Self, Vec<String>)> {
         let mut links = chain::open(path, write, locked)?;
         let mut notices = Vec::new();
@@ -79,7 +79,7 @@ impl Qcow2 {
         Ok((Self { access, top, size, cluster, write, is_read_only }, notices))
     }
 
-    /// Runs an operation of imago. One that panics has left tables in an unknown state: no write succeeds afterwards.
+    /// Runs an operation of imago. If it panics, tables are in an unknown state, and no write succeeds afterwards.
     fn guarded<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result,
@@ -90,7 +90,7 @@ impl Qcow2 {
         }
     }
 
-    /// Runs a change. None runs after one that failed in the tables.
+    /// Runs a change. No change runs after one that failed in the tables.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
@@ -107,7 +107,7 @@ impl Qcow2 {
             let (at, left) = (at + done as u64, (data.len() - done) as u64);
             let (old, len) =
                 access.get_shallow_mapping(at, left).map_err(|error| failed(&error))?;
-            // The clusters that the mapping leads to are freed by this write.
+            // This write frees the clusters to which the mapping leads.
             let frees = matches!(
                 old,
                 ShallowMapping::Raw { writable: false, .. } | ShallowMapping::Special { .. }
@@ -134,7 +134,7 @@ impl Qcow2 {
     }
 }
 
-/// Opens a format that must not panic.
+/// Runs a function that opens an image. A panic of imago becomes an error.
 fn opening<T>(open: impl FnOnce() -> io::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(open)) {
         Ok(opened) => opened.map_err(|error| failed(&error)),
@@ -146,7 +146,7 @@ fn panicked() -> Error {
     Error::new(ErrorKind::Corrupt, "the image's tables contradict each other")
 }
 
-/// Opens one image of a chain over the next.
+/// Opens one image of a chain over the next one.
 fn open_one(
     layer: Arc<Layer>,
     is_qcow2: bool,
@@ -173,7 +173,7 @@ fn header_failed(errno: Errno) -> Error {
     Error::io(errno, "the image's header")
 }
 
-/// imago's errors: those of the file keep their number, all others are of the image.
+/// Converts an error of imago: errors of the file keep their number, all others are errors of the image.
 fn failed(error: &io::Error) -> Error {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -218,7 +218,7 @@ impl Driver for Qcow2 {
             self.top.begin().map_err(header_failed)?;
             match bufs {
                 [one] => self.write_one(access, one, at),
-                // One after the other, each would copy the rest of its cluster.
+                // Separate writes would each copy the remaining bytes of their cluster.
                 many => {
                     let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                     self.write_one(access, &all, at)
@@ -250,7 +250,7 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Whole clusters are freed. The others are written unless they are zero.
+    /// Whole clusters are freed. Others are written unless they are zero.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);
@@ -258,7 +258,7 @@ impl Driver for Qcow2 {
         self.change(|access| {
             self.top.begin().and_then(|()| self.top.mark()).map_err(header_failed)?;
             access.discard_to_zero(first, last - first).map_err(|error| failed(&error))?;
-            // The freed clusters may be used again only then.
+            // The freed clusters may be used again only after this flush.
             flush(access)?;
             for part in [at..first, last..end].into_iter().filter(|part| !part.is_empty()) {
                 let mut bytes = vec![0; (part.end - part.start) as usize];
@@ -275,7 +275,7 @@ impl Driver for Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // An image whose tables cannot be written stays marked: its next writer is told. No caller is left to take the error.
+        // If the tables cannot be written, the image stays marked, and its next writer gets a notice. A drop cannot return the error.
         let _ = self.flush();
     }
 }

@@ -1,4 +1,4 @@
-//! A VHDX image, for reading: fixed and dynamic ones without a parent, whose log is empty.
+//! A VHDX image, for reading: fixed and dynamic images without a parent, whose log is empty.
 //!
 //! Source: Microsoft's open specification MS-VHDX.
 
@@ -19,7 +19,7 @@ const REGIONS_LEN: usize = 64 << 10;
 /// The largest disk of the format.
 const MAX_SIZE: u64 = 64 << 40;
 
-// Identities as they stand in the file: the first three fields are little-endian.
+// Identities in the file's format: the first three fields are little-endian.
 const BAT: [u8; 16] = guid(0x2DC2_7766, 0xF623, 0x4200, 0x9D64_115E_9BFD_4A08);
 const METADATA: [u8; 16] = guid(0x8B7C_A206, 0x4790, 0x4B9A, 0xB8FE_575F_050F_886E);
 const PARAMETERS: [u8; 16] = guid(0xCAA1_6737, 0xFA36, 0x4D43, 0xB3B6_33F0_AA44_E76B);
@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The place of the block allocation table, and after how many entries it has one for a bitmap.
+    /// The place of the block allocation table, and the number of entries between two entries for bitmaps.
     bat: u64,
     chunk: u64,
 }
@@ -59,7 +59,7 @@ impl Vhdx {
         let mut magic = [0; 8];
         file.read_at(&mut magic, 0)?;
         if &magic != b"vhdxfile" {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no VHDX image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a VHDX image"));
         }
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;
@@ -76,7 +76,7 @@ impl Vhdx {
         Ok(Self { file, size, block, bat, chunk })
     }
 
-    /// The part of a read within one block.
+    /// Reads a range within one block.
     fn read_block(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let (block, skip) = (at / self.block, at % self.block);
         let mut entry = [0; 8];
@@ -102,7 +102,7 @@ impl Vhdx {
     }
 }
 
-/// Finds the current header. An image whose log has entries was not closed.
+/// Finds the current header. If the log of an image has entries, the image was not closed.
 fn check_header(file: &ImageFile) -> Result<()> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
     for at in HEADERS {
@@ -128,7 +128,7 @@ fn check_header(file: &ImageFile) -> Result<()> {
     Ok(())
 }
 
-/// Compares the checksum at byte 4 with the content.
+/// Whether the checksum at byte 4 matches the content.
 fn has_checksum(bytes: &mut [u8]) -> bool {
     let stored = u32_le(bytes, 4);
     bytes[4..8].fill(0);

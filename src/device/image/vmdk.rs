@@ -1,4 +1,4 @@
-//! A VMDK image, for reading: one file with its descriptor in it, or a descriptor and the files of its extents in the same directory.
+//! A VMDK image, for reading: one file that contains its descriptor, or a descriptor and the files of its extents in the same directory.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
 
@@ -11,7 +11,7 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 
 /// The unit of positions and lengths.
 pub(super) const SECTOR: u64 = 512;
-/// The longest descriptor, and the most extents.
+/// The length of the longest descriptor, and the largest number of extents.
 const MAX_DESCRIPTOR: u64 = 1 << 20;
 const MAX_EXTENTS: usize = 256;
 
@@ -40,7 +40,7 @@ enum Content {
     Sparse(Sparse),
 }
 
-/// The fields of a descriptor that matter here.
+/// The fields of a descriptor that the reader uses.
 #[derive(Debug, Default)]
 struct Descriptor {
     kind: String,
@@ -48,7 +48,7 @@ struct Descriptor {
     extents: Vec<Line>,
 }
 
-/// The line of an extent.
+/// A line that describes an extent.
 #[derive(Debug)]
 struct Line {
     len: u64,
@@ -94,7 +94,7 @@ impl Descriptor {
 }
 
 impl Line {
-    /// `RW 4192256 SPARSE "disk-s001.vmdk"`, and after it the offset of a flat extent.
+    /// Parses `RW 4192256 SPARSE "disk-s001.vmdk"`, which the offset of a flat extent may follow.
     fn parse(line: &str) -> Result<Self> {
         let wrong = || corrupt(format!("the extent {line:?}"));
         let mut quoted = line.splitn(3, '"');
@@ -118,14 +118,14 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of its file. Only a plain name is taken: another could lead to any file of the host.
+    /// The path of the extent's file. Only a plain name is accepted: a path could lead to any file of the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // Of the image itself its user has chosen the path, but an archive can have brought this link.
+        // The user has chosen the path of the image itself, but an archive can have brought this link.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));
@@ -175,7 +175,7 @@ impl Vmdk {
             return Ok(Self { kind: descriptor.kind, extents, size });
         }
         if !magic.eq_ignore_ascii_case(b"# Disk DescriptorFile") {
-            return Err(Error::new(ErrorKind::UnknownFormat, "this is no VMDK image"));
+            return Err(Error::new(ErrorKind::UnknownFormat, "this is not a VMDK image"));
         }
         let descriptor = read_descriptor(&file, 0, file.len())?;
         let (mut extents, mut size) = (Vec::new(), 0_u64);

@@ -12,11 +12,11 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// The place of the directory of an extent that was written as a stream: the footer has it.
+/// The value in place of the directory's position in an extent that was written as a stream. The footer has the position.
 const AT_END: u64 = u64::MAX;
-/// The footer stands before the marker of the end.
+/// The distance of the footer from the end: the marker of the end follows it.
 const FOOTER: u64 = 1024;
-/// Grains in sectors, and entries of a table.
+/// The permitted number of sectors of a grain, and of entries of a table.
 const GRAINS: std::ops::RangeInclusive<u64> = 8..=4096;
 const MAX_ENTRIES: u64 = 512;
 
@@ -30,7 +30,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// Entries of a table, and the place of the directory.
+    /// The number of entries of a table, and the place of the directory.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,
@@ -44,7 +44,7 @@ fn corrupt(field: &'static str, what: impl Into<String>) -> Error {
 }
 
 impl Sparse {
-    /// Opens an extent; also the place and length of the descriptor in it.
+    /// Opens an extent. Also returns the place and length of the descriptor in it.
     pub(super) fn open(file: ImageFile) -> Result<(Self, (u64, u64))> {
         let mut header = [0; SECTOR as usize];
         file.read_at(&mut header, 0)?;
@@ -158,7 +158,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// A grain of the last part of the disk may be shorter; the rest of it is zeros.
+    /// Reads a part of a compressed grain. The last grain of the disk may be shorter; its remaining bytes are zeros.
     fn read_compressed(&self, buf: &mut [u8], at: u64, skip: u64, place: Place) -> Result<()> {
         let mut last = self.last.lock();
         let known = last.as_ref().filter(|(of, _)| *of == at);

@@ -1,4 +1,4 @@
-//! The address of an export, as the NBD URI specification writes it (doc/uri.md of the NBD project).
+//! The address of an export in the syntax of the NBD URI specification (doc/uri.md of the NBD project).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,38 +9,38 @@ use crate::error::{Error, Result};
 
 /// The port that IANA assigns to NBD.
 const PORT: u16 = 10809;
-/// A server without an answer for so long has failed, if the address does not say otherwise.
+/// The time without an answer after which a server has failed, if the address does not specify one.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest time-out that is taken: a day.
+/// The longest time-out that is accepted: a day.
 const MAX_TIMEOUT: u64 = 86_400;
-/// The longest name of a user that GnuTLS and OpenSSL are sure to accept.
+/// The longest user name that both GnuTLS and OpenSSL accept.
 const MAX_USER: usize = 128;
 pub(super) const WITHOUT_TLS: &str = "this build has no TLS (ironmap's feature `tls`)";
 pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap's feature `psk`): certificates are the other way, tls-certificates=DIR";
 
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
-/// The query takes more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
-/// reconnected (60). `flush=none` allows writing to a server that has no flush: each answered write then counts as durable. For TLS,
+/// The query accepts more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
+/// reconnected (60). `flush=none` allows writing to a server without a flush: each answered write then counts as durable. For TLS,
 /// `tls-certificates=DIR` and `tls-hostname=NAME`, or `tls-psk-file=FILE` with `USER@` in front of the host, are the fields of [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The place of the server.
+    /// The location of the server.
     pub server: Server,
     /// The name of the export, which may be empty: the server's default.
     pub export: String,
     /// How long a request waits for an answer.
     pub timeout: Duration,
-    /// A server without a flush is written too.
+    /// Whether a server without a flush may be written.
     pub without_flush: bool,
-    /// Of a connection with TLS.
+    /// The authentication of a connection with TLS.
     pub tls: Option<Tls>,
 }
 
-/// How the two sides of a connection with TLS know each other.
+/// How the two sides of a connection with TLS authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// A server with a certificate of a trusted authority.
+    /// By a server certificate of a trusted authority.
     Certificates {
         /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the
         /// authorities of the system are trusted.
@@ -48,16 +48,16 @@ pub enum Tls {
         /// The name that the server's certificate must have, if it is not the host's.
         hostname: Option<String>,
     },
-    /// A server that has the same key as we (pre-shared keys, PSK).
+    /// By a key that the server and this client share (pre-shared keys, PSK).
     Psk {
         /// A file with a line `USER:KEY` for each user, the key in hexadecimal digits.
         keys: PathBuf,
-        /// Our name.
+        /// The user name of this client.
         user: String,
     },
 }
 
-/// The fields of an address that are of TLS.
+/// The fields of an address that concern TLS.
 #[derive(Default)]
 struct TlsFields {
     user: Option<String>,
@@ -67,7 +67,7 @@ struct TlsFields {
     kind: Option<String>,
 }
 
-/// The place of a server.
+/// The location of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
     /// A host's name or address, and a TCP port.
@@ -77,17 +77,17 @@ pub enum Server {
 }
 
 impl Address {
-    /// The beginnings of such addresses, and of some that are known but not supported.
+    /// The prefixes of such addresses, including known ones that are not supported.
     const SCHEMES: [&'static str; 6] =
         ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://", "nbd+vsock://", "nbds+vsock://"];
 
-    /// Whether a text begins as the address of an export does, supported or not.
+    /// Whether a text has the prefix of an export's address, supported or not.
     #[must_use]
     pub fn is_one(text: &[u8]) -> bool {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// The same address with other paths of its socket, its certificates and its keys, if it has them and `path` gives them.
+    /// The same address with the paths of its socket, certificates and keys replaced by the results of `path`, where it returns one.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -181,7 +181,7 @@ impl TlsFields {
             ("tls-hostname", host) if !host.is_empty() => self.hostname = Some(decoded(host)?),
             ("tls-psk-file", file) if !file.is_empty() => self.keys = Some(decoded(file)?.into()),
             ("tls-type", "x509" | "psk") => self.kind = Some(value.to_owned()),
-            // As it is in any case.
+            // This is always so.
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
                 return refused("any server would be accepted; tls-certificates=DIR names one");
@@ -232,17 +232,19 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // The colons of an IPv6 address are in brackets.
+        // The colons of an IPv6 address are within brackets.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);
-            (host, number.ok_or_else(|| Error::invalid(format!("{port:?} is no TCP port")))?)
+            (host, number.ok_or_else(|| Error::invalid(format!("{port:?} is not a TCP port")))?)
         }
         _ => (authority, PORT),
     };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.is_none() && host.contains([':', '[', ']']) {
-        return Err(Error::invalid(format!("{host:?} is no host: an IPv6 address is in brackets")));
+        return Err(Error::invalid(format!(
+            "{host:?} is not a host: an IPv6 address is in brackets"
+        )));
     }
     let host = bare.unwrap_or(host);
     if host.is_empty() {
@@ -251,7 +253,7 @@ fn tcp_server(authority: &str) -> Result<Server> {
     Ok(Server::Tcp(decoded(host)?, port))
 }
 
-/// Percent-encoded bytes as they are meant.
+/// Decodes percent-encoded bytes.
 fn decoded(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,4 +1,4 @@
-//! Addresses as texts.
+//! Tests of addresses as texts.
 
 use super::*;
 
@@ -127,7 +127,7 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
     }
 }
 
-/// A server that nobody verifies is refused by name.
+/// A method that does not verify the server is refused by name.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {

@@ -1,4 +1,4 @@
-//! Requests and replies of one connection: many requests are in flight, and their replies come in any order.
+//! The requests and replies of one connection: many requests are in flight, and their replies come in any order.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,17 +11,17 @@ use super::wire::{Command, ESHUTDOWN, FUA, Headers, REQUEST_MAX, Reply, ReplyKin
 use crate::bio::Memory;
 use crate::error::Errno;
 
-/// Received bytes that belong to no request yet.
+/// The buffer for received bytes that are not yet assigned to a request.
 const INBOX: usize = 64 << 10;
-/// Requests that one call sends.
+/// The largest number of requests that one call sends.
 const BATCH: usize = 32;
-/// `IOV_MAX`: Linux refuses a message of more parts.
+/// `IOV_MAX`: Linux refuses a message with more parts.
 const MAX_SEGMENTS: usize = 1024;
-/// The longest text of an error.
+/// The longest error text that is accepted.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest status. Extents that have no room are skipped; servers send up to 16 MiB.
+/// The longest status that is accepted. Extents beyond the room for them are skipped; servers send up to 16 MiB.
 const MAX_STATUS: u64 = 32 << 20;
-/// The largest number of parts of one reply that do not join.
+/// The largest number of parts of one reply that are not contiguous.
 const MAX_PARTS: usize = 4096;
 
 /// A request to the server.
@@ -30,27 +30,27 @@ pub(super) struct Request {
     pub(super) command: Command,
     pub(super) flags: u16,
     pub(super) at: u64,
-    /// The bytes of the device that it concerns.
+    /// The number of bytes of the device that it concerns.
     pub(super) len: u32,
-    /// A write that is durable only after a flush, which is part of the request.
+    /// Whether the request is a write and a flush, so that it is durable only after both.
     pub(super) flush_after: bool,
-    /// The data, as long as that, of reads and writes; extents of the status of blocks, [`STATUS`] bytes each, as many as have come.
+    /// The data of a read or write, `len` bytes; or received extents of the status of blocks, [`STATUS`] bytes each.
     pub(super) memory: Memory,
 }
 
 impl Request {
-    /// A request without data.
+    /// Creates a request without data.
     pub(super) fn without_data(command: Command) -> Self {
         let memory = Memory::Vectored(Vec::new());
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
     }
 
-    /// Whether the server may flush for it.
+    /// Whether the server may flush to carry it out.
     pub(super) fn flushes(&self) -> bool {
         self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
-    /// Bytes that its answer brings.
+    /// The number of bytes that its answer contains.
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
@@ -63,7 +63,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server ends in its order, and asks to be left.
+    /// The server shuts down regularly, and asks its clients to disconnect.
     Shutdown,
     Rule(&'static str),
 }
@@ -87,7 +87,7 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// A request that was answered.
+/// An answered request.
 pub(super) struct Answered<T> {
     pub(super) request: Request,
     pub(super) tag: T,
@@ -97,7 +97,7 @@ pub(super) struct Answered<T> {
 struct InFlight<T> {
     request: Request,
     tag: T,
-    /// The upper half of its cookie.
+    /// The upper half of the request's cookie.
     serial: u32,
     received: Received,
     error: Option<Errno>,
@@ -105,25 +105,25 @@ struct InFlight<T> {
 
 /// The part of a reply that is being received.
 enum Part {
-    /// Data of a request.
+    /// Data of a read.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
-    /// Extents of the status of blocks, each of so many bytes.
+    /// Extents of the status of blocks, `width` bytes each.
     Extents { slot: u32, width: usize, left: usize, is_last: bool },
     /// The text of an error.
     Text { left: usize },
 }
 
-/// A connection and its requests. A tag of type `T` is kept with each.
+/// A connection and its requests. Each request has a tag of type `T`.
 pub(super) struct Connection<S, T> {
     stream: S,
     headers: Headers,
-    /// The number of the context that questions for the status of blocks are about.
+    /// The number of the metadata context for questions about the status of blocks.
     allocation: Option<u32>,
     slots: Vec<Option<InFlight<T>>>,
     free: Vec<u32>,
     serial: u32,
     unsent: VecDeque<u32>,
-    /// Bytes that were sent of the first of them.
+    /// The number of bytes of the first unsent request that were sent.
     sent: usize,
     inbox: Box<[u8]>,
     filled: Range<usize>,
@@ -149,7 +149,7 @@ impl<S: Stream, T> Connection<S, T> {
         }
     }
 
-    /// The same after a negotiation that chose this context.
+    /// Sets the metadata context that a negotiation chose.
     pub(super) fn with_allocation(self, allocation: Option<u32>) -> Self {
         Self { allocation, ..self }
     }
@@ -158,7 +158,7 @@ impl<S: Stream, T> Connection<S, T> {
         &self.stream
     }
 
-    /// Requests without an answer.
+    /// The number of requests without an answer.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -168,7 +168,7 @@ impl<S: Stream, T> Connection<S, T> {
         !self.unsent.is_empty()
     }
 
-    /// Accepts a request, which [`send`](Self::send) sends.
+    /// Accepts a request. [`send`](Self::send) sends it.
     pub(super) fn push(&mut self, request: Request, tag: T) {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
@@ -201,7 +201,7 @@ impl<S: Stream, T> Connection<S, T> {
         self.slots.iter().flatten().map(|entry| &entry.tag)
     }
 
-    /// Whether a write, a trim or a flush has no answer.
+    /// Whether a write, a trim or a flush is unanswered.
     pub(super) fn has_changes(&self) -> bool {
         let changes = |request: &Request| request.command.changes() || request.flushes();
         self.slots.iter().flatten().any(|entry| changes(&entry.request))
@@ -211,7 +211,7 @@ impl<S: Stream, T> Connection<S, T> {
         self.slots.iter_mut().flatten().map(|entry| &mut entry.tag)
     }
 
-    /// Sends as much as the socket takes without waiting.
+    /// Sends as many bytes as the socket accepts without waiting.
     pub(super) fn send(&mut self) -> Result<(), Lost> {
         while !self.unsent.is_empty() {
             let mut headers = SmallVec::<[([u8; REQUEST_MAX], usize); 4]>::new();
@@ -256,9 +256,9 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(())
     }
 
-    /// Receives once, and takes in all replies that are complete. Says whether anything came. With `wait` it waits a moment.
+    /// Receives once, and processes all complete replies. Returns whether any bytes came. With `wait` it waits a moment.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // The rest that is left there is less than a header.
+        // The remaining bytes are less than a header.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -299,7 +299,7 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(true)
     }
 
-    /// Bytes of a request's data are in their place.
+    /// Records that bytes of a request's data have been received into place.
     fn advance(&mut self, count: usize) -> Result<(), Lost> {
         let Some(Part::Data { slot, at, left, is_last }) = &mut self.part else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
@@ -311,7 +311,7 @@ impl<S: Stream, T> Connection<S, T> {
         last.map_or(Ok(()), |slot| self.finish(slot))
     }
 
-    /// Takes replies from the inbox as far as they are complete.
+    /// Processes the complete replies in the inbox.
     fn take_in(&mut self) -> Result<(), Lost> {
         loop {
             match self.part {
@@ -361,7 +361,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // The numbers at the beginning of the content are needed with the header.
+                    // The numbers at the beginning of the content are read with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,
@@ -377,7 +377,7 @@ impl<S: Stream, T> Connection<S, T> {
         }
     }
 
-    /// Begins with a reply's part.
+    /// Begins to process a part of a reply.
     fn begin(&mut self, reply: &Reply, content: &[u8]) -> Result<(), Lost> {
         let slot = reply.cookie as u32;
         let entry = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
@@ -444,7 +444,7 @@ impl<S: Stream, T> Connection<S, T> {
         if reply.is_last { self.finish(slot) } else { Ok(()) }
     }
 
-    /// Ends a request whose last part was received.
+    /// Ends a request after its last part was received.
     fn finish(&mut self, slot: u32) -> Result<(), Lost> {
         let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
         if let Some(entry) = place
@@ -455,7 +455,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             entry.forget_old_extents();
         }
-        // A request stays where it is when its reply is refused: another connection answers it.
+        // A request stays in its slot when its reply is refused, so that another connection can answer it.
         let has_all = place.as_ref().is_some_and(|entry| {
             let is_status = entry.request.command == Command::BlockStatus;
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
@@ -486,7 +486,7 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins with the status of blocks in a context. One that says nothing of them is an error of the request alone: the data can still be read.
+    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request: the data can still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a status comes unasked");
@@ -498,14 +498,14 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// Zeroes the room that this answer has left: a part of an answer over a lost connection may be there.
+    /// Zeroes the memory that this answer did not fill, because it may contain a part of an answer over a lost connection.
     fn forget_old_extents(&mut self) {
         let end = self.received.0.first().map_or(0, |range| range.end);
         let left = self.request.memory.len().saturating_sub(end);
         each_part(&mut self.request.memory, end, left, |part| part.fill(0));
     }
 
-    /// Takes extents, each a length and the bits of the context, as far as there is room for them.
+    /// Processes extents, each a length and the bits of the context, as far as there is room for them.
     fn take_extents(&mut self, extents: &[u8], width: usize) -> Result<(), &'static str> {
         for extent in extents.chunks_exact(width) {
             let (len, bits) = extent.split_at(width / 2);
@@ -531,7 +531,7 @@ impl<T> InFlight<T> {
     }
 }
 
-/// The ranges of a read's data that have come, sorted, those that touch joined.
+/// The received ranges of a read's data, sorted. Adjacent ranges are joined.
 #[derive(Default)]
 struct Received(SmallVec<[Range<usize>; 1]>);
 
@@ -564,7 +564,7 @@ impl Received {
     }
 }
 
-/// Calls a function with each part of a request's memory from `at` on, of `len` bytes.
+/// Calls a function with each part of a request's memory in the `len` bytes from `at` on.
 fn each_part<'a>(
     memory: &'a mut Memory,
     at: usize,

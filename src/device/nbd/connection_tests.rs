@@ -1,4 +1,4 @@
-//! Replies in every form, in any order, in any parts; and replies that violate the protocol.
+//! Tests of replies in every form, order and division; and of replies that violate the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -7,7 +7,7 @@ use super::super::wire::Headers;
 use super::*;
 use crate::bio::Buffer;
 
-/// A stream whose other end is the test. It hands out bytes in small parts.
+/// A stream whose other end is the test. It transfers bytes in small parts.
 #[derive(Default)]
 struct Wire {
     sent: RefCell<Vec<u8>>,
@@ -18,7 +18,7 @@ struct Wire {
 impl Stream for Wire {
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        // Not more than some bytes at a time, so that requests are sent in parts.
+        // A call accepts only a few bytes, so that requests are sent in parts.
         let count = all.len().min(1 + self.part.get() * 7);
         self.sent.borrow_mut().extend(&all[..count]);
         Ok(count)
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-/// A request as it was sent.
+/// A request that the test has received.
 struct Asked {
     command: u16,
     cookie: u64,
@@ -60,7 +60,7 @@ struct Asked {
     data: Vec<u8>,
 }
 
-/// Takes the requests apart that a connection has sent.
+/// Parses the requests that a connection has sent.
 fn requests(headers: Headers, mut bytes: &[u8]) -> Vec<Asked> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -98,12 +98,12 @@ fn simple(asked: &Asked, error: u32, data: &[u8]) -> Vec<u8> {
     [&0x6744_6698_u32.to_be_bytes()[..], &error, &asked.cookie.to_be_bytes(), data].concat()
 }
 
-/// The byte of a device at a position: holes in every third part of 512 bytes.
+/// The byte of a device at a position. Every third part of 512 bytes is a hole.
 fn byte(at: u64) -> u8 {
     if at / 512 % 3 == 2 { 0 } else { (at % 251) as u8 }
 }
 
-/// A right reply: the parts of it in any order, those of a read cut anywhere.
+/// A valid reply with its parts in any order. Those of a read are cut at random positions.
 fn reply(headers: Headers, asked: &Asked, random: &mut Random) -> Vec<Vec<u8>> {
     let is_read = asked.command == Command::Read as u16;
     let data: Vec<u8> = (asked.at..).take(asked.len).map(byte).collect();
@@ -169,7 +169,7 @@ fn some_requests(random: &mut Random) -> Vec<Request> {
         .collect()
 }
 
-/// Sends requests, and gives the parts of their replies, mixed: those of one request are in an order of the server's.
+/// Sends requests, and returns the parts of their replies, mixed. The parts of one request keep the server's order.
 fn send_all(
     connection: &mut Connection<Wire, usize>,
     headers: Headers,
@@ -222,7 +222,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// Damaged replies are refused or taken, and no request is lost: each is answered, or is there to be sent again.
+/// Damaged replies are refused or accepted, and no request is lost: each is answered, or remains to be sent again.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -264,7 +264,7 @@ fn damaged_replies_lose_no_request() {
     assert!(refused > 1000, "{refused} were refused");
 }
 
-/// Each violated rule by its name.
+/// The error of each violated rule names the rule.
 #[test]
 fn violated_rules_have_names() {
     let structured = Headers::Structured;
@@ -308,8 +308,8 @@ fn violated_rules_have_names() {
     }
 }
 
-/// The status of blocks is kept as lengths and the bits of the context, whatever the width of the reply, as many as there is room for. A status
-/// that says nothing of the blocks is an error of the request, and one that was not asked for is refused.
+/// The status of blocks is stored as lengths and the bits of the context, regardless of the width of the reply, as far as there is room. A
+/// status without blocks is an error of the request, and one that was not requested is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -319,7 +319,7 @@ fn a_status_is_a_list_of_ranges() {
     };
     const ONES: u64 = 0x0101_0101;
     let asks = Command::BlockStatus;
-    // Of another context.
+    // The status belongs to another context.
     let other = [8, 512, 2].map(u32::to_be_bytes).concat();
     let cases = [
         (asks, Headers::Structured, 5, structured(4096, 3), Ok([4096, 3, 0, 0])),
@@ -332,7 +332,7 @@ fn a_status_is_a_list_of_ranges() {
             [structured(512, 1), vec![1; 8]].concat(),
             Ok([512, 1, ONES, ONES]),
         ),
-        // The third has no room, and all others have none.
+        // The third extent has no room, and neither has any later one.
         (
             asks,
             Headers::Structured,
@@ -370,7 +370,7 @@ fn a_status_is_a_list_of_ranges() {
         let mut connection = connection.with_allocation(Some(7));
         connection.stream.part.set(9000);
         let len = if command == Command::Read { 8192 } else { 2 * STATUS };
-        // Of a part of an answer that came over another connection.
+        // The memory contains a part of an answer that came over another connection.
         let memory = Memory::Flat(Buffer::from(vec![0xEE; len]));
         let nothing = Request::without_data(command);
         connection.push(Request { at: 4096, len: 8192, memory, ..nothing }, ());
@@ -408,7 +408,7 @@ fn a_status_is_a_list_of_ranges() {
     }
 }
 
-/// Errors are those of the request; the rest of a reply's parts is taken in.
+/// Errors apply to their request; the remaining parts of the reply are still received.
 #[test]
 fn errors_are_given_on() {
     let structured = Headers::Structured;
@@ -426,7 +426,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // A server that shuts down has answered nothing.
+    // A server that shuts down has not answered.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,10 +1,11 @@
-//! When a flush counts: a server that carries requests out side by side may answer a flush with success before an earlier one that has failed, and that
-//! has taken the data of both.
+//! When a flush counts. A server that carries out requests concurrently may answer a flush with success before an earlier flush that has failed, and
+//! that has lost the data of both.
 //!
-//! So a flush counts, its owner gets the answer, and the data that it covers are kept no more, only when each flush that began before its end was answered with
-//! success too. A request with FUA is one of them, since the server may flush for it. A failed one ends the session for all.
+//! So a flush counts only when each flush that began before its end was also answered with success. Then its owner gets the answer, and the copies of
+//! the data that it covers are freed. A request with FUA is treated as a flush, because the server may flush for it. A failed flush ends the session
+//! for all owners.
 //!
-//! All go over the common link, also the session's own flushes: whichever thread waits there for its flush receives the answers to all of them.
+//! All flushes go over the common link, also the session's own. A thread that waits there for its flush receives the answers to all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,26 +16,26 @@ use super::link::{Link, State, Tag, complete, wait_for};
 use super::mailbox::Mailbox;
 use super::wire::Command;
 
-/// With so many bytes to be kept, a flush is sent.
+/// The number of kept bytes at which a flush is sent.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// With so many, writes wait for it.
+/// The number of kept bytes at which writes wait for it.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
 pub(super) struct Held {
     pub(super) request: Request,
     pub(super) tag: Tag,
-    /// The newest one that had begun then.
+    /// The newest flush that had begun at that time.
     until: u64,
 }
 
 impl Link {
-    /// The link of the session's flushes.
+    /// The link that carries the session's flushes.
     pub(super) fn of_flushes(&self) -> &Self {
         self.common.as_deref().unwrap_or(self)
     }
 
-    /// Takes a request of another link over.
+    /// Accepts a request of another link.
     pub(super) fn take_over(&self, request: Request, mut tag: Tag) {
         if let Some((_, mailbox)) = &tag.owner {
             mailbox.away.fetch_add(1, Ordering::AcqRel);
@@ -45,7 +46,7 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// A request whose owner may not come back soon leaves at once. An error shows itself in the next step.
+    /// Sends a request at once, because its owner may not call again soon. The next step reports an error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -53,13 +54,13 @@ impl Link {
         state.follow();
     }
 
-    /// A flush was answered with success.
+    /// Holds back a flush that was answered with success.
     pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
         let until = self.session.shared.lock().retained.begun();
         state.held.push(Held { request, tag, until });
     }
 
-    /// Gives those to their owners before which none is left without an answer, and all if one has failed.
+    /// Returns held flushes to their owners if no earlier flush is unanswered, and all of them if one has failed.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;
@@ -79,7 +80,7 @@ impl Link {
         }
     }
 
-    /// Those that are held, when their connection is lost: they are sent again with the others.
+    /// Removes the held flushes when their connection is lost. They are sent again with the other requests.
     pub(super) fn take_held(&self, state: &mut State) -> Vec<(Request, Tag)> {
         let held = state.held.drain(..).map(|held| (held.request, held.tag)).collect::<Vec<_>>();
         let changes = held.iter().filter(|(request, _)| request.command.changes()).count();
@@ -87,7 +88,7 @@ impl Link {
         held
     }
 
-    /// Sends a flush of the session's own, unless one has no answer yet. Of the link of flushes.
+    /// Sends a flush of the session's own, unless one is unanswered. Only for the link of flushes.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -100,8 +101,8 @@ impl Link {
         self.send_now(state);
     }
 
-    /// The same for another link. Its thread receives the answer too: else the answer may wait there until too many bytes are kept. Threads that wait
-    /// for the flush notice the silence of the server.
+    /// Receives the answer to such a flush on behalf of another link's thread: otherwise the answer may wait there until too many bytes are kept.
+    /// Threads that wait for the flush detect a server that does not answer.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -113,7 +114,7 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while too many bytes are kept. Of the link of flushes.
+    /// Waits while too many bytes are kept. Only for the link of flushes.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();
@@ -125,7 +126,7 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // It is awaited from now on: a server that does not answer is noticed, and no other thread puts off its time-out.
+            // From here on a thread waits for the flush: a server that does not answer is detected, and no other thread postpones its time-out.
             state.waiting += 1;
         }
         while is_full() {

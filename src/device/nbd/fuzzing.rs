@@ -1,4 +1,4 @@
-//! Replies of a fuzzer's choice, without sockets.
+//! Replies that a fuzzer chooses, without sockets.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -8,10 +8,10 @@ use super::stream::Stream;
 use super::wire::{Command, Headers, STATUS};
 use crate::bio::{Buffer, Memory};
 
-/// A server that takes every request, and has these replies ready.
+/// A server that accepts every request, and sends these replies.
 struct Script<'a> {
     rest: RefCell<&'a [u8]>,
-    /// The most bytes that one call receives.
+    /// The largest number of bytes that one call receives.
     most: usize,
 }
 
@@ -33,8 +33,8 @@ impl Stream for Script<'_> {
     }
 }
 
-/// Sends reads of these lengths, or a question for the status of blocks in place of an empty read, the first of cookie `1 << 32`, the next of `2 << 32 | 1`, and takes the replies in. `form` is that of the replies:
-/// simple, structured or extended.
+/// Sends reads of these lengths, or a question for the status of blocks in place of an empty read. The first has the cookie `1 << 32`, the next `2 <<
+/// 32 | 1`. Then processes the replies, whose form is `form`: simple, structured or extended.
 ///
 /// # Panics
 /// If a request is lost or answered twice.

@@ -24,7 +24,7 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
-    /// The number of the context that tells which ranges read as zeros, if the server has it.
+    /// The number of the metadata context that describes which ranges read as zeros, if the server has it.
     pub(super) allocation: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that the protocol allows where a server says nothing.
+    /// The sizes that the protocol specifies for a server that reports none.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -48,7 +48,7 @@ impl Blocks {
             && preferred >= minimum
             && maximum >= preferred;
         if sound && maximum < SECTOR {
-            let what = format!("a server that takes no request of {SECTOR} bytes");
+            let what = format!("a server that accepts no request of {SECTOR} bytes");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if sound {
@@ -88,7 +88,7 @@ fn failed(error: &io::Error) -> Error {
     Error::io(errno, place)
 }
 
-/// One end of a negotiation.
+/// The client's end of a negotiation.
 struct Talk<'a> {
     socket: &'a Socket,
     until: Instant,
@@ -123,7 +123,7 @@ impl Talk<'_> {
         self.send(&[head.concat(), data.to_vec()].concat())
     }
 
-    /// The type of the next reply to an option, and its content.
+    /// Receives the next reply to an option: its type and its content.
     fn reply(&self, option: u32) -> Result<(u32, Vec<u8>)> {
         let (magic, answers) = (self.u64()?, self.u32()?);
         if magic != OPTION_REPLY_MAGIC || answers != option {
@@ -145,11 +145,11 @@ impl Talk<'_> {
     }
 }
 
-/// Negotiates with a server on a fresh connection, over TLS from its beginning on if there is a client for it. The socket is the one to use from then on.
+/// Negotiates with a server on a fresh connection, with TLS from its beginning if there is a client for it. Returns the socket to use afterwards.
 ///
 /// # Errors
-/// `NotFound` without such an export; `NotPermitted` or `Unsupported` where the server refuses, or its certificate is refused; `Corrupt` for one that
-/// violates the protocol; `Io`.
+/// `NotFound` without such an export; `NotPermitted` or `Unsupported` if the server refuses, or its certificate is refused; `Corrupt` for a server
+/// that violates the protocol; `Io`.
 pub(super) fn negotiate(
     mut socket: Socket,
     name: &str,
@@ -158,7 +158,7 @@ pub(super) fn negotiate(
 ) -> Result<(Socket, Export)> {
     let greeting = greet(&Talk { socket: &socket, until })?;
     if let Some(client) = tls {
-        // Before all other options, so that no answer counts that somebody else may have sent.
+        // TLS comes before all other options, so that no answer counts that another party may have sent.
         start_tls(&Talk { socket: &socket, until })?;
         socket = client.start(socket, until).map_err(|error| failed(&error))?;
     }
@@ -181,7 +181,7 @@ pub(super) fn negotiate(
     Ok((socket, Export { allocation, ..export }))
 }
 
-/// Asks for the context that tells which ranges of the export read as zeros; its number, if the server has it.
+/// Requests the metadata context that describes which ranges of the export read as zeros. Returns its number, if the server has it.
 fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
     let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
     let one = 1u32.to_be_bytes();
@@ -197,7 +197,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // Whatever the reason is, the choice of the export meets it again.
+            // If the reason is an error of the export, its choice reports the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => return Err(broken(format!("a reply has the unknown type {kind}"))),
         }
@@ -205,10 +205,10 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
     Err(broken("the list of metadata contexts does not end"))
 }
 
-/// Exchanges the greetings. Gives back the server's flags.
+/// Exchanges the greetings. Returns the server's flags.
 fn greet(talk: &Talk<'_>) -> Result<u16> {
     if talk.u64()? != SERVER_MAGIC {
-        return Err(broken("it is no NBD server"));
+        return Err(broken("it is not an NBD server"));
     }
     if talk.u64()? != OPTION_MAGIC {
         let what = "a server that does not negotiate (oldstyle)";
@@ -223,7 +223,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Asks for TLS. A server without it is left: the address demands it.
+/// Requests TLS. A server without it is an error, because the address demands it.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;
@@ -238,7 +238,7 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
     }
 }
 
-/// The newer way to choose an export. `None` where a server does not know it.
+/// Chooses the export by the newer option. `None` if the server does not know the option.
 fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     let len = name.len() as u32;
     let asked = [&1u16.to_be_bytes()[..], &INFO_BLOCK_SIZE.to_be_bytes()].concat();
@@ -278,7 +278,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the description of the export does not end"))
 }
 
-/// The older way, in which a server that has no such export ends the connection.
+/// Chooses the export by the older option. A server without the export then closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -296,7 +296,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// A reason, and after it the server's own words if it has any.
+/// A reason, followed by the server's own text if it sent any.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();

@@ -1,13 +1,14 @@
-//! A link to an export: one connection, made again when it is lost, and the requests that go over it.
+//! A link to an export: one connection, made again when it is lost, and the requests that it carries.
 //!
-//! **A lost connection.** It may be the connection alone, or the server: then data are lost that it had answered and not yet made durable. So a
-//! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). The common link sends them when it is connected again, then each link sends
-//! its unanswered requests again. Replies over older connections have no effect from the loss on, since the copies could overwrite newer data.
+//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had answered but not made durable. So a
+//! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After reconnecting, the common link sends these
+//! copies; then each link sends its unanswered requests again. Replies over older connections have no effect after the loss, because the copies could
+//! overwrite newer data.
 //!
-//! **Several connections.** The server could also have been started again unnoticed before a connection is made. A flush over that one would cover
-//! no data that were written over the others. So it is used only after a reply over the common link to a later request, in the same generation.
+//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over that connection would not cover data that
+//! were written over the others. So a connection is used only after a reply over the common link to a later request, in the same generation.
 //!
-//! **All flushes** go over the common link, [`flushes`](super::flushes) says why.
+//! **All flushes** go over the common link; [`flushes`](super::flushes) gives the reason.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -29,24 +30,24 @@ use crate::device::uring::Attached;
 use crate::error::{Context, Errno, Error, Result};
 use crate::sync::Mutex;
 
-/// How long a thread waits before it looks at the time.
+/// How long a thread waits before it checks the time.
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
 
 /// A connection, and its generation.
 pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
-/// Whose a request is.
+/// The owner and the history of a request.
 pub(super) struct Tag {
-    /// `None` for the link's own.
+    /// The owner; `None` for the link's own request.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
-    /// The number of a flush; 0 of other requests.
+    /// The number of a flush; 0 for other requests.
     pub(super) flush: u64,
-    /// Its mailbox is of a link of one queue, and the common link carries it out.
+    /// Whether the common link carries out a request of another link. The mailbox is that of the other link's queue.
     pub(super) away: bool,
-    /// When it was accepted.
+    /// The time at which it was accepted.
     pub(super) since: Instant,
-    /// How many requests of its link had been answered then.
+    /// The number of requests of its link that had been answered at that time.
     pub(super) after: u64,
 }
 
@@ -59,7 +60,7 @@ impl Tag {
 /// A link.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The link of the whole session; `None` for that one, which several queues use.
+    /// The link of the whole session; `None` for that link itself, which several queues use.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
@@ -68,26 +69,27 @@ pub(super) struct State {
     /// `None` once the session has ended.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
-    /// Flushes that were answered, and do not count yet.
+    /// Flushes that were answered, but do not count yet.
     pub(super) held: Vec<Held>,
-    /// When a reply came last, or the first request began to wait for one.
+    /// The time of the last reply, or of the begin of the wait for the first one.
     pub(super) heard: Instant,
-    /// How many requests were answered.
+    /// The number of answered requests.
     pub(super) answered: u64,
-    /// When the ages of all requests were looked at.
+    /// The time of the last check of the ages of all requests.
     pub(super) looked: Instant,
-    /// Before the next attempt to connect, until a reply comes.
+    /// The pause before the next attempt to connect. A reply resets it.
     pub(super) pause: Duration,
     /// The mailboxes of queues in event loops.
     pub(super) watchers: Vec<Weak<Mailbox>>,
-    /// Those wait for the socket to take more.
+    /// Whether the watchers wait until the socket accepts more bytes.
     pub(super) is_full: bool,
-    /// The threads that wait for a flush of the session's own.
+    /// The number of threads that wait for a flush of the session's own.
     pub(super) waiting: usize,
 }
 
 impl State {
-    /// Begins to wait for replies, if no owner and no thread has waited for one until now. Else each of them would put off the time-out of the others.
+    /// Begins to wait for replies, if no owner and no thread has waited for one until now. Otherwise each request would postpone the time-out of the
+    /// others.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -101,7 +103,7 @@ impl State {
         !self.watchers.is_empty()
     }
 
-    /// Changes the socket's place in event loops.
+    /// Changes the registration of the socket in event loops.
     pub(super) fn each_watch(
         &self,
         change: impl Fn(&OwnedFd, &Socket, epoll::EventData, epoll::EventFlags),
@@ -116,7 +118,7 @@ impl State {
         }
     }
 
-    /// Event loops wait for the socket to take more if it must.
+    /// Makes event loops wait until the socket accepts more bytes, if requests are unsent.
     pub(super) fn follow(&mut self) {
         let is_full = self.connection.as_ref().is_some_and(Connection::has_unsent);
         if self.is_full != is_full {
@@ -127,7 +129,7 @@ impl State {
         }
     }
 
-    /// Looks whether a connection without requests is still there: the end of one that is not would wake event loops for ever.
+    /// Checks whether a connection without requests still exists: the end of a closed one would wake event loops for ever.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -140,14 +142,14 @@ impl State {
 }
 
 impl Link {
-    /// The common link, over the connection that was made to open the session.
+    /// Creates the common link, over the connection that opened the session.
     pub(super) fn over(session: &Arc<Session>, socket: Arc<Socket>) -> Self {
         let Export { headers, allocation, .. } = session.export;
         let connection = Connection::new(socket, headers).with_allocation(allocation);
         Self::of(session, connection, 0, None)
     }
 
-    /// A link of its own for one queue.
+    /// Creates a link for one queue.
     pub(super) fn new(common: &Arc<Self>) -> Result<Self> {
         let session = &common.session;
         let since = Instant::now();
@@ -157,7 +159,7 @@ impl Link {
                 break joined;
             }
             if Instant::now() >= until {
-                let error = Error::io(ETIMEDOUT, "its connections are lost again and again");
+                let error = Error::io(ETIMEDOUT, "its connections are lost repeatedly");
                 return Err(error.context(&session.address));
             }
         };
@@ -185,7 +187,7 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// A new connection beside this link's, and its generation. `None` if connections were lost meanwhile.
+    /// Makes a new connection beside this link's, and returns its generation. `None` if connections were lost in the meantime.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
@@ -201,7 +203,7 @@ impl Link {
         Ok(Some((connection, generation)))
     }
 
-    /// Waits until the server has answered something over this link.
+    /// Waits until the server has answered a request over this link.
     fn ask(&self, since: Instant) -> Result<(), Errno> {
         let len = self.session.export.unit();
         if self.session.export.size < u64::from(len) {
@@ -218,7 +220,7 @@ impl Link {
         Ok(())
     }
 
-    /// Accepts a request. Its completion comes to the mailbox.
+    /// Accepts a request. The mailbox receives its completion.
     pub(super) fn submit(&self, request: Request, attached: Attached, mailbox: &Arc<Mailbox>) {
         if request.command == Command::Write && self.session.keeps() {
             self.of_flushes().make_room(mailbox);
@@ -260,11 +262,11 @@ impl Link {
         }
     }
 
-    /// Says how many requests have no answer then.
+    /// Sends and receives without waiting. Returns the number of requests without an answer.
     fn advance(&self, mailbox: &Arc<Mailbox>) -> usize {
         let mut state = self.state.lock();
         state.wake();
-        // An event loop that waits for edges is not woken again for the rest.
+        // An edge-triggered event loop is not woken again for the remaining bytes.
         while self.step(&mut state, mailbox, false) && state.has_watchers() {}
         state.connection.as_ref().map_or(0, Connection::in_flight)
     }
@@ -275,22 +277,22 @@ impl Link {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link meanwhile. They signal if they receive something for this one.
+        // Other queues use the common link concurrently. They signal the mailbox if they receive a completion for it.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
     }
 
-    /// Sends what it has, and gives its socket if an answer is to come, and whether there is more to send.
+    /// Sends the unsent bytes. If an answer is outstanding, returns the socket, and whether more bytes remain to be sent.
     pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
         let mut state = self.state.lock();
         let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
-        // An error shows itself in the step.
+        // The next step reports an error.
         let _ = connection.send();
         Some((Arc::clone(connection.stream()), connection.has_unsent()))
     }
 
-    /// Sends and receives once. Says whether it should be done once more.
+    /// Sends and receives once. Returns whether the caller should repeat the step.
     pub(super) fn step(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
         let again = self.exchange(state, own, wait);
         state.follow();
@@ -324,7 +326,7 @@ impl Link {
             }
             Ok(false) => return self.bear_silence(state),
             Err(lost) => {
-                // Answers before that count.
+                // Answers that were received before the error are valid.
                 self.deliver(state, own);
                 self.recover(state, Some(&lost));
             }
@@ -332,7 +334,7 @@ impl Link {
         true
     }
 
-    /// Gives the answers to their owners.
+    /// Delivers the answers to their owners.
     pub(super) fn deliver(&self, state: &mut State, own: &Arc<Mailbox>) {
         let mut is_due = false;
         loop {
@@ -349,13 +351,13 @@ impl Link {
                         self.session.changes.fetch_sub(1, Ordering::AcqRel);
                     }
                     is_due |= self.account(&mut shared, &request, result);
-                    // After the end nothing succeeds any more, flushes above all.
+                    // After the end of the session no request succeeds, above all no flush.
                     result = shared.ended.map_or(result, Err);
                 }
                 is_void
             };
             if is_void {
-                // The next step finds that the connection is old, and sends it again over another one.
+                // The next step finds that the connection is old, and sends the request again over another one.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -375,12 +377,12 @@ impl Link {
         }
     }
 
-    /// Keeps or forgets the data of an answered request; [`release`](Self::release) does so for flushes. Says whether a flush is due.
+    /// Keeps or forgets the data of an answered request; [`release`](Self::release) does so for flushes. Returns whether a flush is due.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // Data that it has not made durable are lost to all queues, and the next flush could succeed.
+            // Data that the flush has not made durable are lost to all queues, and the next flush could succeed.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // The server may have flushed for it, and that flush may have failed; not for zeros that it refused.
+            // The server may have flushed for the write, and that flush may have failed. This does not apply to zeros that it refused.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
                 if request.flushes() && self.session.keeps() =>
@@ -397,13 +399,13 @@ impl Link {
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
-            // After a failed write any part may have been written, and the data that were kept before are as good.
+            // After a failed write any part may have been written; the data that were kept before remain valid.
             _ => {}
         }
         false
     }
 
-    /// A descriptor that is readable when replies or completions wait, or the time is to be looked at.
+    /// A descriptor that is readable when replies or completions wait, or when the time must be checked.
     pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
         let mut state = self.state.lock();
         let is_known = mailbox.watch.get().is_some();
@@ -411,7 +413,7 @@ impl Link {
         if !is_known {
             state.watchers.retain(|mailbox| mailbox.strong_count() > 0);
             state.watchers.push(Arc::downgrade(mailbox));
-            // Those that are there already stay as they are.
+            // Sockets that are already registered stay unchanged.
             state.each_watch(|epoll, socket, data, flags| {
                 let _ = epoll::add(epoll, socket, data, flags);
             });
@@ -427,13 +429,14 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // All that can be left is a flush of the session's own, on the common link: no flush of an owner waits for it. The disconnection tells the server that nothing follows.
+        // At most a flush of the session's own remains, on the common link, and no owner waits for it. The disconnection tells the server that no
+        // request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
 }
 
-/// Gives a request back to its owner, who is not signalled if it is the caller's own mailbox.
+/// Returns a request to its owner. The owner is not signalled if the mailbox is the caller's own.
 pub(super) fn complete(
     request: Request,
     tag: Tag,
@@ -451,7 +454,7 @@ pub(super) fn complete(
     }
 }
 
-/// Waits until one of the sockets or an event has something to do, if there is a socket to wait for.
+/// Waits until one of the sockets or the event is ready, if there is a socket to wait for.
 pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&OwnedFd>) {
     let mut all = SmallVec::<[PollFd<'_>; 3]>::new();
     for (socket, unsent) in sockets.iter().flatten() {
@@ -461,7 +464,7 @@ pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&O
     }
     if !all.is_empty() {
         all.extend(event.map(|event| PollFd::new(event, PollFlags::IN)));
-        // Whatever comes of it, the caller looks.
+        // The caller checks the state in every case.
         let _ = poll(&mut all, Some(&TICK));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the completions of a queue wait, and an event loop for them.
+//! The mailbox for the completions of a queue, and an event loop for them.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,25 +15,25 @@ use crate::bio::Done;
 use crate::error::Errno;
 use crate::sync::Mutex;
 
-/// Where the completions of one queue wait.
+/// The mailbox for the completions of one queue.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     done: Mutex<VecDeque<Done>>,
-    /// Signalled by other threads.
+    /// The event that other threads signal.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
-    /// Requests of a link of one queue that the common link carries out.
+    /// The number of requests of this queue's own link that the common link carries out.
     pub(super) away: AtomicUsize,
-    /// Of a queue in an event loop.
+    /// The descriptors of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,
 }
 
 /// The descriptors that an event loop waits for.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Of the socket, the event and the timer.
+    /// The instance that contains the socket, the event and the timer.
     pub(super) epoll: OwnedFd,
-    /// A server that does not answer wakes nobody.
+    /// A timer, because a server that does not answer causes no event.
     timer: OwnedFd,
     ticks: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Mailbox {
 
     pub(super) fn signal(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // After that: a reader that comes between them leaves it for the next time.
+        // The flag is set after the write: a reader between the two leaves the event set for the next time.
         self.is_signalled.store(true, Ordering::Release);
     }
 
@@ -89,7 +89,7 @@ impl Mailbox {
 }
 
 impl Watch {
-    /// Wakes the event loop now and then while requests are in flight, so that it looks at the time.
+    /// Turns the periodic wake-up of the event loop on or off. It is on while requests are in flight, so that the loop checks the time.
     pub(super) fn tick(&self, ticks: bool) {
         let ticked = self.ticks.swap(ticks, Ordering::Relaxed);
         if ticked {

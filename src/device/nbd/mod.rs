@@ -1,12 +1,13 @@
-//! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or whatever else a server is for.
+//! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
 //!
-//! A queue has a connection of its own where the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Elsewhere all queues
-//! share one, since a flush covers the writes of its own connection only.
+//! A queue has a connection of its own if the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Otherwise all queues
+//! share one connection, because a flush covers only the writes of its own connection.
 //!
-//! `connection` has the protocol and no policy: many requests in flight, each reply checked. `link` and `recovery` have the policy: a lost connection,
-//! and requests that are sent again. A session numbers its generations of connections, and a reply of an older generation is void: so data that are
-//! sent again never overwrite newer answered data. Threads that share a link receive for each other; an eventfd wakes the owner of a reply. Before
-//! anything is written over a new connection, the volume's [`Fence`] (the MMP block of ext4) says whether the device is still its own.
+//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement the policy:
+//! lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older generation is void, so
+//! data that are sent again never overwrite newer answered data. Threads that share a link receive for each other; an eventfd wakes the owner of a
+//! reply. Before anything is written over a new connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the
+//! device.
 
 mod address;
 mod connection;
@@ -49,17 +50,17 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// The largest request. A larger one would hold up those after it.
+/// The largest request. A larger one would delay the requests after it.
 const MAX_REQUEST: u32 = 1 << 20;
-/// The smallest unit of requests: file systems have no smaller one.
+/// The smallest unit of requests: file systems have no smaller unit.
 const SECTOR: u32 = 512;
 
 /// An export of an NBD server.
 pub struct Nbd {
     session: Arc<Session>,
-    /// The link of all calls of [`Device`], and of all queues if the server allows one connection only.
+    /// The link of all calls of [`Device`]. All queues use it too if the server allows one connection only.
     link: Arc<Link>,
-    /// Clients of that link, for calls.
+    /// Idle clients of that link, for calls.
     idle: Mutex<Vec<Client>>,
     known: Mutex<Known>,
     window: Window,
@@ -67,12 +68,12 @@ pub struct Nbd {
     is_writable: bool,
 }
 
-/// A server's last answer to a question for the status of blocks.
+/// A server's last answer to a question about the status of blocks.
 struct Known {
     extents: Vec<Extent>,
-    /// The session's when it was asked: another server may have the export now.
+    /// The session's generation at the time of the question: another server may serve the export in the meantime.
     generation: u64,
-    /// Bytes of the next question. A server computes all extents of it.
+    /// The number of bytes of the next question. A server computes all extents in it.
     range: u64,
 }
 
@@ -82,7 +83,7 @@ impl Default for Known {
     }
 }
 
-/// The first data at or after a position that is within extents.
+/// The first data at or after a position within these extents.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);
@@ -125,12 +126,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // A server may do so, and does not say.
+                // A server may do so without reporting it.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data that are sent.
+            // The kernel copies the data before it sends them.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -145,8 +146,8 @@ impl Nbd {
     /// Connects to an export.
     ///
     /// # Errors
-    /// `NotFound` without such an export; `ReadOnly` for one that takes no writes; `Unsupported` to write one without a flush, unless its address
-    /// allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
+    /// `NotFound` without such an export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a flush, unless its
+    /// address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
@@ -159,7 +160,7 @@ impl Nbd {
                         in the address takes each answered write as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // The last unit may be shorter where the server permits that: it is read, but not written.
+        // If the server permits a shorter last unit, the unit is read, but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -174,15 +175,15 @@ impl Nbd {
         })
     }
 
-    /// The part of it from a byte on, of so many bytes, which lies within it.
+    /// Restricts the device to the part of `size` bytes at the byte `base`.
     ///
     /// # Errors
-    /// `InvalidInput` for a part that is not within it, or that begins within a block of the server's.
+    /// `InvalidInput` for a part that is not within the export, or that begins within a block of the server.
     pub fn part(mut self, base: u64, size: u64) -> Result<Self> {
         let unit = u64::from(self.limits.logical_block);
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.window.size);
         if !is_within || !base.is_multiple_of(unit) {
-            let what = format!("the part at {base} of {size} bytes is no part of the export");
+            let what = format!("the part at {base} of {size} bytes is not within the export");
             return Err(Error::invalid(what).context(&self.session.address));
         }
         self.window = Window { base, size, ..self.window };
@@ -191,7 +192,7 @@ impl Nbd {
         Ok(self)
     }
 
-    /// Notes for its user, a line each.
+    /// Notes for the user, a line each.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
@@ -291,11 +292,11 @@ impl Device for Nbd {
             match self.call(what, |client| client.status(at, len.min(end.0 - at.0), one)) {
                 Ok(extents) => Ok(Some(extents)),
                 Err(error) if self.session.end().is_some() => Err(error),
-                // A server that cannot tell may give the data all the same.
+                // A server without this information may still return the data.
                 Err(_) => Ok(None),
             }
         };
-        // Writes of ours would make more of an answer void.
+        // Writes of this client would make more of a long answer void.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -310,10 +311,10 @@ impl Device for Nbd {
             }
             known.range
         };
-        // Not under the lock: other threads may know already what they ask for.
+        // The lock is not held here: other threads may already have the answer that they need.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The next answer should have about as many extents as are kept.
+        // The next answer should have about as many extents as are stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered
@@ -336,7 +337,7 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // A server may limit its clients, or be away just now: the common link does as well.
+        // A server may limit its clients, or be away for a moment: the common link serves instead.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

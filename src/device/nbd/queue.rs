@@ -15,14 +15,14 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The most zeros of a request: all that the server has a fast way for, and what it can write well within the time-out.
+/// The largest number of zeros in a request: within it a server has a fast method, and can write them well within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
-/// The most extents of an answer that are kept.
+/// The largest number of extents of an answer that are stored.
 pub(super) const MAX_EXTENTS: usize = 1024;
 
-/// A range whose status a server has told.
+/// A range whose status a server has reported.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) range: Range<u64>,
@@ -34,16 +34,16 @@ pub(super) struct Extent {
 pub(super) struct Window {
     pub(super) base: u64,
     pub(super) size: u64,
-    /// The size of the export, in whole units.
+    /// The size of the export, rounded down to whole units.
     pub(super) whole: u64,
 }
 
-/// A queue over a link, which may have others.
+/// A client of a link, which may have other clients.
 pub(super) struct Client {
     link: Arc<Link>,
-    /// Of queued requests.
+    /// The mailbox of queued requests.
     mailbox: Arc<Mailbox>,
-    /// Of requests that a call waits for.
+    /// The mailbox of requests that a call waits for.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -52,7 +52,7 @@ pub(super) struct Client {
     is_writable: bool,
     depth: usize,
     in_flight: usize,
-    /// The memory of calls, whose callers only lend theirs.
+    /// A buffer for calls, because their callers only lend their memory.
     scratch: Option<Buffer>,
 }
 
@@ -79,7 +79,7 @@ impl Client {
         })
     }
 
-    /// The request of an operation. `Err` for one that is complete already.
+    /// Builds the request of an operation. `Err` for an operation that is already complete.
     fn request(
         &self,
         op: BioOp,
@@ -99,7 +99,7 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may reach into the next part, and that of an export may be shorter: it can be read.
+        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Both can be read.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -124,7 +124,7 @@ impl Client {
         })
     }
 
-    /// Carries a request out, and waits for it.
+    /// Carries out a request, and waits for it.
     fn call(&mut self, request: Request) -> (Memory, Result<(), Errno>) {
         let attached = Attached::of_call();
         self.link.submit(request, attached, &self.at_once);
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Carries out an operation on lent memory by way of our own.
+    /// Carries out an operation on borrowed memory through the client's own buffer.
     fn transfer(
         &mut self,
         op: BioOp,
@@ -192,7 +192,7 @@ impl Client {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut bytes = bufs.iter().map(|buf| &**buf);
         let mut done = 0;
-        // All but the last part may be durable later, if one flush covers them.
+        // All parts except the last may become durable later, if one flush covers them.
         let many = len > self.max;
         let flags = if fua && !many { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut part: &[u8] = &[];
@@ -216,14 +216,14 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Extents from a position on, which lie side by side: at least one, and no more than `len` bytes. With `one` the server tells the first only.
+    /// Contiguous extents from a position on: at least one, and no more than `len` bytes. With `one` the server reports only the first.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
         len: u64,
         one: bool,
     ) -> Result<Vec<Extent>, Errno> {
-        // Lengths of 32 bits, and of those whole units.
+        // Lengths have 32 bits, and are whole units.
         let from = at.0 / self.unit * self.unit;
         let end = (at.0 + len).next_multiple_of(self.unit);
         let count = end.min(self.window.whole - self.window.base) - from;
@@ -242,7 +242,7 @@ impl Client {
         let mut extents = Vec::new();
         let mut start = from;
         for [count, bits] in answer.as_chunks::<8>().0.as_chunks::<2>().0 {
-            // The first may begin before the position, and the last may end after the range.
+            // The first extent may begin before the position, and the last may end after the range.
             let next = start.saturating_add(word(count));
             let range = start.max(at.0)..next.min(at.0 + len);
             if !range.is_empty() {
@@ -264,7 +264,7 @@ impl Client {
         let (start, end) = (at.0.next_multiple_of(self.unit), (at.0 + len) / self.unit * self.unit);
         let mut from = start;
         while from < end {
-            // Lengths of 32 bits, and of those whole units.
+            // Lengths have 32 bits, and are whole units.
             let count = (end - from).min(1 << 30);
             let (at, len) = (self.window.base + from, count as u32);
             self.call(Request { at, len, ..Request::without_data(Command::Trim) }).1?;
@@ -273,7 +273,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a range read as zeros. They are durable at once: the session keeps no copy of them for a server that restarts.
+    /// Makes a range read as zeros. The zeros are durable at once: the session keeps no copy of them for a server that restarts.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -299,7 +299,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The caller writes zeros.
+                // On this error the caller writes zeros.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }
@@ -434,7 +434,7 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// Of a request whose caller waits for it.
+    /// The tag of a request whose caller waits for it.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

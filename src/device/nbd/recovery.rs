@@ -16,28 +16,28 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// Kept data are sent again in requests of this size, so many at a time.
+/// The size of the requests in which kept data are sent again.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A server that has answered so many later requests, or 16 times as many as are in flight, has forgotten one.
+/// The number of later answers after which a request counts as forgotten, if it exceeds 16 times the requests in flight.
 const PASSED_OVER: u64 = 1024;
-/// So many time-outs a request may take where the server answers others, but few.
+/// The number of time-outs that a request may take while the server answers few other requests.
 const SLOWEST: u32 = 10;
-/// How often the ages of all requests are looked at.
+/// The interval between checks of the ages of all requests.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// After half of the time-out perhaps another connection is answered. But a server that only stalls carries out the writes of an old connection
-    /// later, over newer data that it has answered meanwhile: a connection with such writes is not given up, neither for its own silence nor for that
-    /// of another one. A connection with an unanswered flush is not given up either: a flush may take long, and it would begin again over another
-    /// connection. The result is whether to look again at once.
+    /// Handles a server that does not answer. After half of the time-out another connection may get an answer. But a server that only stalls carries
+    /// out the writes of an old connection later, over newer data that it has answered. So a connection with such writes is not given up, neither for
+    /// its own silence nor for that of another connection. A connection with an unanswered flush is not given up either: a flush may take long, and
+    /// would begin again over another connection. Returns whether to check again at once.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // All others are lost with the common one.
+        // If the common connection is lost, all others are.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -53,8 +53,8 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request: it is older than the time-out, and many later ones were answered. On a slow link a request
-    /// takes longer without being passed over, since all that were sent before it come first.
+    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later ones were answered. On a slow
+    /// link a request takes longer without being passed over, because all requests before it are answered first.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -73,18 +73,18 @@ impl Link {
         }
     }
 
-    /// Gives up all connections, and connects again.
+    /// Gives up all connections, and reconnects.
     #[cold]
     pub(super) fn recover(&self, state: &mut State, why: Option<&dyn fmt::Display>) {
         self.lose(state.generation, why);
         self.reconnect(state);
     }
 
-    /// Connects again, and sends kept data and unanswered requests again. After the time-out the session ends.
+    /// Reconnects, and sends kept data and unanswered requests again. After the time-out the session ends.
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // The pump of one with TLS sends nothing of it any more.
+        // The pump of a connection with TLS sends no more of its bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -95,7 +95,7 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // Each connection may be lost again by the same request.
+            // The same request may cause the loss of each connection.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -134,13 +134,13 @@ impl Link {
         }
     }
 
-    /// A connection of this generation is lost, and with it all others.
+    /// Records that a connection of this generation is lost, and with it all others.
     fn lose(&self, generation: u64, why: Option<&dyn fmt::Display>) {
         let mut shared = self.session.shared.lock();
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that ends in its order waits until all of its clients are gone, also those of idle threads.
+            // A server that shuts down regularly waits until all of its clients have disconnected, also those of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -150,7 +150,7 @@ impl Link {
         }
     }
 
-    /// The errno of an attempt to connect that failed, and whether more attempts have no use: a server that starts may refuse anything.
+    /// The errno of a failed attempt to connect, and whether more attempts are useless. A server that is starting may return any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {
@@ -159,7 +159,7 @@ impl Link {
         (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
     }
 
-    /// One attempt of the common link to connect and to send kept data again. Its error says whether more attempts have no use.
+    /// One attempt of the common link to connect and to send kept data again. The error contains whether more attempts are useless.
     fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
         let connected = self.session.connect(until);
         let mut connection = connected.map_err(|error| self.failed(&error))?;
@@ -176,8 +176,8 @@ impl Link {
 }
 
 impl Link {
-    /// Makes sure that the device is still ours, before anything is written to it again: while the connection was lost, another node may have
-    /// taken it.
+    /// Checks that this node still owns the device before anything is written to it: while the connection was lost, another node may have taken it
+    /// over.
     fn confirm(
         &self,
         connection: &mut Connection<Arc<Socket>, Tag>,
@@ -208,7 +208,7 @@ impl Link {
     }
 }
 
-/// Carries out one request on a connection that has no other, and gives back its memory.
+/// Carries out one request on a connection without other requests, and returns its memory.
 fn answer(
     connection: &mut Connection<Arc<Socket>, Tag>,
     request: Request,
@@ -220,7 +220,7 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // A failed flush ends the session, whatever it was for.
+            // A failed flush ends the session, whatever its purpose.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -249,7 +249,7 @@ fn restore(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         while let Some(Answered { result, .. }) = connection.pop() {
-            // Acknowledged data are lost.
+            // A failure here means that acknowledged data are lost.
             result.map_err(|errno| (errno, true))?;
         }
         if Instant::now() >= deadline {

@@ -1,4 +1,4 @@
-//! Written data that no flush covers yet. A server that restarts may have lost them: its successor is sent them again.
+//! Written data that no flush covers yet. A server that restarts may have lost them, so they are sent again after a reconnection.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use crate::bio::Memory;
 pub(super) struct Retained {
     pieces: BTreeMap<u64, Piece>,
     bytes: usize,
-    /// The flushes that were sent.
+    /// The number of flushes that were sent.
     flushes: u64,
 }
 
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The flushes that had been sent when the write was answered: the next one covers it.
+    /// The number of flushes that had been sent when the write was answered. The next flush covers it.
     after: u64,
 }
 
 impl Retained {
-    /// The memory that they take.
+    /// The memory that the data occupy.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps the data of a write that was answered.
+    /// Keeps the data of an answered write.
     pub(super) fn keep(&mut self, at: u64, memory: &Memory) {
         let mut data = Vec::with_capacity(memory.len());
         memory.buffers().iter().for_each(|buffer| data.extend_from_slice(buffer));
@@ -37,7 +37,7 @@ impl Retained {
     /// Forgets a range: its newer data are durable, or it was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // The last piece that begins before the end may reach into the range, and so may those before it.
+        // The last piece that begins before the end may reach into the range, and so may earlier ones.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -51,7 +51,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // Its bytes are counted, and not its capacity.
+                // The length of the data is counted, not their capacity.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }
@@ -68,13 +68,13 @@ impl Retained {
         self.flushes
     }
 
-    /// A flush is sent: its number.
+    /// Records that a flush is sent; returns its number.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.flushes += 1;
         self.flushes
     }
 
-    /// The flush of this number has succeeded.
+    /// Records that the flush of this number has succeeded.
     pub(super) fn end_flush(&mut self, number: u64) {
         self.pieces.retain(|_, piece| piece.after >= number);
         self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// Beside a model that has a byte and a number for each position.
+    /// The kept data equal those of a model that has a byte and a number for each position.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The memory of data that newer ones replace is given back.
+    /// The memory of data that newer data replace is freed.
     #[test]
     fn kept_writes_take_no_more_memory_than_is_counted() {
         let mut kept = Retained::default();

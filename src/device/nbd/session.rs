@@ -15,7 +15,7 @@ use crate::device::Fence;
 use crate::error::{Context, Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// The time of one attempt to connect.
+/// The time limit of one attempt to connect.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// The state that all links to an export share.
@@ -23,15 +23,15 @@ pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
 pub(super) struct Session {
     pub(super) address: Address,
     pub(super) export: Export,
-    /// A copy of that of [`Shared`].
+    /// A copy of the generation in [`Shared`].
     pub(super) generation: AtomicU64,
-    /// Writes and trims without an answer, over all links.
+    /// The number of writes and trims without an answer, over all links.
     pub(super) changes: AtomicUsize,
     pub(super) shared: Mutex<Shared>,
     pub(super) fence: Mutex<Option<Fenced>>,
 }
 
-/// A [fence](Fence), and the range of the export that it is asked with.
+/// A [fence](Fence), and the range of the export that it uses.
 #[derive(Clone, Debug)]
 pub(super) struct Fenced {
     pub(super) at: u64,
@@ -41,27 +41,27 @@ pub(super) struct Fenced {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// How often connections were lost. Connections of older generations have no effect.
+    /// The number of times that connections were lost. Connections of older generations have no effect.
     pub(super) generation: u64,
     pub(super) retained: Retained,
     /// The sockets of this generation.
     pub(super) sockets: Vec<Weak<Socket>>,
-    /// A flush of our own is under way.
+    /// Whether a flush of the session's own is under way.
     pub(super) flushing: bool,
-    /// The end of the session: an error that repeating does not mend.
+    /// The end of the session: an error that a repetition cannot fix.
     pub(super) ended: Option<Errno>,
     /// The reason of the last loss or failed attempt to connect, for the user.
     pub(super) why: Option<String>,
 }
 
 impl Shared {
-    /// A socket of this generation.
+    /// Adds a socket of this generation.
     pub(super) fn add(&mut self, socket: &Arc<Socket>) {
         self.sockets.retain(|socket| socket.strong_count() > 0);
         self.sockets.push(Arc::downgrade(socket));
     }
 
-    /// Ends the session, if nothing has before.
+    /// Ends the session, if it has not ended before.
     pub(super) fn end(&mut self, errno: Errno, why: &str) {
         if self.ended.is_none() {
             (self.ended, self.why) = (Some(errno), Some(why.to_owned()));
@@ -94,7 +94,7 @@ impl Session {
         Ok((Arc::new(session), socket))
     }
 
-    /// Connects once more, to the same export as before. An export that has changed ends the session.
+    /// Connects again to the same export. An export that has changed ends the session.
     pub(super) fn connect<T>(&self, until: Instant) -> Result<Connection<Arc<Socket>, T>> {
         let (socket, export) = connect(&self.address, until)?;
         let still = self.still(&export).inspect_err(|error| {
@@ -105,11 +105,11 @@ impl Session {
     }
 
     /// # Errors
-    /// `InvalidInput` for an export that is not the one that was opened.
+    /// `InvalidInput` for an export that differs from the opened one.
     fn still<'a>(&self, export: &'a Export) -> Result<&'a Export> {
         let needed = self.export.flags & ExportFlags::ABILITIES;
         let refused = export.flags & ExportFlags::READ_ONLY & !self.export.flags;
-        // One that has grown is used as far as before.
+        // If the export has grown, the old size stays in use.
         if export.size < self.export.size {
             let sizes = format!("{} instead of {} bytes", export.size, self.export.size);
             return Err(Error::invalid(format!("the export has changed: it has {sizes}")));
@@ -124,20 +124,20 @@ impl Session {
         Ok(export)
     }
 
-    /// The reason why it has ended.
+    /// The reason for the end of the session.
     pub(super) fn end(&self) -> Option<String> {
         let shared = self.shared.lock();
         shared.ended.and_then(|_| shared.why.clone())
     }
 
-    /// Data that no flush covers are kept, since a restarted server may have lost them.
+    /// Whether data that no flush covers are kept, because a restarted server may have lost them.
     pub(super) fn keeps(&self) -> bool {
         self.export.flags.contains(ExportFlags::SEND_FLUSH)
     }
 }
 
 fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
-    // Each time: certificates are renewed while a session lasts.
+    // The certificates are read for each connection, because they may be renewed during a session.
     let tls = address.tls.as_ref().map(|tls| Client::new(tls, &address.server)).transpose()?;
     let socket = Socket::connect(&address.server, until).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
@@ -147,7 +147,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // A look-up of a name has its own reasons.
+            // Errors of a name look-up have their own texts.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

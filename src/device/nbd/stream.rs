@@ -17,38 +17,38 @@ use rustix::net::{
 
 use super::Server;
 
-/// How long one call waits before its caller looks at the time.
+/// How long one call waits before its caller checks the time.
 const TICK: Duration = Duration::from_millis(500);
-/// A socket's buffer for data that the server has not taken yet: larger requests need fewer calls.
+/// The size of a socket's buffer for unsent data: larger requests need fewer calls.
 const SEND_BUFFER: usize = 1 << 20;
-/// How long the last messages of a connection with TLS may take, when it is dropped.
+/// How long the last messages of a connection with TLS may take after it is dropped.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
 pub(super) trait Stream {
-    /// Sends without waiting: the number of bytes taken.
+    /// Sends without waiting. Returns the number of bytes that the socket accepted.
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Receives; 0 is the end. With `wait` it waits a moment for the first byte.
+    /// Receives bytes; 0 is the end. With `wait` it waits a moment for the first byte.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing.
+    /// `WouldBlock` if there are no bytes.
     fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
 }
 
-/// A socket: of a server, or our end of a pair whose other end a [pump](super::tls) has.
+/// A socket: one to a server, or this side's end of a pair whose other end belongs to a [pump](super::tls).
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     pump: Option<Arc<Ending>>,
 }
 
-/// How a connection with TLS ends, as its two users tell each other.
+/// The end of a connection with TLS, as its user and its pump report it to each other.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// We have given it up: nothing more is to be sent.
+    /// Whether the user has given up the connection: no more bytes are to be sent.
     pub(super) is_given_up: AtomicBool,
-    /// The pump's reason, if it is not the server's regular end.
+    /// The pump's error, unless the server ended the connection regularly.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
 }
 
@@ -62,16 +62,16 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// A connected socket, and the ending of its pump if it has one.
+    /// Wraps a connected socket, and the ending of its pump if it has one.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
-        // Only a wish: the system may have a lower limit.
+        // The system may set a lower limit, and the size is only a hint.
         let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
         Ok(Self { fd, pump })
     }
 
-    /// Sends all, and waits as long as it takes.
+    /// Sends all bytes, and waits as long as necessary.
     pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             in_time(until)?;
@@ -89,7 +89,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends it for all who use it.
+    /// Ends the connection for all its users.
     pub(super) fn shutdown(&self) {
         if let Some(pump) = &self.pump {
             pump.is_given_up.store(true, Ordering::Release);
@@ -97,7 +97,7 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// The result of a call, with the pump's reason in the place of an end: an error, or where a call `receives`, nothing.
+    /// The result of a call. At the end of the stream (for a call that `receives`) or after an error, the pump's error replaces it.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -109,10 +109,10 @@ impl Socket {
         }
     }
 
-    /// Receives as many bytes as fit.
+    /// Fills the buffer, and waits as long as necessary.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
-            // A server may send a byte now and then.
+            // A server may send single bytes at long intervals.
             in_time(until)?;
             match self.receive(&mut [IoSliceMut::new(bytes)], true) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -130,7 +130,7 @@ impl Drop for Socket {
         if pump.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        // The program may end next, and the pump with it: it sends the rest first.
+        // The program may end next, and the pump with it, so the pump first sends the remaining bytes.
         let _ = shutdown(&self.fd, Shutdown::Write);
         let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
@@ -171,7 +171,7 @@ fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// Something if a call is to be repeated.
+/// `Some` if a call is to be repeated.
 fn go_on(error: io::ErrorKind) -> Option<()> {
     matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
 }
@@ -194,7 +194,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
 
 fn unix(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A server that accepts no connections must not hold this one up.
+    // A server that accepts no connections must not block this call.
     set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)

@@ -1,15 +1,15 @@
-//! The messages of NBD as bytes. Numbers are big-endian. Source: doc/proto.md of the NBD project.
+//! The messages of NBD as bytes. Numbers are big-endian. The source is doc/proto.md of the NBD project.
 
 use crate::error::Errno;
 
-/// The first eight bytes of a server.
+/// The first eight bytes from a server.
 pub(super) const SERVER_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
-/// The next eight, of a server that negotiates; also the first eight of each option.
+/// The next eight bytes from a server that negotiates; also the first eight bytes of each option.
 pub(super) const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 /// The first eight bytes of a reply to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_E889_0455_65A9;
 
-/// Flags of the server's greeting, and of the answer to it.
+/// The flags of the server's greeting, and of the answer to it.
 pub(super) const FIXED_NEWSTYLE: u16 = 1;
 pub(super) const NO_ZEROES: u16 = 2;
 
@@ -28,7 +28,7 @@ pub(super) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
-    /// Set in all types that are errors.
+    /// The bit that is set in all types that are errors.
     pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
     pub(crate) const POLICY: u32 = ERROR + 2;
@@ -43,13 +43,13 @@ pub(super) mod option_reply {
 pub(super) const INFO_EXPORT: u16 = 0;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
-/// The metadata context that says where an export has data, and where it reads as zeros.
+/// The metadata context that describes where an export has data, and where it reads as zeros.
 pub(super) const ALLOCATION: &str = "base:allocation";
 /// The bit of that context for a range that reads as zeros.
 pub(super) const READS_AS_ZEROS: u64 = 1 << 1;
 
 bitflags::bitflags! {
-    /// Abilities of an export.
+    /// The abilities of an export.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct ExportFlags: u16 {
         const HAS_FLAGS = 1 << 0;
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const SEND_WRITE_ZEROES = 1 << 6;
         const CAN_MULTI_CONN = 1 << 8;
         const SEND_FAST_ZERO = 1 << 11;
-        /// Those that requests rely on.
+        /// The abilities that requests rely on.
         const ABILITIES = Self::SEND_FLUSH.bits() | Self::SEND_FUA.bits() | Self::SEND_TRIM.bits()
             | Self::SEND_WRITE_ZEROES.bits() | Self::SEND_FAST_ZERO.bits() | Self::CAN_MULTI_CONN.bits();
         const _ = !0;
@@ -81,35 +81,35 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Whether it changes the content of the export.
+    /// Whether the command changes the content of the export.
     pub(super) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether a lost request is sent again whatever happened meanwhile, and its answer is void if the session has another connection.
+    /// Whether a lost request can always be sent again. Its answer is void if the session has another connection.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
 }
 
-/// A write that is durable when it is answered.
+/// The flag of a write that is durable when it is answered.
 pub(super) const FUA: u16 = 1;
-/// Zeros that are refused with EOPNOTSUPP unless they are faster than written ones.
+/// The flag of zeros that the server refuses with EOPNOTSUPP unless they are faster than a write.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// A question for the status of blocks that has one extent as its answer.
+/// The flag of a question about the status of blocks that asks for one extent.
 pub(super) const REQ_ONE: u16 = 1 << 3;
-/// Bytes of an extent of the status of blocks, as it is kept: a length and the bits of the context, big-endian.
+/// The number of bytes of a stored extent of the status of blocks: a length and the bits of the context, big-endian.
 pub(super) const STATUS: usize = 16;
 
 /// The form of requests and replies that was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Headers {
-    /// A reply has one part.
+    /// The reply has one part.
     Simple,
     /// The reply to a read has parts (chunks), and holes are not transferred.
     Structured,
-    /// The same with lengths of 64 bits.
+    /// Structured replies with lengths of 64 bits.
     Extended,
 }
 
@@ -130,7 +130,7 @@ impl Headers {
             Self::Simple | Self::Structured => (0x2560_9513_u32, 28),
             Self::Extended => (0x21E4_1C71, 32),
         };
-        // With extended headers each request that has data says so.
+        // With extended headers each request with data has a flag for it.
         let has_data = self == Self::Extended && command == Command::Write;
         let flags = if has_data { flags | 1 << 5 } else { flags };
         let mut bytes = [0; REQUEST_MAX];
@@ -153,36 +153,36 @@ impl Headers {
 pub(super) struct Reply {
     pub(super) cookie: u64,
     pub(super) kind: ReplyKind,
-    /// Bytes that follow, of those that the header tells. A simple reply to a read does not tell them.
+    /// The number of bytes that follow, as the header states them. A simple reply to a read does not state them.
     pub(super) len: u64,
-    /// No other part follows.
+    /// Whether no other part follows.
     pub(super) is_last: bool,
 }
 
 /// The content of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyKind {
-    /// All of the answer. The data of a read follow a success.
+    /// The whole answer. After a success the data of a read follow.
     Simple(Result<(), Errno>),
-    /// Nothing.
+    /// An empty part.
     None,
     /// A position, and data.
     Data,
     /// A position, and a length of zeros.
     Hole,
-    /// A context, and extents: a length and its bits, of 32 bits each.
+    /// A context, and extents: a length and its bits, 32 bits each.
     Status,
-    /// A context, a number of extents, and those: a length and its bits, of 64 bits each.
+    /// A context, a number of extents, and the extents: a length and its bits, 64 bits each.
     WideStatus,
     /// An error, with a message.
     Error,
 }
 
-/// Chunk types from this one on are errors.
+/// Chunk types from this number on are errors.
 const CHUNK_ERROR: u16 = 1 << 15;
 
 impl Reply {
-    /// The header at the beginning of `bytes` and its length. `None` if it is not complete.
+    /// Parses the header at the beginning of `bytes`; returns it and its length. `None` if it is incomplete.
     ///
     /// # Errors
     /// The violated rule.
@@ -225,10 +225,10 @@ impl Reply {
     }
 }
 
-/// The server ends.
+/// The errno of a server that shuts down.
 pub(super) const ESHUTDOWN: Errno = Errno(108);
 
-/// The errno of an error number of the protocol, which are Linux's.
+/// The errno of an error number of the protocol. The numbers are Linux's.
 pub(super) fn errno(number: u32) -> Errno {
     match number {
         1 => Errno::EPERM,

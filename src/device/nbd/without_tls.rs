@@ -1,4 +1,4 @@
-//! In the place of TLS in a build without it. Addresses with it are refused before.
+//! The replacement for TLS in a build without it. Addresses with TLS are refused earlier.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,7 +9,7 @@ use super::stream::Socket;
 use super::{Server, Tls};
 use crate::error::{Error, Result};
 
-/// No value of it exists.
+/// A client that cannot exist.
 pub(super) struct Client(Infallible);
 
 impl Client {

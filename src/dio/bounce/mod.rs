@@ -1,7 +1,8 @@
-//! Bounce buffers: memory that the device cannot take, or that other code could change during the transfer, is copied through the queue's own memory.
+//! Bounce buffers: memory that the device does not accept, or that other code could change during the transfer, is copied through the queue's own
+//! memory.
 //!
-//! They come from the queue's [pool](Pool), piece by piece: a large request needs no large pool, and waits for the completions of others
-//! if no piece is free. The thread that waits or pops makes the copies.
+//! They come from the queue's [pool](Pool), piece by piece: a large request needs no large pool. If no piece is free, it waits for the completions of
+//! other requests. The thread that waits or pops makes the copies.
 
 mod pool;
 pub(super) mod short;
@@ -23,7 +24,7 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces of so many bytes together; waits for those that requests in flight have.
+    /// Takes pieces for `len` bytes together, and waits for pieces that requests in flight use.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
@@ -58,7 +59,7 @@ impl Io<'_> {
         pieces.into_iter().for_each(|piece| self.state.pool.give(self.queue, piece));
     }
 
-    /// The same of a bio's memory.
+    /// Returns the pieces of a bio's memory.
     #[inline(always)]
     pub(super) fn give_memory(&mut self, memory: Memory) {
         match memory {
@@ -67,13 +68,13 @@ impl Io<'_> {
         }
     }
 
-    /// The device begins with the copied pieces while the next one is copied.
+    /// Submits the copied pieces, so that the device begins while the next piece is copied.
     pub(super) fn hand_over(&mut self) {
         // A failed request stays queued, and the thread that waits gets the error.
         let _ = self.queue.commit();
     }
 
-    /// Reads any range at any address. The position lies before the file's end.
+    /// Reads any range into memory at any address. The position lies before the file's end.
     pub(super) fn read_bounced<M: MapFile>(
         &mut self,
         target: &Target<'_, M>,
@@ -104,7 +105,7 @@ impl Io<'_> {
         Ok(done)
     }
 
-    /// Writes lent memory to the device; all in one where it is atomic.
+    /// Writes lent memory to the device, in one request if the write is atomic.
     pub(super) fn write_bounced(
         &mut self,
         to: TransferTo,

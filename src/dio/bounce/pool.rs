@@ -1,38 +1,38 @@
-//! The bounce buffers of one queue: pieces of a few sizes, of which there are only so many bytes together. They are registered with the
-//! device's queue, since each carries many requests; the last one that came back is the first one taken, while the processor still knows it.
+//! The bounce buffers of one queue: pieces of a few sizes with a limit of their total bytes. They are registered with the device's queue,
+//! because each serves many requests. The piece that was returned last is used first, because it is likely to be in the processor's caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request takes the smallest that holds it, or several.
+/// The sizes of pieces, in bytes. A request uses the smallest piece that holds it, or several.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// The least size of a pool, and the largest piece for transfers that are shorter than the one below.
+/// The least size of a pool, and the largest piece for transfers that are shorter than [`LARGE`].
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The largest piece: large enough that the fixed cost of a request has little weight, and small enough that a pool holds several to keep a
+/// The largest piece: large enough that the fixed cost of a request matters little, and small enough that a pool holds several to keep a
 /// device busy.
 const LARGE: usize = 4 * PIECE;
-/// A pool of this many bytes has large pieces.
+/// A pool of at least this many bytes has large pieces.
 const ROOMY: usize = 4 * LARGE;
-/// How much memory the pieces of a queue take at most, in bytes.
+/// The largest total of the pieces of a queue, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// Copying so many bytes takes no longer than handing them over, or waiting once more.
+/// The largest number of bytes whose copy takes no longer than a submission or one more wait.
 const SLIGHT: usize = SIZES[1];
 
-/// The pieces of a queue. They are made when they are first needed.
+/// The pieces of a queue. Each is allocated when it is first needed.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
-    /// Bytes of all pieces, and of those that are in use.
+    /// The bytes of all pieces, and of the pieces in use.
     bytes: usize,
     used: usize,
-    /// How many in use hold more than [`SLIGHT`].
+    /// The number of pieces in use that hold more than [`SLIGHT`].
     long: usize,
-    /// By their sizes.
+    /// The unused pieces, by their sizes.
     idle: [Vec<Buffer>; SIZES.len()],
-    /// For repeated reads, which cannot wait for other requests, and for copies that are written before the call returns.
+    /// The piece for repeated reads, which cannot wait for other requests, and for copies that are written before the call returns.
     last: Option<Buffer>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Pool {
     }
 }
 
-/// Which size holds so many bytes, or the largest that they fill.
+/// The index of the smallest size that holds `len` bytes, or of the largest size.
 #[inline]
 fn class(len: usize) -> usize {
     match len {
@@ -53,20 +53,20 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether copying so many bytes takes long: then the device is to have something to do meanwhile.
+/// Whether copying `len` bytes takes long: then the device should have work during the copy.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
 }
 
-/// How many bytes the pieces for a transfer take, as [`Pool::take`] gives them for the rest of it.
+/// The number of bytes of the pieces for a transfer, as [`Pool::take`] returns them.
 pub(in crate::dio) fn room_for(len: usize) -> usize {
     let tail = len % PIECE;
     let rest = if tail > 0 { SIZES[class(tail)] } else { 0 };
     len - tail + rest
 }
 
-/// Makes a piece as long as it was before it was taken, and gives its class.
+/// Restores the full length of a piece, and returns its class.
 fn regain(piece: &mut Buffer) -> usize {
     // Its parts have been joined, or dropped.
     let whole = piece.regain();
@@ -75,7 +75,7 @@ fn regain(piece: &mut Buffer) -> usize {
 }
 
 impl Pool {
-    /// A number of the largest pieces, at least one.
+    /// Sets the limit of the total bytes, rounded to the largest pieces, at least one.
     pub(in crate::dio) fn set_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(queue, self.limit);
@@ -85,33 +85,33 @@ impl Pool {
         self.limit
     }
 
-    /// Bytes of all pieces, in use or not.
+    /// The bytes of all pieces, in use or not.
     pub(in crate::dio) fn bytes(&self) -> usize {
         self.bytes + self.last.as_ref().map_or(0, |last| last.len())
     }
 
-    /// How many bytes can be taken now.
+    /// The number of bytes that can be taken without waiting.
     pub(in crate::dio) fn free(&self) -> usize {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether some are in use that take long to copy.
+    /// Whether pieces are in use that take long to copy.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
     }
 
-    /// How many of so many bytes the next piece takes.
+    /// How many of `len` bytes the next piece holds.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// How many of so many bytes of lent memory go in one transfer: in [two pieces](super::Pieces) at most.
+    /// How many of `len` bytes of lent memory go in one transfer: at most [two pieces](super::Pieces).
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// A piece of `len` bytes, or of as many as the [next](Self::next) one has; `None` while too much is in use.
+    /// Takes a piece of `len` bytes, or of the length that [`next`](Self::next) returns; `None` while too much is in use.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -132,7 +132,7 @@ impl Pool {
         Ok(Some(piece))
     }
 
-    /// The same of those that were made before, of what one piece holds.
+    /// Takes an allocated piece of `len` bytes, which one piece holds.
     #[inline(always)]
     pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
         let class = class(len);
@@ -181,7 +181,7 @@ impl Pool {
         }
     }
 
-    /// A copy of memory, which stays until the next one is made; `None` for more than a [`PIECE`], or without free memory.
+    /// A copy of memory, which is valid until the next copy; `None` for more than a [`PIECE`], or without free memory.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {
@@ -201,7 +201,7 @@ impl Pool {
         Some(())
     }
 
-    /// The piece for repeated reads.
+    /// Takes the piece for repeated reads.
     pub(in crate::dio) fn take_last(&mut self) -> Result<Buffer> {
         self.last.take().map_or_else(|| Buffer::aligned(PIECE), Ok)
     }
@@ -234,7 +234,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // Pieces that nobody uses make room for those of another size.
+        // Unused pieces make room for pieces of another size.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

@@ -1,6 +1,7 @@
-//! The short way of a request that is copied and nothing else: one extent, one piece, one transfer, and no plan.
+//! The short path of a request that needs only a copy: one extent, one piece, one transfer, and no plan.
 //!
-//! It has the gate of the simple path, without the check of the memory. Requests that do not pass, or find no piece, take the generic path.
+//! It has the gate of the simple path, without the check of the memory. Requests that do not pass, or find no free piece, take the generic
+//! path.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -14,7 +15,7 @@ use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
 
-/// A request whose piece is with the device, and the caller's memory.
+/// A request whose piece is in flight, and the caller's memory.
 pub(in crate::dio) struct Short {
     token: u64,
     pos: FilePos,
@@ -22,18 +23,18 @@ pub(in crate::dio) struct Short {
     of: Of,
 }
 
-/// Its file.
+/// The file of the request.
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// One that can change, whose content it holds by the lane.
+    /// A file that can change. The request holds its content by the lane.
     Live {
         slot: u32,
         left: CompletionWork,
     },
 }
 
-// Put away and taken again by every one of them.
+// Every request stores and removes one, so it must stay small.
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
@@ -55,14 +56,14 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// There was room, and yet a bio was not taken: the generic way can wait for some.
+    /// Handles a bio that was not accepted although there was room: the generic path can wait for room.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Gives the piece back: of a read that was `clean`, when it has been copied.
+    /// Returns the piece. The data of a `clean` read are copied first.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -90,7 +91,7 @@ impl Io<'_> {
         self.read_again(target, buf, request, read)
     }
 
-    /// Goes on with one that the device has given back, in whatever way.
+    /// Ends a short request whose bio has completed, with any result.
     pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
         let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
         let Some(short) = self.end_transfer(done, request, result.is_ok()) else { return };
@@ -111,7 +112,7 @@ fn make_one(queue: &mut dyn DeviceQueue, state: &mut State, len: usize) -> Optio
     state.pool.take(queue, len).ok().flatten()
 }
 
-/// A piece for a read into lent memory, and where it reads; `None` where the read is not this way's.
+/// Takes a piece for a read into lent memory, and finds its position on the device; `None` if the read cannot take this path.
 #[inline(never)]
 pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -126,7 +127,7 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
-/// Ends that read where the piece was filled wholly.
+/// Ends that read if the piece was filled in full.
 #[inline(never)]
 pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     queue: &mut Q,
@@ -139,7 +140,7 @@ pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     state.pool.give(queue, piece);
 }
 
-/// Starts a request for owned memory, which is given back where it is not this way's.
+/// Starts a request for owned memory. Returns the memory if the request cannot take this path.
 #[inline(always)]
 pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -150,7 +151,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // A small state describes a request at the device: it has space for a bio, and for how the file's content is held.
+    // The state of a request in flight is small: it has room for a bio, and for the lane that holds the file's content.
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -188,14 +189,14 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether one leaves nothing to be done that could be waited for.
+/// Whether the completion of a short request needs no work that could wait.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);
     short.is_some_and(|short| !matches!(short.of, Of::Live { left, .. } if !left.is_empty()))
 }
 
-/// Takes a [light](is_light) one whose piece was transferred wholly.
+/// Takes a [light](is_light) request whose piece was transferred in full.
 #[inline(never)]
 pub(in crate::dio) fn pop(
     queue: &mut dyn DeviceQueue,

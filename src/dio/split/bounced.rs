@@ -1,5 +1,6 @@
-//! Requests whose bios have bounce buffers: the caller's memory stays here, and a piece of the pool goes down for each piece of the range.
-//! Writes are copied before they are submitted, reads by the thread that takes the completion; then the piece is free for the next.
+//! Requests whose bios have bounce buffers. The caller's memory stays here, and each piece of the range goes to the device in a piece of
+//! the pool. Writes are copied before they are submitted, reads by the thread that takes the completion; then the piece is free for the
+//! next.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -20,7 +21,7 @@ use crate::units::{DevOffset, FilePos};
 /// The caller's memory of a request that goes through bounce buffers.
 pub(super) struct Bounced {
     pub(super) memory: Memory,
-    /// Distance of its first byte from the first that the device transfers.
+    /// The distance of the caller's first byte from the first byte that the device transfers.
     pub(super) skip: usize,
 }
 
@@ -30,7 +31,7 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits the pieces of a mapping, which begins at `offset` in the request, and waits for its first ones where the pool has no more.
+    /// Submits the pieces of a mapping, which begins at `offset` in the request. If the pool has no free piece, waits for earlier ones.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -50,7 +51,7 @@ impl Io<'_> {
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // One that came back while others were waited for had failed.
+                // A piece that completed during the wait had failed.
                 self.give_pieces(pieces);
                 break;
             };
@@ -70,7 +71,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Takes a piece back.
+    /// Processes a completed piece.
     pub(super) fn complete_piece(&mut self, mut done: Done, index: u32, part: u32) {
         let result = self.finish_transfer(&mut done);
         let memory = done.bio.memory;
@@ -87,7 +88,7 @@ impl Io<'_> {
         self.state.release_part(index);
     }
 
-    /// Carries out what a bio left of its transfer.
+    /// Continues the transfer of a short bio.
     pub(in crate::dio) fn finish_transfer(&mut self, done: &mut Done) -> Result<(), Errno> {
         let Done { bio, result } = done;
         let (len, sector_mask) = (bio.memory.len(), self.state.sector_mask);
@@ -103,7 +104,7 @@ impl Io<'_> {
             Err(errno) => return Err(errno),
         };
         if count > 0 {
-            // A request that is done in part is no longer refused.
+            // The device must not refuse the remaining bytes of a partial request.
             to.flags -= BioFlags::NOWAIT;
         }
         let at = DevOffset(bio.at.0 + count as u64);
@@ -132,7 +133,7 @@ impl SplitRequest {
         target.read_unmapped(iomap.kind, pos, within_mut(memory.buffers_mut(), range))
     }
 
-    /// The part of the caller's memory that belongs to `len` bytes of the device's range.
+    /// The part of the caller's memory for `len` bytes of the device's range.
     fn callers(&self, offset: usize, len: usize) -> Range<usize> {
         let skip = self.bounced.as_ref().map_or(0, |bounced| bounced.skip);
         let place = |offset: usize| offset.saturating_sub(skip).min(self.count);
@@ -149,7 +150,7 @@ impl SplitRequest {
     fn copy_out(&mut self, from: &Memory, offset: usize) {
         let range = self.callers(offset, from.len());
         let Some(Bounced { memory, skip }) = &mut self.bounced else { return };
-        // Before the caller's first byte may stand the rest of a sector.
+        // The sector may begin before the caller's first byte.
         let start = (range.start + *skip).saturating_sub(offset);
         let from = within(from.buffers(), start..start + range.len());
         copy(from, within_mut(memory.buffers_mut(), range));

@@ -1,7 +1,7 @@
 //! The generic path for owned memory: a request of several bios, and everything that is not a clean completion.
 //!
-//! A request's memory is cut into the parts that lie together on the device, each part moves down with its bio and comes
-//! back with it, and the parts are joined before the request completes. Nothing here is on the simple path.
+//! A request's memory is cut into the parts that are contiguous on the device. Each part moves down with its bio and comes back with it, and
+//! the parts are joined before the request completes. The simple path uses none of this code.
 
 mod bounced;
 mod slab;
@@ -26,22 +26,22 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// The part of a bio that is a copy of a whole request. It is no kind of end by itself, since another kind costs the simple path's completions
-/// instructions.
+/// The part number of a bio that is a copy of a whole request. It is not a variant of its own, because another variant costs the simple path's
+/// completions instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request that was not started, and its memory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Rejected {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// The memory that would have gone down with it.
+    /// The memory that the request was to use.
     pub memory: Memory,
 }
 
 impl Rejected {
-    /// In a box, so that the result of a submission that goes well is one register.
+    /// Creates the error in a box, so that the result of a successful submission is one register.
     #[cold]
     pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
         Box::new(Self { error, memory })
@@ -72,7 +72,7 @@ impl From<Box<Rejected>> for Error {
     }
 }
 
-/// A request that has parts.
+/// A request with several parts.
 pub(super) struct SplitRequest {
     /// The operation for the device.
     request: Request,
@@ -80,13 +80,13 @@ pub(super) struct SplitRequest {
     inode: InodeNo,
     /// The completion work of a file that can change.
     completing: Option<Completing>,
-    /// Bytes that the caller gets without an error; bytes read past them are zeroed.
+    /// The number of bytes that the caller gets without an error; bytes read past them are zeroed.
     count: usize,
-    /// The memory in order, each part's own; empty while it is with a bio.
+    /// The memory of each part in order; empty while it is in a bio.
     parts: Vec<Buffers>,
     /// The memory after the parts.
     rest: VecDeque<Buffer>,
-    /// The lengths of the caller's buffers, to join the parts to.
+    /// The lengths of the caller's buffers, into which the parts are joined.
     shape: Shape,
     /// Replaces the parts if the bios have bounce buffers.
     bounced: Option<Bounced>,
@@ -132,7 +132,7 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// As [`submit_bio`], not inlined: requests that have passed no gate share one copy for all kinds of files.
+/// The same as [`submit_bio`], not inlined: requests that passed no gate share one copy for all kinds of files.
 #[inline(never)]
 fn submit_bio_out_of_line<Q: DeviceQueue>(
     queue: &mut Q,
@@ -158,7 +158,7 @@ fn submit_bio<Q: DeviceQueue>(
     Ok(())
 }
 
-/// The bio of a read that is one.
+/// The bio of a read that is one bio.
 #[inline(always)]
 fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Request) -> Bio {
     let Request { pos, token, flags, .. } = *request;
@@ -181,7 +181,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // The kind is known in the code then, and is not tested again.
+        // This makes the kind a constant, so it is not tested again.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
@@ -220,11 +220,11 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     submit(queue, state, target, memory, request, CompletionWork::empty())
 }
 
-/// Starts a request of any number of bios: a read that begins before the file's end, or a write over blocks that the file has, which needs
-/// the completion work `left` beside that of its mappings.
+/// Starts a request of any number of bios: a read that begins before the file's end, or a write over blocks that the file has, with the
+/// completion work `left` in addition to that of its mappings.
 ///
 /// # Errors
-/// Gives the memory back with the reason; the content is still held then.
+/// Returns the memory with the reason. The content is still held then.
 pub(crate) fn submit<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
@@ -272,7 +272,7 @@ pub(crate) fn submit<M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio that found no slot: waits for one, unless the caller will not.
+    /// Submits a bio that found no free slot: waits for one, unless the caller must not wait.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
         if flags.contains(DioFlags::NOWAIT) {
@@ -283,7 +283,7 @@ impl Io<'_> {
             .map_err(|(errno, bio)| Rejected::boxed(super::hand_over_failed(errno), bio.memory))
     }
 
-    /// Submits a bio, making room by taking completions first.
+    /// Submits a bio, and first takes completions to make room.
     #[allow(clippy::result_large_err, reason = "the bio moves back whole, without an allocation")]
     fn submit_waiting(&mut self, mut bio: Bio) -> Result<(), (Errno, Bio)> {
         loop {
@@ -294,21 +294,21 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One is enough; the completion of a part may submit that part again, into the slot that became free.
+            // One is enough: the completion of a part may submit that part again, into the freed slot.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }
         }
     }
 
-    /// Submits a bio of a request that is started, for the first time or again.
+    /// Submits a bio of a started request, for the first time or again.
     fn submit_part(&mut self, bio: Bio) {
         if let Err((errno, bio)) = self.submit_waiting(bio) {
             self.complete(Done { bio, result: Err(errno) });
         }
     }
 
-    /// Submits the bios of all mappings that lie on the device, and reads the others. The first error stops it.
+    /// Submits the bios of all mappings that lie on the device, and reads the others. It stops at the first error.
     fn start<M: MapFile>(&mut self, target: &Target<'_, M>, split: SplitRequest, plan: &[Iomap]) {
         let index = self.state.splits.insert(split);
         let mut offset = 0;
@@ -331,11 +331,11 @@ impl Io<'_> {
             }
             offset += iomap.len as usize;
         }
-        // The end of the submission.
+        // The submission has ended.
         self.state.release_part(index);
     }
 
-    /// Deals with a completion that is not a clean one of the simple path.
+    /// Processes a completion that is not a clean one of the simple path.
     #[cold]
     pub(super) fn complete(&mut self, mut done: Done) {
         let len = done.bio.memory.len();
@@ -365,7 +365,7 @@ impl Io<'_> {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
             return self.state.end(completing, completion);
         }
-        // Anything else makes it a request of one part, which knows what to do.
+        // Any other result turns it into a request of one part, which handles errors and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
         split.parts.push(Buffers::new());
@@ -384,18 +384,18 @@ impl Io<'_> {
         let Some(buffers) = split.parts.get_mut(part as usize) else { return };
         let errno = match whole {
             _ if result == Ok(len) => None,
-            // A part was transferred: the rest, from a whole logical block on, is asked for again.
+            // The transfer was short: the remaining bytes, from a whole logical block on, are submitted again.
             Ok(count) if count > 0 && split.error.is_none() => {
                 self.state.stats.short += 1;
                 let mut rest: VecDeque<Buffer> = bio.memory.into_buffers().into();
                 buffers.extend(take(&mut rest, count));
                 let at = DevOffset(bio.at.0 + count as u64);
-                // The rest of a request that is done in part is no longer refused.
+                // The device must not refuse the remaining bytes of a partial request.
                 let flags = bio.flags - BioFlags::NOWAIT;
                 let memory = to_memory(rest.into_iter().collect());
                 return self.submit_part(Bio { at, flags, memory, ..bio });
             }
-            // Less than a logical block of the coarsest device is asked for again too.
+            // A transfer of less than a logical block of the coarsest device is repeated too.
             Ok(_) | Err(Errno::EAGAIN) if !none && !bio.flags.contains(BioFlags::NOWAIT) => {
                 if split.retries > 0 && split.error.is_none() {
                     split.retries -= 1;
@@ -424,7 +424,7 @@ impl State {
         self.finished.extend(completion);
     }
 
-    /// A request has failed; the first error is told.
+    /// Records the failure of a request; the first error is reported.
     #[cold]
     fn fail(&mut self, index: u32, errno: Errno) {
         let split = self.splits.get(index).filter(|split| split.error.is_none());
@@ -435,7 +435,7 @@ impl State {
         }
     }
 
-    /// Lets go of one of the things that keep a request open; the last one completes it.
+    /// Releases a part of a request; the last release completes it.
     fn release_part(&mut self, index: u32) {
         let Some(split) = self.splits.get_mut(index) else { return };
         split.in_flight -= 1;
@@ -448,7 +448,7 @@ impl State {
 }
 
 impl SplitRequest {
-    /// The bio of the next part: all of a mapping.
+    /// The bio of the next part, which covers a whole mapping.
     fn next_part(&mut self, dev: Dev, request: u32, iomap: &Iomap) -> Bio {
         let end = BioEnd::Part { request, part: self.parts.len() as u32 };
         self.parts.push(Buffers::new());

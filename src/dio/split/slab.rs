@@ -1,6 +1,6 @@
-//! Things in flight, by a number that is free again when they end.
+//! A table of items in flight. Each has a number, which is free again when the item ends.
 
-/// Things by number.
+/// Items by number.
 pub(in crate::dio) struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
@@ -17,7 +17,7 @@ impl<T> Slab<T> {
         self.slots.len() == self.free.len()
     }
 
-    /// Those that are not complete.
+    /// The items that are not complete.
     pub(in crate::dio) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten()
     }

@@ -1,5 +1,5 @@
-//! Appends: their places beyond the end of the file. A place is taken and given back within the file's content, so that a thread that cuts or
-//! moves that, and has it for himself, finds no place taken.
+//! Appends, and their places beyond the end of the file. A place is taken and given back while the file's content is held. So a thread that
+//! truncates the file or moves its blocks, and holds the content exclusively, finds no place taken.
 
 use std::io::IoSlice;
 
@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use crate::units::FilePos;
 
 impl LiveFile {
-    /// Writes at the end of the file, wherever that is then; gives the position. Several appends at a time get consecutive places.
+    /// Writes at the current end of the file; returns the position. Concurrent appends get consecutive places.
     pub(in crate::file) fn append(
         &self,
         queue: &mut Queue,
@@ -29,7 +29,7 @@ impl LiveFile {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Where a write goes whose content is held. An append has the place until it [ends](Self::end_place).
+    /// The position of a write whose content is held. An append keeps its place until it [ends](Self::end_place).
     pub(super) fn place(&self, at: WriteAt, len: usize, flags: DioFlags) -> Result<FilePos> {
         if let WriteAt::Pos(pos) = at {
             return Ok(pos);
@@ -48,7 +48,7 @@ impl LiveFile {
         }
     }
 
-    /// Ends the place of a write that has made the file longer or was to, whose content is still held.
+    /// Ends the place of a write that has made or should have made the file longer. Its content is still held.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
             self.0.open.pending.place_ended();

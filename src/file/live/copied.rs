@@ -1,4 +1,4 @@
-//! Overwrites that are one bio, of memory that must not change meanwhile: a copy goes down in its place.
+//! Overwrites with one bio whose memory must not change during the transfer: a copy is written in its place.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dio::{self, Hold, Holding, Keep, Request};
 use crate::queue::Queue;
 
 impl LiveFile {
-    /// Starts a write of a copy of owned memory, which is given back where it is another write.
+    /// Starts a write of a copy of owned memory. Returns the memory if the write is of another kind.
     pub(super) fn submit_copied(
         &self,
         queue: &mut Queue,

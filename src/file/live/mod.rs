@@ -1,7 +1,8 @@
 //! A file of a volume that is open for writing: its inode changes, and so does its content.
 //!
-//! Each queue has a view of it: the inode as it was last read, which is right as long as the number of changes stays. Reads and overwrites
-//! enter the content by the queue's lane, look that number up, and go to the device; they take no lock that others write to.
+//! Each queue has a view of the file: the inode as it was last read, which is valid while the number of changes stays the same. Reads and
+//! overwrites enter the content by the queue's lane, check that number, and go to the device. They take no lock to which other threads
+//! write.
 
 mod append;
 mod copied;
@@ -36,11 +37,11 @@ use crate::units::{FilePos, InodeNo};
 pub(crate) struct LiveFile(Arc<Live>);
 
 pub(crate) struct Live {
-    /// Nobody else has it, ever.
+    /// The identity of the file. No other file ever gets it.
     id: u64,
     index: FileIndex,
-    /// Written data are committed in time, also where the file outlives its volume's last handle. Before the inode that is held, since the
-    /// timer's thread must not be the last to have the file system.
+    /// The timer that commits written data regularly, even if the file outlives its volume's last handle. It is declared before the inode
+    /// that is held, because the timer's thread must not be the last owner of the file system.
     _timer: Option<Arc<dyn Any + Send + Sync>>,
     file: Arc<dyn WriteFile>,
     open: Arc<OpenInode>,
@@ -48,20 +49,20 @@ pub(crate) struct Live {
     number: InodeNo,
     strict: bool,
     writing: Writing,
-    /// Options of all writes by this handle.
+    /// The options of all writes by this handle.
     intent: WriteIntent,
     volume: Owner,
     geometry: Geometry,
 }
 
-/// Where a handle writes.
+/// The positions at which a handle writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writing {
-    /// It only reads.
+    /// The handle only reads.
     Nowhere,
-    /// Where it is told to.
+    /// Each write has a position.
     Anywhere,
-    /// At the end of the file.
+    /// Each write goes to the end of the file.
     AtEnd,
 }
 
@@ -74,7 +75,7 @@ impl Writing {
         }
     }
 
-    /// Where a write goes that is to go there.
+    /// The position of a write that requests the position `at`.
     fn admit(self, at: WriteAt) -> Result<WriteAt> {
         match self {
             Self::Anywhere => Ok(at),
@@ -84,7 +85,7 @@ impl Writing {
     }
 }
 
-/// The numbers of a volume's open files: small ones, so that queues find their views by them.
+/// The numbers of a volume's open files. They are small, because queues use them as indexes of their views.
 #[derive(Debug, Default)]
 pub(crate) struct FileIndexes(Mutex<(u32, Vec<u32>)>);
 
@@ -111,13 +112,13 @@ impl Drop for FileIndex {
 }
 
 impl Live {
-    /// The view of the file that a queue has, current or not.
+    /// A queue's view of the file, current or not.
     #[inline(always)]
     fn view<'q>(&self, views: &'q Views) -> Option<&'q View> {
         views.get(self.index.number, self.id)
     }
 
-    /// The same, made current.
+    /// A queue's view of the file, made current.
     fn current<'q>(
         &self,
         views: &'q mut Views,
@@ -159,7 +160,7 @@ impl OpenHandle for Live {
 }
 
 impl LiveFile {
-    /// `None` on a volume that is read-only.
+    /// Creates the file. `None` on a read-only volume.
     pub(crate) fn new(
         held: Held,
         timer: Option<Arc<dyn Any + Send + Sync>>,
@@ -201,7 +202,7 @@ impl LiveFile {
         self.0.writing == Writing::AtEnd
     }
 
-    /// The mapping of a position; written ranges that are not converted yet count as written.
+    /// The mapping of a position. Written ranges that are not converted yet count as written.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
         let open = &self.0.open;
         loop {
@@ -219,7 +220,7 @@ impl LiveFile {
         self.0.file.read_inline(buf, pos)
     }
 
-    /// Enters a range of the content, by the lane if that is open; the view is current then.
+    /// Enters a range of the content, by the lane if it is open. The view is current afterwards.
     fn enter(&self, queue: &mut Queue, range: Range<u64>, nowait: bool) -> Result<Hold> {
         let live = &*self.0;
         let view = live.current(&mut queue.views, &mut queue.state.files, nowait)?;
@@ -230,7 +231,7 @@ impl LiveFile {
             self.wait_for(queue, ticket, nowait)?;
             Hold::Range(ticket)
         };
-        // The holder before may have changed it.
+        // The previous holder may have changed the file.
         match live.current(&mut queue.views, &mut queue.state.files, nowait) {
             Ok(_) => Ok(hold),
             Err(error) => {
@@ -249,7 +250,7 @@ impl LiveFile {
         }
     }
 
-    /// Waits for a range. Requests of this queue in flight are waited for first, since other threads may wait for them.
+    /// Waits for a range. It first waits for the requests of this queue in flight, because other threads may wait for them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.0.open.content;
         if !nowait && !content.has(&ticket) {
@@ -257,7 +258,7 @@ impl LiveFile {
         }
         while !content.has(&ticket) {
             let waited = if nowait {
-                Err(Error::would_block("someone else has this range of the file"))
+                Err(Error::would_block("another request holds this range of the file"))
             } else if queue.state.files.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {

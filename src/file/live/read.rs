@@ -1,4 +1,4 @@
-//! Reads.
+//! Reads of a file that can change.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Readers, writers and conversions of a file, under schedules of a model checker's choice.
+//! Readers, writers and conversions of a file, under schedules that a model checker chooses.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ const BLOCK: usize = 1024;
 /// The blocks that a model may write. They are allocated, and unwritten.
 const BLOCKS: usize = 4;
 
-/// A volume with a file of unwritten blocks, made once: no thread waits meanwhile.
+/// A volume with a file of unwritten blocks. It is made once, outside the schedules.
 fn base() -> Ram {
     static MADE: OnceLock<Ram> = OnceLock::new();
     if let Some(made) = MADE.get() {
@@ -46,7 +46,7 @@ fn base() -> Ram {
 struct Model {
     volume: Volume,
     file: File,
-    /// Blocks that are written.
+    /// The blocks that are written.
     written: [AtomicBool; BLOCKS],
     appended: AtomicU64,
 }
@@ -72,7 +72,7 @@ impl Model {
         self.written[block].store(true, SeqCst);
     }
 
-    /// Data written before are read; other blocks are zeros or the data being written.
+    /// Reads a block. It contains the data that were written before; otherwise zeros or the data that are being written.
     fn read(&self, queue: &mut Queue, block: usize) {
         let written = self.written[block].load(SeqCst);
         let mut buf = Buffer::aligned(BLOCK).unwrap();
@@ -117,7 +117,7 @@ fn no_reader_takes_what_was_written_for_zeros() {
     });
 }
 
-/// Two append while another moves blocks and syncs.
+/// Two threads append while a third moves blocks and syncs.
 #[test]
 fn appends_do_not_overlap() {
     explore(10, || {
@@ -144,11 +144,11 @@ fn appends_do_not_overlap() {
     });
 }
 
-/// The last thread that closes a file leaves data that another one has written meanwhile.
+/// The last thread that closes a file keeps the data that another thread has written concurrently.
 #[test]
 fn a_close_keeps_what_others_have_written() {
     explore(5, || {
-        // No yields of its own: the other does all of its work between two steps of this one.
+        // The volume has no yields of its own: the other thread does all of its work between two steps of this one.
         let volume = Volume::writable_on(Arc::new(base()), Clock::System).unwrap();
         let open = |volume: &Volume| {
             let inode = volume.fs().lookup(ROOT, b"file").unwrap();

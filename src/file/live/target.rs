@@ -1,4 +1,4 @@
-//! A file that can change, as a request meets it.
+//! The target of a request to a file that can change.
 
 use super::Live;
 use super::write::would_change;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::fs::Access;
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
 
-/// The file where its view is current, for a request that is at its content.
+/// The file if its view is current, for a request that holds its content.
 #[inline(always)]
 pub(super) fn current_target<'a>(
     view: &'a View,
@@ -20,7 +20,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, live, holding) })
 }
 
-/// The file, ending where its metadata say: an overwrite beyond that is not a simple one.
+/// The file with the size of its metadata: an overwrite beyond that size is not a simple one.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -38,8 +38,8 @@ pub(super) fn target_by_metadata<'a>(
     }
 }
 
-/// A write leaves its time: the first one since a thread asked for that of the file does. Later ones are only noted, and are as old as the
-/// next question (POSIX calls it marked for update): a clock for each would be a good part of what a volume costs.
+/// Records the time of a write. The first write after a query of the file's times sets them. Later writes are only marked, and get the time
+/// of the next query (POSIX: marked for update), because reading a clock for each write is expensive.
 #[inline(always)]
 pub(super) fn stamp_overwrite(view: &View, live: &Live) {
     if view.queue_file.wrote() {
@@ -48,8 +48,8 @@ pub(super) fn stamp_overwrite(view: &View, live: &Live) {
 }
 
 impl Live {
-    /// The file for a request that holds its content. Size and map are of one time: with an older map, data appended since would read as
-    /// zeros.
+    /// The file for a request that holds its content. Size and map must be of the same time: with an older map, data appended since would
+    /// read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,

@@ -1,4 +1,4 @@
-//! The times that writes leave.
+//! Tests of the times that writes set.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::fs::{Clock, Credentials, NewFile, Timestamp};
 use crate::units::{FilePos, InodeNo};
 use crate::{FileOptions, Queue, QueueOptions, Volume};
 
-/// A volume by the system's clock, with a file.
+/// A volume with the system's clock, and a file.
 fn volume() -> (Volume, InodeNo) {
     let ram = Arc::new(Ram::new(8 << 20));
     Volume::make(&*ram, &MkfsOptions::default()).unwrap();
@@ -25,7 +25,7 @@ fn now() -> Timestamp {
     Clock::System.now()
 }
 
-/// Until the clock shows another time, which is then.
+/// Waits until the clock shows another time, and returns it.
 fn tick() -> Timestamp {
     let before = now();
     loop {
@@ -40,8 +40,8 @@ fn queue(volume: &Volume) -> Queue {
     volume.queue(&QueueOptions::default()).unwrap()
 }
 
-/// A write that only notes itself is no older than when it was written, by any queue, whether that still exists or not; and asking
-/// again does not make it younger.
+/// The time of a marked write is no older than the write, through any queue, whether or not that queue still exists; and another query does
+/// not make the time newer.
 #[test]
 fn a_write_is_seen_to_be_as_young_as_it_is() {
     let (volume, number) = volume();
@@ -59,7 +59,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
         }
         assert!(modified() >= before, "round {round}");
         file.write_at(&mut first, &block(), FilePos(0)).unwrap();
-        // This one is noted.
+        // This write is only marked.
         let noted = tick();
         match &mut second {
             Some(second) if round % 2 == 0 => {
@@ -91,7 +91,7 @@ fn a_write_is_seen_to_be_as_young_as_it_is() {
     volume.close().unwrap();
 }
 
-/// A noted write leaves its time when the timer comes by, not when a thread asks much later.
+/// A marked write gets the time of the next run of the timer, not of a much later query.
 #[test]
 fn a_noted_write_is_no_younger_than_the_timers_last_look() {
     let (volume, number) = volume();

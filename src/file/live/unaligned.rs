@@ -1,5 +1,5 @@
-//! Writes that do not begin and end with sectors, of handles that take them: the sectors at both ends are read, and nobody else is at the
-//! range meanwhile.
+//! Writes that do not begin and end at sectors, by handles that accept them. The sectors at both ends are read first, and no other request uses
+//! the range in the meantime.
 
 use std::io::IoSlice;
 
@@ -12,21 +12,21 @@ use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
 use crate::units::FilePos;
 
-/// How much goes through memory at once, in bytes.
+/// The number of bytes that go through memory at once.
 const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end with sectors.
 enum Unaligned {
-    /// So many bytes were written; and whether much is to be converted now.
+    /// The number of bytes that were written; and whether many ranges need a conversion now.
     Written(usize, bool),
-    /// So many, and the file system is to write the rest.
+    /// The number of bytes that were written; the file system must write the rest.
     ByFileSystem(usize),
     Gap(u64),
 }
 
 impl LiveFile {
-    /// Writes data that do not begin and end with sectors: the sectors at both ends are read, and no other request uses the range meanwhile; at
-    /// the content, if it goes where that ends.
+    /// Writes data that do not begin and end at sectors. The sectors at both ends are read first, and no other request uses the range in the
+    /// meantime. A write at the end of the file holds all of its content.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let (live, len) = (&*self.0, write.len());
         let (at, flags) = (write.at, write.flags);
@@ -93,7 +93,7 @@ impl LiveFile {
         written
     }
 
-    /// Writes piece by piece what nobody else is at.
+    /// Writes a range that no other request uses, piece by piece.
     fn write_pieces(
         &self,
         queue: &mut Queue,
@@ -103,7 +103,7 @@ impl LiveFile {
     ) -> Result<Unaligned> {
         let Wanted { len, flags, .. } = wanted;
         let (mut done, mut full) = (0, false);
-        // A write that is wanted whole has space for all of it before a part is written.
+        // A write that must be whole gets space for all its bytes before a part is written.
         let most = if flags.contains(DioFlags::WHOLE) { len } else { PIECE };
         while done < len {
             let at = FilePos(pos.0 + done as u64);
@@ -126,7 +126,7 @@ impl LiveFile {
         Ok(Unaligned::Written(done, full))
     }
 
-    /// Writes the sectors that hold a range, which nobody else is at.
+    /// Writes the sectors around a range that no other request uses.
     fn write_widened(
         &self,
         queue: &mut Queue,
@@ -139,17 +139,17 @@ impl LiveFile {
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
-        // Nobody else can reach this memory.
+        // No other code can reach this memory.
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
         live.stamp_write();
         let full = live.open.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The size is the one asked for, not the one written.
+        // The size is that of the requested range, not of the written sectors.
         live.open.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
-    /// Reads the first and the last sector of a range, where the new bytes do not fill them.
+    /// Reads the first and the last sector of a range, if the new bytes do not fill them.
     fn read_edges(
         &self,
         queue: &mut Queue,

@@ -1,5 +1,5 @@
-//! Writes. An overwrite of one written extent is one bio and nothing else; other writes have their steps in [`LiveFile::prepare`], in the order in
-//! which they are taken.
+//! Writes. An overwrite of one written extent is only one bio. Other writes have their steps in [`LiveFile::prepare`], in the order in which they
+//! are taken.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::units::FilePos;
 
 pub(super) const SYNCED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC);
 
-/// The way that a write is ready for.
+/// The path by which a prepared write continues.
 pub(super) enum Ready {
-    /// Over blocks that the file has now, perhaps fewer bytes than were asked for, held like this.
+    /// Over blocks that the file has, perhaps fewer bytes than requested; the content is held.
     Blocks { hold: Hold, request: Request, left: CompletionWork },
-    /// The end of the file, where it goes, is not that of a sector.
+    /// At the end of the file, which is not the end of a sector. The value is the position.
     Unaligned(FilePos),
-    /// The file system writes it: the file has no blocks, or cannot have unwritten ones.
+    /// By the file system: the file has no blocks, or cannot have unwritten ones.
     ByFileSystem,
-    /// The file grows over the rest of the block in which it ends, which is to be zeroed first: this is its size.
+    /// After the remaining bytes of the file's last block are zeroed, because the file grows over them. The value is the size.
     Gap(u64),
 }
 
-/// A write that is more than an overwrite, and its state.
+/// A write that is more than an overwrite, and its progress.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) at: WriteAt,
@@ -38,17 +38,17 @@ pub(super) struct Wanted {
     pub(super) flags: DioFlags,
     /// How the content is held.
     pub(super) hold: Hold,
-    /// The size after which the last block has been zeroed.
+    /// The size for which the remaining bytes of the last block have been zeroed.
     pub(super) zeroed: Option<u64>,
 }
 
-/// A write whose memory stays with the caller.
+/// A write of memory that stays with the caller.
 pub(super) struct Lent<'a> {
     pub(super) bufs: &'a [IoSlice<'a>],
     pub(super) at: WriteAt,
     pub(super) flags: DioFlags,
     pub(super) source: Source,
-    /// Where it went, also where it failed after a part.
+    /// The position, also if the write failed after a part.
     pub(super) pos: FilePos,
 }
 
@@ -83,7 +83,7 @@ impl LiveFile {
             && view.takes_overwrites(&inside)
         {
             let target = target_by_metadata(view, live, None);
-            // By one bio that reaches the medium, where nothing else is to be synced.
+            // One bio that reaches the medium, if nothing else needs a sync.
             let through =
                 flags.contains(DioFlags::DSYNC) && !queue.state.calls_flush() && view.is_durable();
             let request = Request { through, ..request };
@@ -116,13 +116,13 @@ impl LiveFile {
         self.write_somewhere(queue, &mut Lent::new(bufs, WriteAt::Pos(pos), flags, source))
     }
 
-    /// Gives how many bytes were written.
+    /// Returns the number of bytes written.
     pub(super) fn write_somewhere(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
         let live = &*self.0;
         queue.check(live.volume)?;
         write.at = live.writing.admit(write.at)?;
         let (at, flags, len) = (write.at, write.flags, write.len());
-        // That of the end is known when the content is held.
+        // The end of the file is known only when the content is held.
         write.pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let pos = write.pos;
         if len == 0 {
@@ -180,10 +180,10 @@ impl LiveFile {
         Ok(len)
     }
 
-    /// The steps of a write that is not just an overwrite. Position and length are what the device takes.
+    /// The steps of a write that is not just an overwrite. The device accepts the position and length.
     ///
-    /// The content is held from the first step on, so that nothing moves any more; changes of the inode come in between, under its
-    /// own lock. A write with NOWAIT does none of that.
+    /// The content is held from the first step on, so that no block moves. Changes of the inode come in between, under its own lock. A write with
+    /// NOWAIT takes none of these steps.
     fn prepare(
         &self,
         queue: &mut Queue,
@@ -200,7 +200,7 @@ impl LiveFile {
                 self.leave(queue, hold);
             }
             match ready {
-                // The gap is the places of appends in flight: an append that holds the file alone meets none.
+                // The gap consists of the places of appends in flight: an append that holds the file exclusively finds no gap.
                 Ok(Ready::Gap(_)) if at == WriteAt::End && !flags.contains(DioFlags::ATOMIC) => {
                     return ready;
                 }
@@ -213,7 +213,7 @@ impl LiveFile {
         }
     }
 
-    /// The same with the content held. A write that makes the file longer has a place from here on.
+    /// Does the same with the content held. A write that makes the file longer has a place from here on.
     fn prepare_entered(&self, queue: &mut Queue, wanted: Wanted) -> Result<Ready> {
         let Wanted { at, len, flags, .. } = wanted;
         let pending = &self.0.open.pending;
@@ -229,10 +229,10 @@ impl LiveFile {
                 if at != WriteAt::End && left.contains(CompletionWork::GROW) {
                     pending.extends(request.pos.0 + request.len as u64);
                 }
-                // Fewer blocks than were asked for: the next append comes after these.
+                // There are fewer blocks than requested: the next append begins after these.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
-                // Writes after an append may have made the file longer already.
+                // Writes after an append may have already made the file longer.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
@@ -245,7 +245,7 @@ impl LiveFile {
         queue.alone(|| self.0.file.zero_tail())
     }
 
-    /// The steps in the content that is held, at the position where the write goes.
+    /// The steps while the content is held, at the position of the write.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,
@@ -276,7 +276,7 @@ impl LiveFile {
         let mut len = len;
         let written = match dio::blocks_of(view, pos, len, nowait)? {
             Some(true) => true,
-            // Its blocks and their state would be told by a transaction of its own.
+            // A separate transaction would record its blocks and their state.
             Some(false) | None if flags.contains(DioFlags::ATOMIC) => {
                 let what = "an atomic write to a range without data";
                 return Err(Error::io(Errno::EOPNOTSUPP, what));
@@ -287,7 +287,7 @@ impl LiveFile {
             None => {
                 let whole = flags.contains(DioFlags::WHOLE);
                 let reached = live.file.allocate(pos.0..end, whole)?;
-                // To the end, or to a block's.
+                // The length ends at the end of the write, or at the end of a block.
                 len = (reached.min(end) - pos.0) as usize;
                 live.current(&mut queue.views, &mut queue.state.files, false)?;
                 false
@@ -321,8 +321,8 @@ impl LiveFile {
         dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
     }
 
-    /// Converts the file after a write that left much work, unless that must not wait. The write is done: a range that cannot be converted now
-    /// is converted when the file is synced or closed, and the error is met again.
+    /// Converts ranges of the file after a write that left many of them, unless the write must not wait. The write itself is complete: a range
+    /// that cannot be converted now is converted at the next sync or close, which reports the error again.
     pub(super) fn write_done(&self, queue: &mut Queue, flags: DioFlags) {
         if !flags.contains(DioFlags::NOWAIT) {
             let _ = self.convert(queue);
@@ -338,7 +338,7 @@ impl LiveFile {
         queue.alone(|| self.0.file.sync(data_only))
     }
 
-    /// Writes by the file system's own way.
+    /// Writes through the file system's own path.
     pub(super) fn write_by_file_system(
         &self,
         queue: &mut Queue,
@@ -411,7 +411,7 @@ impl LiveFile {
         self.submit_somewhere(queue, memory, WriteAt::Pos(request.pos), request).map(drop)
     }
 
-    /// Starts a write that is not just an overwrite; gives where it goes.
+    /// Starts a write that is not just an overwrite; returns its position.
     pub(in crate::file) fn submit_somewhere(
         &self,
         queue: &mut Queue,
@@ -425,7 +425,7 @@ impl LiveFile {
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
         let Request { flags, token, len, .. } = request;
-        // That of the end is known when the content is held.
+        // The end of the file is known only when the content is held.
         let pos = if let WriteAt::Pos(pos) = at { pos } else { FilePos(0) };
         let addresses = memory.buffers().iter().map(|buf| (buf.address(), buf.len()));
         if live.strict && len > 0 && !live.geometry.is_aligned(pos, addresses) {
@@ -444,7 +444,7 @@ impl LiveFile {
             (ready.through, left) = (false, left | CompletionWork::DATASYNC);
         }
         if ready.len < len {
-            // The position is kept: a later append may come after it.
+            // The position is kept, because a later append may follow it.
             let write = |file: &Self, queue: &mut Queue, lent: &mut Lent<'_>| {
                 file.write_prepared(queue, lent, hold, (ready, left))
             };
@@ -470,7 +470,7 @@ impl LiveFile {
         submitted.map(|()| ready.pos)
     }
 
-    /// Writes before it returns; the completion is there to be popped.
+    /// Completes a write before it returns; the completion can then be popped.
     fn write_at_once(
         &self,
         queue: &mut Queue,
@@ -488,7 +488,7 @@ impl LiveFile {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            // A part may have been written of what fails.
+            // A failed write may have written a part.
             result => queue.state.finish(dio::Completion { token, memory, result }),
         }
         Ok(pos)
@@ -496,7 +496,7 @@ impl LiveFile {
 }
 
 impl Live {
-    /// The rules of Linux for an atomic write, which the device must promise.
+    /// Checks Linux's rules for an atomic write, which the device must guarantee.
     fn check_atomic(&self, pos: FilePos, len: usize, flags: DioFlags) -> Result<()> {
         if !flags.contains(DioFlags::ATOMIC) {
             return Ok(());
@@ -517,10 +517,10 @@ impl Live {
 }
 
 pub(super) fn would_change() -> Error {
-    Error::would_block("the file's metadata would have to change, or to be read")
+    Error::would_block("the request would change or read the file's metadata")
 }
 
-/// `len` bytes of several buffers, from `skip` on.
+/// The `len` bytes of several buffers from `skip` on.
 pub(super) fn cut_from<'a>(
     bufs: &'a [IoSlice<'_>],
     skip: usize,

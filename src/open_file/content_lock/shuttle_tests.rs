@@ -1,4 +1,4 @@
-//! The content lock under schedules of a model checker's choice.
+//! The content lock under schedules that a model checker chooses.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,16 +16,16 @@ type Work = fn(&Model);
 struct Model {
     lock: ContentLock,
     present: Mutex<Present>,
-    /// A queue was lost.
+    /// Whether a queue was lost.
     lost: AtomicBool,
 }
 
-/// The state of the lock as the model knows it, without asking the lock.
+/// The expected state of the lock, which the model tracks without calling the lock.
 #[derive(Default)]
 struct Present {
-    /// The ranges that someone is at, and whether for himself.
+    /// The ranges that threads are in, and whether each is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The threads that asked for a range and have not given it back.
+    /// The tickets of ranges that were asked for and not given back.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 
@@ -34,7 +34,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Model {
-    /// Is at a range for a while.
+    /// Stays in a range while other threads may run.
     fn be_inside(&self, range: &Range<u64>, exclusive: bool) {
         let mut present = self.present.lock().unwrap();
         let meets = |(other, alone): &(_, bool)| (exclusive || *alone) && overlap(range, other);
@@ -87,7 +87,7 @@ impl Model {
         self.lock.remove_lane(&lane);
     }
 
-    /// A queue that is lost with a request in flight, which never ends.
+    /// Simulates a lost queue with a request in flight, which never ends.
     fn lose(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         if self.lock.enter(&lane) {
@@ -108,7 +108,7 @@ impl Model {
         present.inside.push((range, false));
     }
 
-    /// A thread that takes a range only if it need not wait.
+    /// Takes a range only if the thread need not wait.
     fn try_range(&self, range: Range<u64>) {
         let ticket = self.ask(&range, true);
         if self.lock.has(&ticket) {
@@ -118,7 +118,7 @@ impl Model {
     }
 }
 
-/// Runs threads on a new model; then nobody wants a range any more.
+/// Runs threads on a new model. At the end no thread wants a range.
 fn run(work: &[Work]) {
     let model = Arc::<Model>::default();
     crate::sync::run(&model, work);
@@ -161,7 +161,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// Each thread that waits for a range is told that its requests never end, whenever it came; and no thread gets it exclusively.
+/// Each thread that waits for a range gets an error for requests that never end, regardless of when it came; and no thread gets the range
+/// exclusively.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {

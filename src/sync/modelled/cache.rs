@@ -1,5 +1,5 @@
-//! A stand-in for quick_cache, whose own locks the model checker does not see. It promises no more than that: anything may be
-//! evicted at any time.
+//! A replacement for quick_cache, whose own locks the model checker does not see. It guarantees no more: any value may be evicted at any
+//! time.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use shuttle::rand::{Rng, thread_rng};
 
 use super::{Condvar, Mutex};
 
-/// One look in so many finds that the value was evicted.
+/// One lookup in this many finds that the value was evicted.
 const EVICTED: u32 = 4;
 
 pub(crate) struct Cache<K, V> {
@@ -22,7 +22,7 @@ enum Entry<V> {
     Loading(Load<V>),
 }
 
-/// A thread loads the value. Threads that wait for it get it, also if the entry has changed meanwhile.
+/// The load of a value by a thread. Threads that wait for it get the value, even if the entry has changed in the meantime.
 type Load<V> = Arc<Mutex<Loaded<V>>>;
 
 enum Loaded<V> {
@@ -49,12 +49,12 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    /// The value of a concurrent load will not be kept.
+    /// Inserts a value. The value of a concurrent load will not be kept.
     pub(crate) fn insert(&self, key: K, value: V) {
         self.entries.lock().insert(key, Entry::Resident(value));
     }
 
-    /// The same.
+    /// Removes a value. The value of a concurrent load will not be kept.
     pub(crate) fn remove(&self, key: &K) {
         self.entries.lock().remove(key);
     }

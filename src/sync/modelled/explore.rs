@@ -6,17 +6,17 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-/// Without another one in `SHUTTLE_RANDOM_SEED`, which the checker reads.
+/// The seed, unless `SHUTTLE_RANDOM_SEED`, which the checker reads, contains another one.
 const SEED: u64 = 0x5EED;
-/// Schedules of each kind for the smallest models, without another number in `IRONMAP_SHUTTLE`.
+/// The number of schedules of each kind for the smallest models, unless `IRONMAP_SHUTTLE` contains another number.
 const SCHEDULES: usize = 20_000;
-/// Switches between threads at moments of the scheduler's choice; most races need two or three.
+/// The number of switches between threads at moments that the scheduler chooses; most races need two or three.
 const DEPTH: usize = 3;
-/// An operation on a volume has deeper calls than the checker allows for.
+/// The size of a stack: an operation on a volume has deeper calls than the checker's default permits.
 const STACK: usize = 1 << 20;
 
-/// Runs a model: threads that panic, or all wait, fail the test, which then prints a seed for that schedule alone.
-/// `cost`: a schedule takes so many times as long as one of the smallest models.
+/// Runs a model. A thread that panics, or a deadlock, fails the test, which then prints a seed for that schedule alone. A schedule takes
+/// `cost` times as long as one of the smallest models.
 pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = (wanted.unwrap_or(SCHEDULES) / cost).max(1);
@@ -28,7 +28,7 @@ pub(crate) fn explore(cost: usize, model: impl Fn() + Send + Sync + Copy + 'stat
     Runner::new(pct, config).run(model);
 }
 
-/// Runs threads on a model until they have ended. That all of them wait fails the test: nobody is left asleep.
+/// Runs threads on a model until they have ended. A deadlock fails the test, so no thread stays asleep.
 pub(crate) fn run<M: Send + Sync + 'static>(model: &Arc<M>, work: &[fn(&M)]) {
     let spawn = |work: &fn(&M)| {
         let (model, work) = (Arc::clone(model), *work);

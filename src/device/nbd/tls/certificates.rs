@@ -1,4 +1,4 @@
-//! A server that its certificate proves: its chain up to a trusted authority, and its name.
+//! Authentication of a server by its certificate: its chain up to a trusted authority, and its name.
 
 use std::io::{self, BufRead as _, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{Client, Refusal, Session, State};
 use crate::device::nbd::Server;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// A client of a server, with the certificates of a directory.
+/// Creates a client of a server, with the certificates of a directory.
 pub(super) fn client(
     directory: Option<&Path>,
     hostname: Option<&str>,
@@ -30,22 +30,22 @@ pub(super) fn client(
         (None, Server::Unix(_)) => return Err(Error::invalid("tls-hostname is missing")),
     };
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Error::invalid(format!("{host:?} is no host name")))?;
+    let name = name.map_err(|_| Error::invalid(format!("{host:?} is not a host name")))?;
     let lacks = Arc::new(AtomicBool::new(false));
     let config = config(directory, &lacks)?;
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // All that is written to it is sent before more is taken.
+    // All bytes that are written to it are sent before more are accepted.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
 
-/// A session with a server whose certificate is verified.
+/// A TLS session with a server whose certificate is verified.
 struct Verified {
     tls: ClientConnection,
     place: String,
-    /// The server has asked for a certificate that we do not have.
+    /// Whether the server has asked for a certificate that this client does not have.
     lacks: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ impl Session for Verified {
 
 const NO_CERTIFICATE: &str = "the server demands a client certificate (client-cert.pem and client-key.pem in tls-certificates=DIR)";
 
-/// An error of the TLS library as one clear line.
+/// Converts an error of the TLS library to one clear line.
 fn explained(place: &str, error: &rustls::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let (kind, why) = match error {
@@ -120,7 +120,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
     io::Error::new(kind, format!("{place}: {why}"))
 }
 
-/// Why a certificate is refused, as the end of a sentence.
+/// The reason why a certificate is refused, as the end of a sentence.
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
@@ -132,19 +132,19 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // The library's own words have the names and the times; two of them are names of its own.
+    // The library's own texts contain the names and the times; two of them consist of its own identifiers.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {
         "is of version 1, and version 3 is needed (openssl x509 -extfile makes one)".to_owned()
     } else if words.contains("CaUsedAsEndEntity") {
-        "is that of an authority (CA:true)".to_owned()
+        "belongs to an authority (CA:true)".to_owned()
     } else {
         format!("{why} ({words})")
     }
 }
 
-/// Without a certificate of our own: takes note when a server asks for one.
+/// A client without a certificate. It records whether a server asks for one.
 #[derive(Debug)]
 struct Without(Arc<AtomicBool>);
 
@@ -163,7 +163,7 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// The path of a file that need not be there. A file that cannot be read is an error: it could be a list of revoked certificates.
+/// The path of an optional file. A file that cannot be read is an error: it could be a list of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),
@@ -175,10 +175,10 @@ fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The authorities to trust, and the certificate of our own.
+/// The configuration: the trusted authorities, and the client's own certificate.
 fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let wrong = |error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::NotPermitted, format!("the certificates are of no use: {error}"))
+        Error::new(ErrorKind::NotPermitted, format!("the certificates cannot be used: {error}"))
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = Arc::new(match dir {
@@ -188,7 +188,7 @@ fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     let revoked = dir.map(|dir| dir.join("ca-crl.pem"));
     let verifier = match revoked.map(existing).transpose()?.flatten() {
-        // An authority may have none.
+        // An authority may have no list of revoked certificates.
         Some(path) => verifier
             .with_crls(all::<CertificateRevocationListDer<'_>>(&path)?)
             .allow_unknown_revocation_status()
@@ -233,7 +233,7 @@ fn unread(path: &Path, error: pem::Error) -> Error {
     }
 }
 
-/// All objects of one kind in a PEM file, at least one.
+/// Reads all objects of one kind in a PEM file, at least one.
 fn all<T: PemObject>(path: &Path) -> Result<Vec<T>> {
     let objects: Result<Vec<T>, _> = T::pem_file_iter(path).and_then(Iterator::collect);
     let objects = objects.map_err(|error| unread(path, error))?;
@@ -253,7 +253,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Certificates that cannot be read are left out: there are many.
+/// The system's authorities. Certificates that cannot be read are skipped, because there are many.
 fn authorities_of_the_system() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

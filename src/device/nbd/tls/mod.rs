@@ -1,9 +1,9 @@
-//! TLS for connections to servers: whom it trusts, and its handshake. Afterwards a [pump] has the connection.
+//! TLS for connections to servers: the authentication, and the handshake. After the handshake a [pump] has the connection.
 //!
-//! STARTTLS is the first option, so that nothing that came in plain text counts. The negotiation reads no byte more than it needs, so that plain text
-//! after the server's consent is read as TLS, and is an error.
+//! STARTTLS is the first option, so that no plain text counts. The negotiation reads no byte more than it needs. So plain text after the server's
+//! consent is read as TLS, and is an error.
 //!
-//! A server always proves who it is: by its certificate, or by a key that both sides have.
+//! A server is always authenticated: by its certificate, or by a shared key.
 
 mod certificates;
 #[cfg(feature = "psk")]
@@ -21,48 +21,48 @@ use super::stream::{Socket, Stream as _};
 use super::{Server, Tls};
 use crate::error::Result;
 
-/// Bytes that are received at once, in each direction.
+/// The number of bytes that are received at once, in each direction.
 const BUFFER: usize = 128 << 10;
 
-/// A session of TLS. It has no socket: its user carries the bytes between it and the server.
+/// A TLS session. It has no socket: its user transfers the bytes between it and the server.
 trait Session: Send {
-    /// Takes bytes of the server, at most [`BUFFER`], and appends what they say to `plain`.
+    /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
     ///
     /// # Errors
-    /// One clear line. The session is over, but what it has for the server (the reason) is still to be sent.
+    /// One clear line. The session is over, but the bytes that it has for the server (the reason) must still be sent.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
     fn encrypt(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Tells the server the end.
+    /// Prepares the message that ends the session.
     fn close(&mut self);
 
     /// Whether it has bytes for the server.
     fn wants_write(&self) -> bool;
 
-    /// Writes bytes for the server, as many as it takes.
+    /// Writes bytes for the server, as many as it accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The reason of a server that ends the connection without one, before it has said anything over it.
+    /// The probable reason if the server ends the connection without one, before it has sent anything over it.
     fn refusal(&self) -> Refusal;
 }
 
-/// How far a session is.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The handshake needs more bytes.
     Handshake,
     Open,
-    /// The server has ended it in its order.
+    /// The server has ended the session regularly.
     Closed,
 }
 
-/// Why a server may have refused us without a word.
+/// The reason for which a server may have closed the connection without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     what: &'static str,
-    /// It is known to be so, even if the server's end was in its order.
+    /// Whether the reason is certain, even if the server ended the session regularly.
     is_certain: bool,
 }
 
@@ -78,10 +78,10 @@ impl Refusal {
     }
 }
 
-/// One end of a connection that is to be encrypted.
+/// The client's end of a connection that is to be encrypted.
 pub(super) struct Client {
     session: Box<dyn Session>,
-    /// For errors.
+    /// The server's address, for errors.
     place: String,
 }
 
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The handshake. Gives back our end of the pump that has the connection from then on.
+    /// Runs the handshake. Returns this side's end of the pump that has the connection afterwards.
     pub(super) fn start(mut self, socket: Socket, until: Instant) -> io::Result<Socket> {
         let mut plain = Vec::new();
         let mut buffer = vec![0; BUFFER];
@@ -120,14 +120,14 @@ impl Client {
         Pump::start(self, socket, plain)
     }
 
-    /// Sends all that the session has.
+    /// Sends all bytes that the session has.
     fn send(&mut self, socket: &Socket, until: Instant) -> io::Result<()> {
         let mut bytes = Vec::new();
         while self.session.wants_write() {
             self.session.write(&mut bytes)?;
         }
         match socket.send_all(&bytes, until) {
-            // The server's last words, which are still to be received, have its reason.
+            // The server's last message, which is still to be received, contains its reason.
             Err(error) if is_cut(&error) => Ok(()),
             sent => sent,
         }
@@ -137,7 +137,7 @@ impl Client {
 /// Waits for bytes.
 fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
     loop {
-        // A server may send a byte now and then.
+        // A server may send single bytes at long intervals.
         if Instant::now() >= until {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -148,18 +148,18 @@ fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usi
     }
 }
 
-/// Whether a call would have had to wait.
+/// Whether a call would have to wait.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Whether the other side has gone.
+/// Whether the other side has closed the connection.
 fn is_cut(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
-/// Sends as much as a socket takes without waiting.
+/// Writes as many bytes as a socket accepts without waiting.
 struct Unwaiting<'a>(&'a Socket);
 
 impl Write for Unwaiting<'_> {

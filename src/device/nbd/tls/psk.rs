@@ -1,6 +1,6 @@
-//! A server that has the same key as we (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS 1.3.
+//! Authentication by a key that the server and this client share (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS 1.3.
 //!
-//! By OpenSSL, since rustls has no such keys.
+//! This module uses OpenSSL, because rustls does not support such keys.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,25 +18,25 @@ use rustix::fs::{Mode, OFlags};
 use super::{Client, Refusal, Session, State};
 use crate::error::{Context as _, Errno, Error, ErrorKind, Result};
 
-/// The longest key that OpenSSL's interface is sure to have room for (`PSK_MAX_PSK_LEN`).
+/// The longest key that OpenSSL's interface is sure to accept (`PSK_MAX_PSK_LEN`).
 const MAX_KEY: usize = 256;
-/// A shorter key can be found by trying all, beside one recorded handshake.
+/// The shortest key. An attacker could find a shorter one by brute force from one recorded handshake.
 const MIN_KEY: usize = 16;
-/// A file of keys is small.
+/// The largest file of keys.
 const MAX_FILE: u64 = 1 << 20;
-/// A file that is a pipe has its content in this time.
+/// The time limit for reading a file of keys that is a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of plain text in a record, at most.
+/// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// Bytes for a server that takes none, at most: it may ask for answers without end.
+/// The largest number of bytes for a server that accepts none: it may request answers without end.
 const MAX_UNSENT: usize = 1 << 20;
-/// TLS 1.2: with keys of the moment, so that a stolen key does not decrypt earlier recordings; nothing with a certificate, nothing without encryption.
+/// TLS 1.2: ephemeral keys only, so that a stolen key does not decrypt earlier recordings; no certificates, and no cipher without encryption.
 const CIPHERS_1_2: &str =
     "kDHEPSK+AESGCM:ECDHE-PSK-CHACHA20-POLY1305:kECDHEPSK+AES128:!SHA1:!eNULL:!aNULL";
-/// TLS 1.3: those of SHA-256, the hash of keys without another one (RFC 8446, 4.2.11).
+/// TLS 1.3: the ciphers with SHA-256, the default hash of pre-shared keys (RFC 8446, 4.2.11).
 const CIPHERS_1_3: &str = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
-/// A client that is this user in a file of keys, which has lines `USER:KEY` with the key in hexadecimal (GnuTLS's `psktool` writes it).
+/// Creates a client that is this user in a file of keys. The file has lines `USER:KEY` with the key in hexadecimal (GnuTLS's `psktool` writes it).
 pub(super) fn client(keys: &Path, user: &str) -> Result<Client> {
     let key = key(keys, user).context(|| keys.display().to_string())?;
     let place = format!("TLS as {user}");
@@ -55,7 +55,7 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_cipher_list(CIPHERS_1_2)?;
     context.set_ciphersuites(CIPHERS_1_3)?;
-    // A server of TLS 1.3 may show a certificate in the place of the key. No authority is trusted, so none is right.
+    // A server of TLS 1.3 may send a certificate instead of proving the key. No authority is trusted, so every certificate is refused.
     context.set_verify(SslVerifyMode::PEER);
     context.set_options(SslOptions::NO_RENEGOTIATION | SslOptions::NO_TICKET);
     context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
@@ -72,14 +72,14 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     Ok(context.build())
 }
 
-/// The key of a user.
+/// Reads the key of a user.
 fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
-    // The volume is not corrupt.
+    // `Corrupt` would refer to the volume.
     let wrong = |what: String| Error::new(ErrorKind::NotPermitted, what);
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may have colons; a key has none.
+    // A user's name may contain colons; a key contains none.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(ErrorKind::NotFound, format!("it has no key of the user {user:?}")));
     };
@@ -95,7 +95,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// The content of a file of keys, which may be a pipe: without a writer it is empty.
+/// Reads a file of keys. It may be a pipe: one without a writer is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
@@ -105,7 +105,7 @@ fn content(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = (&file).take(MAX_FILE + 1);
     let until = Instant::now() + PATIENCE;
-    // Earlier bytes stay in `bytes`.
+    // Bytes that were read before an interruption stay in `bytes`.
     while let Err(error) = rest.read_to_end(&mut bytes) {
         if error.kind() != io::ErrorKind::WouldBlock || Instant::now() >= until {
             return Err(failed(error));
@@ -128,13 +128,13 @@ fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     text.chunks(2).map(pair).collect()
 }
 
-/// A session with a server that has our key.
+/// A TLS session with a server that has the same key.
 struct Psk {
     stream: SslStream<Wire>,
     is_open: bool,
-    /// A record's plain text.
+    /// The plain text of one record.
     record: Box<[u8]>,
-    /// Requests that cannot be encrypted while a message of the server's own TLS has come in part.
+    /// Requests that cannot be encrypted while a TLS message of the server is incomplete.
     waiting: Vec<u8>,
     place: String,
 }
@@ -154,7 +154,7 @@ impl Psk {
     }
 }
 
-/// Bytes from and for the server.
+/// Bytes from the server and for the server.
 #[derive(Debug, Default)]
 struct Wire {
     received: Vec<u8>,
@@ -215,7 +215,7 @@ impl Session for Psk {
         self.encrypt_waiting()?;
         let wire = self.stream.get_ref();
         if wire.to_send.len() - wire.sent > MAX_UNSENT {
-            let what = format!("{}: the server takes no answers to its messages", self.place);
+            let what = format!("{}: the server accepts no answers to its messages", self.place);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(state)
@@ -248,7 +248,7 @@ impl Session for Psk {
     }
 }
 
-/// An error of the TLS library as one clear line.
+/// Converts an error of the TLS library to one clear line.
 fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
     use io::ErrorKind::{InvalidData, PermissionDenied};
     let reason = error.ssl_error().and_then(|stack| stack.errors().first()?.reason());

@@ -1,11 +1,12 @@
-//! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets; all other code uses the other end as it uses a
+//! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets. All other code uses the other end like a
 //! server's socket.
 //!
-//! The price is a copy, and a thread for each connection. In return, data that were decrypted are always in a socket, never only in the memory of the TLS library, where `poll` of a user's event loop would not
-//! see them. Both directions have bounded buffers: nothing more is received in one direction before all of it has been sent on.
+//! The cost is a copy, and a thread for each connection. In return, decrypted data are always in a socket. Data in the memory of the TLS library
+//! would be invisible to `poll` of a user's event loop. Both directions have bounded buffers: a direction receives more bytes only after all of its
+//! earlier bytes were sent on.
 //!
-//! When one side ends, the other one does. Only replies that came before the server's end are still delivered, and only requests that came before
-//! our own end are still sent, for a moment. After [`Socket::shutdown`] nothing is.
+//! When one side ends, the other side is ended too. Replies that came before the server's end are still delivered, and requests that came before this
+//! side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are transferred.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -19,30 +20,30 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end: `None` if we end it, or the server does in its order.
+/// The reason for the end: `None` if this side ends the connection, or the server does so regularly.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
 pub(super) struct Pump {
     session: Box<dyn Session>,
     server: Socket,
-    /// The end that is not ours.
+    /// The pump's end of the pair of sockets.
     user: Socket,
     ending: Arc<Ending>,
-    /// For errors.
+    /// The server's address, for errors.
     place: String,
-    /// The server has said something over TLS.
+    /// Whether the server has sent anything over TLS.
     has_heard: bool,
     buffer: Box<[u8]>,
-    /// Decrypted, and taken by the user up to `taken`.
+    /// Decrypted bytes. The user has received those up to `taken`.
     plain: Vec<u8>,
     taken: usize,
-    /// The server has ended: the rest is delivered.
+    /// The end of the server's side. The remaining bytes are delivered first.
     end: Option<End>,
 }
 
 impl Pump {
-    /// Starts the thread, after a handshake whose end may have come with data. Gives back the user's end.
+    /// Starts the thread after a handshake whose last message may have come with data. Returns the user's end.
     pub(super) fn start(client: Client, server: Socket, plain: Vec<u8>) -> io::Result<Socket> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -69,7 +70,7 @@ impl Pump {
         if let Some(error) = end {
             let _ = self.ending.cause.set((error.kind(), error.to_string()));
         }
-        // The reason is there before its user can see the end.
+        // The reason is stored before the user can see the end.
         self.user.shutdown();
         self.server.shutdown();
     }
@@ -93,7 +94,7 @@ impl Pump {
                 PollFd::new(&self.user, flags(takes, !is_empty)),
                 PollFd::new(&self.server, flags(receives, sends && !ended)),
             ];
-            // A socket from which nothing is awaited would report its end for ever.
+            // `poll` would report the end of a socket for ever if no bytes are expected from it.
             let count = if receives || (sends && !ended) { 2 } else { 1 };
             match poll(&mut fds[..count], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -118,10 +119,10 @@ impl Pump {
         }
     }
 
-    /// Receives from the server once, and decrypts that.
+    /// Receives from the server once, and decrypts the bytes.
     fn receive(&mut self) {
         match self.server.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
-            // Without the end of TLS: the connection was cut.
+            // The stream ended without the end of TLS: the connection was cut.
             Ok(0) => self.end_with_io(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => self.decrypt(count),
             Err(error) if is_nothing(&error) => {}
@@ -129,7 +130,7 @@ impl Pump {
         }
     }
 
-    /// Decrypts so many bytes of the buffer.
+    /// Decrypts the first `count` bytes of the buffer.
     fn decrypt(&mut self, count: usize) {
         if self.taken == self.plain.len() {
             self.plain.clear();
@@ -145,14 +146,14 @@ impl Pump {
             }
             Ok(State::Handshake | State::Open) => {}
             Err(error) => {
-                // The alert that says so to the server.
+                // This sends the alert that reports the error to the server.
                 let _ = self.session.write(&mut Unwaiting(&self.server));
                 self.end = Some(Some(error));
             }
         }
     }
 
-    /// The server's side is lost, if it has not ended before.
+    /// Records that the server's side is lost, if it has not ended before.
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {
@@ -165,20 +166,20 @@ impl Pump {
         self.end.get_or_insert(Some(error));
     }
 
-    /// Sends as much as the user's socket takes.
+    /// Sends as many bytes as the user's socket accepts.
     fn deliver(&mut self) -> Flow {
         while let rest @ [_, ..] = &self.plain[self.taken..] {
             match self.user.send(&[IoSlice::new(rest)]) {
                 Ok(count) => self.taken += count,
                 Err(error) if is_nothing(&error) => break,
-                // Nobody is there any more; requests may still be.
+                // The user has closed its end, but requests may remain.
                 Err(_) => return self.linger(),
             }
         }
         Flow::Continue(())
     }
 
-    /// Takes requests of the user's once, and encrypts them.
+    /// Receives requests from the user once, and encrypts them.
     fn take(&mut self) -> Flow {
         match self.user.receive(&mut [IoSliceMut::new(&mut self.buffer)], false) {
             Ok(0) => self.linger(),
@@ -191,14 +192,14 @@ impl Pump {
         }
     }
 
-    /// Sends as much as the server takes.
+    /// Sends as many bytes as the server accepts.
     fn send(&mut self) {
         while self.session.wants_write() {
             match self.session.write(&mut Unwaiting(&self.server)) {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last words have its reason.
+                    // The server's last message contains its reason.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();
@@ -213,7 +214,7 @@ impl Pump {
         }
     }
 
-    /// The user has left. All that it has said is sent, and the end of TLS, for a moment.
+    /// Ends after the user has closed its end. The remaining requests and the end of TLS are sent, for a moment.
     fn linger(&mut self) -> Flow {
         let until = Instant::now() + LINGER;
         let mut has_ended = false;

@@ -1,4 +1,4 @@
-//! In the place of pre-shared keys in a build without them. Addresses with them are refused before.
+//! The replacement for pre-shared keys in a build without them. Addresses with them are refused earlier.
 
 use std::path::Path;
 
