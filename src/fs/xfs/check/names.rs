@@ -41,7 +41,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Each directory's way leads to the root, and `..` the same way.
+    /// Checks that each directory is reachable from the root, and that its `..` names its parent.
     fn check_parents(&mut self, root: InodeNo) {
         let position = |checker: &Self, number: InodeNo| {
             checker.directories.binary_search_by_key(&number, |directory| directory.number).ok()
