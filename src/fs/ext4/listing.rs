@@ -1,9 +1,8 @@
-//! Listing a directory that changes meanwhile: each entry that stays comes exactly once.
+//! Listings of a directory that may change at the same time: each entry that stays appears exactly once.
 //!
-//! A split moves entries between blocks, so that a place in a block does not show which entries were listed. A name's hash stays what it is: where there
-//! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
-//! row of blocks entries stay where they are, and come in the order of their places. Each part, a leaf or a block, is read under the
-//! directory's lock.
+//! A split moves entries between blocks, so a position in a block does not show which entries were listed. The hash of a name is constant. If there
+//! is a hash tree, or will be one when the directory grows, entries are listed in the order of their hashes, as in Linux. In a linear directory
+//! entries stay in place, and are listed in the order of their positions. Each part, a leaf or a block, is read under the directory's lock.
 
 use std::sync::Arc;
 
@@ -23,10 +22,10 @@ use crate::fs::{DirCursor, DirEntry, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
 impl DirCursor {
-    /// After all entries.
+    /// The position after all entries.
     const END: Self = Self(i64::MAX as u64);
 
-    /// Before the first name of a hash. `.` and `..` come before all.
+    /// The position before the first name of a hash. `.` and `..` precede all names.
     fn at_hash(hash: u32) -> Self {
         Self((u64::from(hash.min(LAST_HASH) >> 1) << 32) + 2)
     }
@@ -40,22 +39,22 @@ impl DirCursor {
     }
 }
 
-/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time is listed exactly once, in an order that
-/// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
-/// passed over and [reported](Ext4::take_left), as the kernel does. After an error it ends.
+/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time appears exactly once, in a stable order.
+/// [`Inode::list`] creates it. It holds the entries of one block, and the directory itself. On a volume that is open for reading, a damaged block is
+/// skipped and [reported](Ext4::take_left), as in the kernel. The listing ends after an error.
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// Keeps the directory there, where it can be removed.
+    /// Keeps the directory alive, if it can be removed.
     held: Option<Ext4Held>,
     next: DirCursor,
-    /// In reverse order.
+    /// The entries of the current part, in reverse order.
     part: Vec<(DirCursor, DirEntry)>,
-    /// Where the next part begins.
+    /// The start of the next part.
     behind_part: DirCursor,
 }
 
-/// Entries with their places in the order, and where the next ones begin.
+/// Entries with their positions in the order, and the start of the next part.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
 impl Ext4Listing {
@@ -69,7 +68,7 @@ impl Ext4Listing {
         Ok(Self { fs, number, held, next: from, part: Vec::new(), behind_part: from })
     }
 
-    /// After the last entry that was given.
+    /// The cursor after the last entry that was returned.
     #[must_use]
     pub fn cursor(&self) -> DirCursor {
         self.next

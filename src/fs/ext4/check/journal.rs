@@ -1,4 +1,4 @@
-//! The journal as it was found, and the orphans.
+//! The state of the journal, and the orphans.
 
 use zerocopy::FromBytes;
 
@@ -14,7 +14,7 @@ use crate::fs::ext4::{Compat, JournalState, Recovery, RoCompat};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("journal");
-/// Blocks of the orphan file that are read: Linux makes it of 512 at most.
+/// The maximum number of blocks of an orphan file that are read. Linux creates at most 512.
 const MAX_ORPHAN_BLOCKS: u64 = 16 << 10;
 
 impl Checker<'_> {
@@ -46,7 +46,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A journal within the volume has no other volume's transactions.
+    /// Checks that an internal journal has no transactions of other volumes.
     fn check_users(&mut self) {
         let Some(number) = self.fs.superblock.journal_inode else { return };
         let number32 = u32::try_from(number.0).ok();
@@ -62,7 +62,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Without has_journal the superblock may name an inode that is a journal, as a volume whose journal was switched off does.
+    /// Checks an inode that the superblock names as a journal without has_journal: a volume whose journal was removed may have one.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -85,7 +85,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Collects the orphans from the list and from the file.
+    /// Collects the orphans from the orphan list and the orphan file.
     pub(super) fn find_orphans(&mut self) {
         self.listed_orphans();
         self.filed_orphans();
@@ -99,7 +99,7 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Each orphan names the next in `i_dtime`. No orphan is met twice, so the walk ends.
+    /// Follows the orphan list, in which `i_dtime` is the next inode. Each orphan is accepted once, so the walk ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();
@@ -127,7 +127,7 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "it is not there".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
-        // Faults of the map are reported when all inodes are checked.
+        // Faults of the map are reported by the check of all inodes.
         let mut left = MAX_ORPHAN_BLOCKS;
         let listed = self.orphans.len();
         for data in self.blocks_of(&inode, true) {
