@@ -79,7 +79,7 @@ impl Image {
     }
 }
 
-/// Numbers as e2fsck lists them: ` -5 -(7--9)`; those that are in use and not marked have a plus.
+/// The numbers in e2fsck's lists: ` -5 -(7--9)`. A plus marks numbers that are used but not marked.
 fn numbers(list: &str) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for word in list.split_whitespace() {
