@@ -50,7 +50,7 @@ bitflags! {
 /// implement have a provided method here that refuses.
 #[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
 pub trait FileSystem: Any + Send + Sync {
-    /// The name of its format, as `mount -t` knows it.
+    /// The name of its format, as in `mount -t`.
     fn format(&self) -> &'static str;
 
     /// Its abilities.

@@ -105,9 +105,9 @@ impl Area {
         let what = match RawDirEntry::ref_from_prefix(bytes) {
             Ok((raw, _)) => {
                 let (len, name_len) = (record_length(raw.rec_len.get(), size), raw.name_len);
-                format!("{len} for a name of {name_len}, {left} left")
+                format!("{len} for a name of {name_len}, with {left} remaining")
             }
-            Err(_) => format!("{left} bytes are left for an entry"),
+            Err(_) => format!("{left} bytes remain for an entry"),
         };
         self.corrupt("rec_len", &what, at)
     }

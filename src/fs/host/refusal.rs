@@ -108,7 +108,7 @@ impl fmt::Display for Refusal {
             }
             Self::Realtime => "the data lies on the realtime device",
             Self::DataJournal => "the data is written to the journal first (data=journal)",
-            Self::UnknownDataMode => "whether the data is journalled cannot be found out",
+            Self::UnknownDataMode => "it is unknown whether the data is journalled",
             Self::Encrypted => "the file is encrypted",
             Self::Watched => "a program is asked before the file is read (fanotify)",
             Self::Verity => "the file is under fs-verity",

@@ -49,7 +49,7 @@ impl Metadata {
         if self.is_past_head(lsn) {
             let head = self.head;
             let what = format!(
-                "{lsn:#x} is past the head of the log, {head:#x}: records are lost, and xfs_repair has to mend the volume"
+                "{lsn:#x} is past the head of the log, {head:#x}: records are lost; run xfs_repair"
             );
             return Err(place.field("lsn").corrupt(what));
         }

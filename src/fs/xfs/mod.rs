@@ -167,8 +167,7 @@ impl Xfs {
         // This must follow the log's recovery, which can create or grow the realtime space.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
-        let told = unfinished
-            .map(|(what, count)| format!("not finished, and left so: {count} times {what}"));
+        let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));
         fs.notices = Mutex::new(told.collect());
         Ok(fs)
     }

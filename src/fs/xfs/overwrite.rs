@@ -247,7 +247,7 @@ impl XfsInode {
         }
         let (mode, keep) = (self.stat.mode, KeepSetId::asked(intent));
         if keep.of(mode) != mode || has_capabilities.map_or_else(|| self.has_capabilities(), Ok)? {
-            let what = "a write that takes set-id bits or capabilities away from its XFS file";
+            let what = "a write that removes set-id bits or capabilities from its XFS file";
             return Err(Error::unsupported(what));
         }
         Ok(())

@@ -48,7 +48,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",
         stored: |raw| raw.sb_versionnum.get().into(),
-        rule: "a bit is missing that each volume of version 5 has",
+        rule: "a required bit of version 5 is missing",
         holds: |raw| !is_v5(raw) || raw.sb_versionnum.get() & REQUIRED == REQUIRED,
     },
     Rule {
@@ -170,7 +170,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_unit",
         stored: |raw| raw.sb_unit.get().into(),
-        rule: "sb_versionnum says otherwise of stripes",
+        rule: "it contradicts the stripe bit of sb_versionnum",
         holds: |raw| (raw.sb_unit.get() != 0) == (raw.sb_versionnum.get() & version::STRIPES != 0),
     },
     Rule {
@@ -194,7 +194,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_features_incompat",
         stored: |raw| raw.sb_features_incompat.get().into(),
-        rule: "metadata directories come with file types in names and with exchanges of ranges",
+        rule: "metadata directories need file types in names and exchanges of ranges",
         holds: |raw| {
             let others = [Incompat::FTYPE, Incompat::EXCHANGE_RANGE];
             !has(raw, Incompat::METADIR) || others.into_iter().all(|other| has(raw, other))

@@ -107,7 +107,7 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
         if !Bits::new(&content, None).is_set(bit..bit + 1) {
-            return Err(place.corrupt("it is freed and is free"));
+            return Err(place.corrupt("it is freed but is already free"));
         }
         drop(content);
         let Some(directories) = group.descriptor.directories.checked_sub(u32::from(directory))

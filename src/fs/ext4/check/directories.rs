@@ -159,7 +159,7 @@ impl Checker<'_> {
         let mut at = 0;
         while at < bytes.len() {
             let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(&bytes[at..]) else {
-                let rule = "too little is left for an entry";
+                let rule = "too little room remains for an entry";
                 let stored = (bytes.len() - at) as u64;
                 return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
             };

@@ -73,7 +73,7 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     }
     let log = raw.s_log_block_size.get();
     if log != u32::from(sb.block_size.shift()) - 10 {
-        let what = format!("{log}, which is not that of the volume");
+        let what = format!("{log}, which differs from the volume's");
         return Err(PLACE.field("s_log_block_size").corrupt(what));
     }
     Ok(())
@@ -86,7 +86,7 @@ fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
         return Err(place.corrupt("it is cut short"));
     };
     if raw.s_uuid != sb.journal_uuid {
-        let what = format!("{}, which is not that of the device", uuid_text(&raw.s_uuid));
+        let what = format!("{}, which differs from the device's", uuid_text(&raw.s_uuid));
         return Err(place.field("s_uuid").corrupt(what));
     }
     let count = raw.s_nr_users.get();

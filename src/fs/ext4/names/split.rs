@@ -37,7 +37,7 @@ impl Directory<'_> {
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
         let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
-            return Err(leaf.place.corrupt("it is full of one entry"));
+            return Err(leaf.place.corrupt("one entry fills it"));
         };
         // The lowest bit marks that names with this hash begin in the leaf before.
         let hash = first.hash | u32::from(first.hash == last.hash);

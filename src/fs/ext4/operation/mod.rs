@@ -60,7 +60,9 @@ impl Ext4 {
     pub(crate) fn try_share(&self, number: InodeNo) -> Result<Option<Shared<'_>>> {
         let Some(writing) = &self.writing else { return Ok(None) };
         let shared = writing.locks.try_shared(number);
-        shared.map(Some).ok_or_else(|| Error::would_block("someone changes the file's inode"))
+        shared
+            .map(Some)
+            .ok_or_else(|| Error::would_block("another thread changes the file's inode"))
     }
 }
 

@@ -92,7 +92,7 @@ impl Ext4 {
                     op.resize(&file, &file.inode()?, inode.size())?;
                     file.is_cut(inode.has_small_map());
                 }
-                return Err(refuse(ErrorKind::NoSpace, "no room for the whole of a write"));
+                return Err(refuse(ErrorKind::NoSpace, "no room for the whole write"));
             }
             Ok((pos, done))
         })

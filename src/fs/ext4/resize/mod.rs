@@ -8,7 +8,7 @@
 //!
 //! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
 //! 2. Blocks that both volumes use, as one transaction of the journal if there is one with enough room. Otherwise they are written in the
-//!   order of their [ranks](edits::Rank), and the superblock marks the volume as unchecked in the meantime.
+//!    order of their [ranks](edits::Rank), and the superblock marks the volume as unchecked in the meantime.
 //! 3. The superblock, whose one sector determines which of the two volumes this is, and the backups.
 
 mod bitmaps;

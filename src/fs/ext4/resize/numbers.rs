@@ -79,7 +79,7 @@ impl Numbers {
             }
             loop {
                 if group == sb.groups {
-                    return Err(Error::new(ErrorKind::NoSpace, "too few inodes are left"));
+                    return Err(Error::new(ErrorKind::NoSpace, "too few inodes remain"));
                 }
                 if let Some(bit) = numbers.take(volume, sb, group, item.directory)? {
                     let number = group * sb.inodes_per_group + bit + 1;

@@ -86,7 +86,7 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
             },
         };
         volume = volume.step(step)?;
-        volume.check_sound().context(|| "the smaller volume, of which nothing was written")?;
+        volume.check_sound().context(|| "the smaller volume (nothing was written)")?;
         steps.push(step);
         moved = matches!(step, Step::Journal(_));
         if matches!(step, Step::End(blocks) if blocks <= goal) {

@@ -198,7 +198,7 @@ impl Change<'_, '_, '_> {
         self.handle.update(block, place, |bytes| {
             let mut node = NodeMut::of(bytes, place)?;
             if node.entries().len() != step.entries {
-                return Err(place.field("eh_entries").corrupt("it has changed meanwhile"));
+                return Err(place.field("eh_entries").corrupt("it has changed since it was read"));
             }
             node.splice(edit.range.clone(), &edit.with);
             let key = node.entries().first().map_or(0, |entry| u64::from(entry.key.get()));

@@ -60,7 +60,7 @@ pub(crate) fn tune(
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {
-            return Err(Error::new(ErrorKind::Busy, "another node has just had it: try again"));
+            return Err(Error::new(ErrorKind::Busy, "another node has just used it: try again"));
         }
     }
     let raw = changed(&read(device)?, options, clock)?;

@@ -44,7 +44,7 @@ impl Checker<'_> {
                 if dir.whole && bests != dir.bests {
                     self.wrong(
                         place.field("bests"),
-                        "the rooms of blocks differ from these blocks",
+                        "the recorded room of blocks differs from the blocks",
                     );
                 }
                 if has_free {

@@ -106,17 +106,13 @@ impl Checker<'_> {
             let is_directory = state.file_type == Some(FileType::Directory);
             if state.unlinked {
                 if state.names > 0 {
-                    let what =
-                        format!("an inode of a list of unlinked ones has {} names", state.names);
+                    let what = format!("an inode in an unlinked list has {} names", state.names);
                     self.wrong(place, what);
                 }
                 continue;
             }
             if state.links == 0 {
-                self.wrong(
-                    place,
-                    "an inode in use has no links, and no list of unlinked ones has it",
-                );
+                self.wrong(place, "an inode in use has no links, and is in no unlinked list");
             }
             if state.names == 0 && !is_directory {
                 self.findings.add(place, Kind::Unconnected);

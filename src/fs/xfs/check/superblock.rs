@@ -137,7 +137,7 @@ impl Checker<'_> {
             invalid("sb_width", width, "no multiple of sb_unit");
         }
         if raw.sb_versionnum.get() & version::STRIPES == 0 && unit != 0 {
-            invalid("sb_unit", unit, "sb_versionnum says that there are no stripes");
+            invalid("sb_unit", unit, "sb_versionnum has no stripe bit");
         }
     }
 

@@ -31,7 +31,7 @@ impl Checker<'_> {
             for (number, state) in (chunk.first..).zip(chunk.states.iter()) {
                 if state.has_next && !state.unlinked {
                     let place = Place::new("inode").inode(InodeNo(number));
-                    let what = "no list of unlinked inodes has it, and it names a next one";
+                    let what = "it is in no unlinked list, but points to a next inode";
                     self.findings.wrong(place.field("di_next_unlinked"), what);
                 }
             }

@@ -209,7 +209,7 @@ impl<'a> LogBlocks<'a> {
     /// Checks that a record belongs to the volume.
     pub(super) fn check_uuid(&self, at: Position, superblock: &Superblock) -> Result<()> {
         let (found, own) = (array(&self.read(at.block, 1)?, 304), superblock.uuid);
-        // The first logs have no UUID. Linux accepts those only if they are clean.
+        // The first logs have no UUID. Linux accepts such a log only if it is clean.
         if found == own || found == [0; 16] && self.outline(at)?.is_unmount {
             return Ok(());
         }

@@ -170,7 +170,7 @@ impl Operation<'_> {
             None => {
                 let gone = self.inode_or_orphan(number)?;
                 if gone.file_type() == FileType::Directory && !gone.is_empty_directory()? {
-                    return Err(PLACE.inode(number).corrupt("a directory goes that has entries"));
+                    return Err(PLACE.inode(number).corrupt("a removed directory has entries"));
                 }
                 0
             }

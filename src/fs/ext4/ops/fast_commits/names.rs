@@ -158,7 +158,7 @@ impl<'a> Plan<'a> {
             let place = PLACE.inode(*number);
             inode.names += inode.names_before();
             if !(0..=i64::from(MAX_LINKS)).contains(&inode.names) {
-                return Err(place.corrupt(format!("{} names are left", inode.names)));
+                return Err(place.corrupt(format!("{} names remain", inode.names)));
             }
             if inode.names == 0 {
                 continue;
