@@ -11,7 +11,7 @@ const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// How a path walk treats a symbolic link in the last component.
+/// The treatment of a symbolic link in the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// The walk follows it, as `stat` does.
@@ -26,7 +26,7 @@ pub enum Follow {
 pub struct Credentials {
     /// Owner of the new file.
     pub uid: u32,
-    /// Its group, unless the directory's set-group bit gives it the directory's.
+    /// The group of the new file, unless the directory's set-group bit gives it the directory's group.
     pub gid: u32,
     /// Permission bits that are masked out, unless the directory has a default ACL.
     pub umask: u32,
@@ -61,7 +61,7 @@ pub enum NewFile<'a> {
 }
 
 bitflags! {
-    /// How to rename; `renameat2`'s flags.
+    /// The flags of a rename, as in `renameat2`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
         /// Replace nothing.
@@ -126,7 +126,7 @@ impl InodeFlags {
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
-/// How `setxattr` treats an existing attribute of the same name (`XATTR_CREATE`, `XATTR_REPLACE`).
+/// The treatment of an existing attribute of the same name by `setxattr` (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Replaces the attribute or creates it.
@@ -250,9 +250,9 @@ pub enum Access {
     Write,
 }
 
-/// The position at which a listing of a directory continues, a number that a program can keep. On a volume with `dir_index` it stays valid
-/// through all changes of the directory while the directory has a hash tree or at most one block, or more blocks and no tree. Only an
-/// uninterrupted listing tells two names apart whose hashes are equal in 63 bits.
+/// The position at which a listing of a directory continues, a number that a program can keep. It stays valid through all changes of the
+/// directory while the listing keeps its order: by hash if the directory, on a volume with `dir_index`, has a hash tree or at most one block;
+/// by position if it has more blocks and no tree. Only an uninterrupted listing tells two names apart whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -336,7 +336,7 @@ pub struct WriteCounts {
     pub conversions: u64,
     /// Bytes that were zeroed in partly written blocks.
     pub zeroed: u64,
-    /// How many requests asked for exclusive access to a range of a file. Until such a request ends, direct I/O does not take the short path.
+    /// Requests for exclusive access to a range of a file. Until such a request ends, direct I/O does not take the short path.
     pub exclusive: u64,
     /// Write steps that locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a file's new end.
     pub upgrades: u64,

@@ -27,7 +27,7 @@ pub trait FileOps: Send + Sync {
     /// Records an access in a time stamp, without a transaction. Does nothing on a volume that is open for reading.
     fn stamp(&self, _access: Access) {}
 
-    /// How the inode's data are written, and the state that all its open handles share; `None` if the volume is open for reading.
+    /// The writer of the inode's data, and the state that all its open handles share; `None` if the volume is open for reading.
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         None
     }
@@ -39,7 +39,7 @@ impl Held {
         Self(Arc::new(file))
     }
 
-    /// How the inode's data are written, and the state that all its open handles share.
+    /// The writer of the inode's data, and the state that all its open handles share.
     pub(crate) fn writes(&self) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         Arc::clone(&self.0).writes()
     }

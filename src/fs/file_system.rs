@@ -53,7 +53,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// The name of its format, as in `mount -t`.
     fn format(&self) -> &'static str;
 
-    /// Its abilities.
+    /// The abilities of this file system.
     fn capabilities(&self) -> Capabilities;
 
     /// The inode of its root directory.

@@ -13,7 +13,7 @@ pub const FORMATS: &[Format] = &[ext4::FORMAT, xfs::FORMAT];
 /// A file-system format.
 #[non_exhaustive]
 pub struct Format {
-    /// Its name: `ext2, ext3 or ext4`.
+    /// The name of the format: `ext2, ext3 or ext4`.
     pub name: &'static str,
     /// Whether a device holds this format, sound or damaged.
     pub is_on: fn(&dyn Device) -> Result<bool>,
@@ -46,7 +46,7 @@ pub struct Footprint {
     pub block_size: usize,
 }
 
-/// How to open a file system.
+/// The mode in which a file system is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
@@ -58,7 +58,7 @@ pub enum How {
     Write(Clock),
 }
 
-/// How to read a file system that is damaged or has several devices.
+/// Options for reading a file system that is damaged or has several devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
@@ -66,9 +66,9 @@ pub struct Rescue {
     pub superblock: Option<u64>,
     /// The journal is ignored.
     pub no_journal: bool,
-    /// Where an external journal's device appears, if there is one.
+    /// The range at which an external journal's device appears, if there is one.
     pub journal: Option<DeviceRange>,
-    /// Where the device of realtime files appears, if there is one.
+    /// The range at which the device of realtime files appears, if there is one.
     pub realtime: Option<DeviceRange>,
 }
 

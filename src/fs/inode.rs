@@ -41,7 +41,7 @@ pub type Listing = Box<dyn ListDir>;
 
 /// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
 pub trait InodeOps: MapFile + Send + Sync {
-    /// Its attributes, as `stat` gives them.
+    /// The attributes of the inode, as `stat` gives them.
     fn stat(&self) -> &Stat;
 
     /// Whether the inode is internal to the file system, as a journal or a quota file is: no name may refer to it.
@@ -99,25 +99,25 @@ pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
 }
 
 impl dyn InodeOps + '_ {
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
         self.stat().inode
     }
 
-    /// Its type.
+    /// The file type.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.stat().file_type
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.stat().size
     }
 
-    /// Its flags, as `lsattr` shows them.
+    /// The flags, as `lsattr` shows them.
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
         InodeFlags::from_bits_retain(self.stat().flags)

@@ -185,6 +185,6 @@ impl DirEntry {
 pub struct Xattr {
     /// The full name with the prefix, as the system calls use it: `user.colour`.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value.
     pub value: Vec<u8>,
 }

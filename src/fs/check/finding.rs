@@ -164,7 +164,7 @@ pub enum Kind {
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
-        /// Its hash.
+        /// The hash of the name.
         hash: u32,
     },
     /// The directory's first entries are not `.` and `..`.
@@ -379,9 +379,9 @@ impl fmt::Display for Run {
 /// One finding. Its one-line `Display` gives the severity, the place and the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Where it is.
+    /// The place.
     pub site: FindingSite,
     /// The kind of fault.
     pub what: Kind,

@@ -20,7 +20,7 @@ use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 /// The maximum memory of cached metadata blocks in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// How many times a change is retried if the block is evicted in between.
+/// The maximum number of tries of a change if the block is evicted in between.
 const ATTEMPTS: u32 = 64;
 
 /// The location of a block's current content if it is not the home location.

@@ -36,7 +36,7 @@ struct Search<'a> {
     dir: &'a Inode,
     wanted: &'a Wanted<'a>,
     hash: u32,
-    /// How many more blocks may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
     budget: u64,
 }
 

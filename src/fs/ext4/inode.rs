@@ -70,7 +70,7 @@ impl InodeFlags {
     }
 }
 
-/// How many times a read is repeated for an inode that changes at the same time.
+/// The maximum number of reads of an inode that changes at the same time.
 const ATTEMPTS: u32 = 64;
 
 /// The short name within this format.

@@ -288,7 +288,7 @@ struct Walk<'a> {
     levels: usize,
     /// The nodes from the root down.
     nodes: SmallVec<[Step; 3]>,
-    /// How many more blocks may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
     budget: u64,
 }
 

@@ -39,7 +39,7 @@ impl Purpose {
     }
 }
 
-/// How long to wait for a node with this update interval: twice the interval, but at most a minute more than the interval.
+/// The wait for a node with this update interval: twice the interval, but at most a minute more than the interval.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))

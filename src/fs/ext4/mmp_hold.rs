@@ -23,7 +23,7 @@ use crate::units::{DevOffset, FsBlock};
 
 /// Sequence numbers above this have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// How many of the newest numbers may be on the device: each attempt to reconnect uses one, and earlier ones are sent again after it.
+/// The number of newest values that may be on the device: each attempt to reconnect uses one, and earlier ones are sent again after it.
 const OURS: u32 = 1024;
 
 /// The protection of a volume, until it is dropped. A separate thread updates the number.

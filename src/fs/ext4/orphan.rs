@@ -138,7 +138,7 @@ impl FromIterator<InodeNo> for OrphanList {
 
 /// An entry of the orphan file.
 pub(super) struct FiledOrphan {
-    /// Its block, and its index in the block.
+    /// The block, and the index of the entry in it.
     pub(super) block: FsBlock,
     pub(super) index: usize,
     pub(super) inode: InodeNo,

@@ -164,7 +164,7 @@ impl Keeper {
         self.process != std::process::id()
     }
 
-    /// When the leases were last proven to be held.
+    /// The time at which the leases were last proven to be held.
     #[must_use]
     #[inline(always)]
     pub fn proof(&self) -> &Proof {

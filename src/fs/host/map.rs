@@ -12,7 +12,7 @@ use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 /// The maximum number of extents of a map: they take 96 MiB, and the index 80 MiB.
 const MOST_EXTENTS: usize = 4 << 20;
 
-/// Where a host file's data lie on its device. The map is valid while the lease under which it was read is held.
+/// The location of a host file's data on its device. The map is valid while the lease under which it was read is held.
 #[derive(Debug)]
 pub struct HostMap {
     extents: ExtentMap,

@@ -82,14 +82,14 @@ pub struct HostFile {
     dormant: AtomicBool,
 }
 
-/// How a file is served at present, and why.
+/// The way in which a file is served at present, and its reason.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// Why the kernel serves the file, while it does.
+    /// The reason why the kernel serves the file, while it does.
     pub refusal: Option<Refusal>,
-    /// How many times the lease was broken.
+    /// The number of broken leases.
     pub breaks: u64,
     since: Instant,
     backoff: Duration,
@@ -210,7 +210,7 @@ impl HostFile {
         &self.tenure
     }
 
-    /// How the file is served at present.
+    /// The way in which the file is served at present.
     #[must_use]
     pub fn status(&self) -> Status {
         self.lock().clone()

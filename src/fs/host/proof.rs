@@ -1,4 +1,4 @@
-//! How long ago the leases were last proven to be held.
+//! The time since the leases were last proven to be held.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// The longest time between two proofs. A break whose signal was lost is handled at most this much later.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// When the leases of a keeper were last proven. Readers load this one cache line, which is written every few seconds.
+/// The time at which the leases of a keeper were last proven. Readers load this one cache line, which is written every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Proof {

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// How long a result is kept: the minimum, and a multiple of the time that it took.
+/// The time for which a result is kept: the minimum, and a multiple of the time that it took.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. A mark takes a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;

@@ -111,7 +111,7 @@ impl Geometry {
         self.inodes_made() as usize * self.inode
     }
 
-    /// How many inodes are created at a time: a chunk, but at least a whole block.
+    /// The number of inodes that are created at a time: a chunk, but at least a whole block.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }

@@ -22,7 +22,7 @@ const FEWEST_EXTENTS: u64 = 2;
 /// Without groups a number has only the bits of the block.
 const NO_GROUPS_LOG: u8 = 63;
 
-/// How the blocks of realtime files are numbered.
+/// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
     /// The number of bits of the block within its group.
@@ -185,7 +185,7 @@ impl Superblock {
         data.max(end.unwrap_or(0))
     }
 
-    /// How realtime blocks are numbered, if there are any.
+    /// The numbering of realtime blocks, if there are any.
     pub(super) fn realtime(&self) -> Option<&Realtime> {
         self.realtime.as_ref()
     }
@@ -265,7 +265,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Where an extent of a realtime file is mapped.
+    /// The mapped location of an extent of a realtime file.
     pub(super) fn realtime_extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let (Some(start), Some(realtime)) = (self.realtime_start, self.superblock.realtime())
         else {

@@ -60,7 +60,7 @@ pub struct Superblock {
     pub(crate) log_blocks: u32,
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
-    /// How realtime blocks are numbered, if there are any.
+    /// The numbering of realtime blocks, if there are any.
     pub(super) realtime: Option<Realtime>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,

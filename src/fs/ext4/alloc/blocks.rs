@@ -42,7 +42,7 @@ pub(crate) enum Reserve {
     Denied,
 }
 
-/// Where a search for blocks starts.
+/// The start of a search for blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     /// The search starts at this block, and prefers blocks after it.
@@ -318,12 +318,12 @@ impl LockedGroup<'_> {
 }
 
 impl Allocator {
-    /// The reserve that ordinary users may allocate from.
+    /// The reserved blocks that operations may allocate by default.
     pub(crate) fn reserve(&self) -> Reserve {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// How many clusters may be allocated.
+    /// The number of clusters that may be allocated.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;

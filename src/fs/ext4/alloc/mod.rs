@@ -41,7 +41,7 @@ pub(crate) struct Allocator {
     cluster_blocks: u32,
     /// The number of free clusters by the descriptors.
     free_clusters: AtomicU64,
-    /// How many of these are kept back.
+    /// The number of kept-back clusters among these.
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,

@@ -6,7 +6,7 @@ use super::bitmap::Bits;
 
 /// A run of this many clusters is as good as any longer one.
 const LONG: u32 = 2048;
-/// How many groups are skipped before a shorter run is accepted. A fruitless search of a bitmap counts as many.
+/// The number of groups that are skipped before a shorter run is accepted. A fruitless search of a bitmap counts as many.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
 /// The free blocks that a growing file needs where a new run begins.

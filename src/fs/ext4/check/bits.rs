@@ -57,7 +57,7 @@ impl Bits {
         }
     }
 
-    /// How many bits of a range are set.
+    /// The number of bits in a range that are set.
     pub(super) fn count(&self, range: Range<u64>) -> u64 {
         let words = range.clone().step_by(WORD as usize);
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()

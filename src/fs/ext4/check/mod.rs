@@ -75,7 +75,7 @@ struct Checker<'a> {
     directories: Vec<Directory>,
     /// Attribute blocks by number, with the number of inodes that use them.
     xattr_blocks: HashMap<FsBlock, SharedBlock>,
-    /// How many attributes refer to each inode of a large value.
+    /// The number of attributes that refer to each inode of a large value.
     value_uses: HashMap<u32, u64>,
     /// Inodes in the orphan list or the orphan file.
     orphans: HashSet<u32>,

@@ -13,7 +13,7 @@ use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// How many commits are tried to gain space.
+/// The maximum number of commits to gain space.
 const SPACE_ATTEMPTS: u32 = 3;
 
 /// The changes of an operation, which are committed together. [`Operation::transact`] creates it.
@@ -193,7 +193,7 @@ impl Handle<'_> {
         self.member.tid()
     }
 
-    /// How many more blocks the handle may change.
+    /// The number of further blocks that the handle may change.
     pub(crate) fn credits_left(&self) -> u32 {
         self.credits.saturating_sub(self.work.blocks.len() as u32)
     }

@@ -27,7 +27,7 @@ impl Member {
         Self(tid)
     }
 
-    /// Its transaction.
+    /// The transaction of the member.
     pub(crate) fn tid(&self) -> Tid {
         self.0
     }

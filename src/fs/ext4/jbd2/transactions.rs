@@ -65,7 +65,7 @@ struct State {
     /// The number of threads that need the running transaction committed, and the expected number.
     waiting: u32,
     expected: u32,
-    /// How long a thread waits for others: as long as the last commit took.
+    /// The time for which a thread waits for others: as long as the last commit took.
     patience: Duration,
     aborted: Option<String>,
 }

@@ -46,7 +46,7 @@ impl NewInode {
         }
     }
 
-    /// Its bytes in the inode table.
+    /// The bytes of the inode in the inode table.
     fn encode(&self, sb: &Superblock, time: i64) -> Vec<u8> {
         let mut raw = RawInode::new_zeroed();
         let ((uid, gid), sectors) = (self.owner, self.blocks << (sb.block_size.shift() - 9));

@@ -35,7 +35,7 @@ const MOST_TOLD: usize = 64;
 /// Blocks in addition to a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// How many conversions a close tries while other threads open and write the file, and how many of these may fail.
+/// The maximum number of conversions that a close tries while other threads open and write the file, and of failures among them.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 

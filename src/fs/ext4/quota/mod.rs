@@ -140,7 +140,7 @@ impl Quota {
 }
 
 impl Ext4 {
-    /// How many more blocks an operation changes because of quota.
+    /// The number of further blocks that an operation changes because of quota.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
@@ -181,7 +181,7 @@ impl Inode {
         }
     }
 
-    /// How many of these blocks the owners of a file may still use, at least one cluster.
+    /// The number of these blocks that the owners of a file may still use, at least one cluster.
     ///
     /// # Errors
     /// `Quota` if not even that is permitted; the errors of reading the quota files.

@@ -24,7 +24,7 @@ pub(super) struct Tree<'a> {
 
 /// A node on the path.
 pub(super) struct Step {
-    /// Its block; `None` for the root.
+    /// The block of the node; `None` for the root.
     pub(super) block: Option<FsBlock>,
     pub(super) entries: usize,
     pub(super) max: usize,

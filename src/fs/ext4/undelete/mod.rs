@@ -30,15 +30,15 @@ use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
 
 /// A deleted regular file.
 pub struct Deleted {
-    /// Its attributes before it was deleted.
+    /// The attributes of the file before it was deleted.
     pub stat: Stat,
     /// The time of deletion, in seconds since 1970. `None` if its inode belongs to another file now and the log does not record it.
     pub deleted: Option<u32>,
-    /// Its path, if directories or the log have the names.
+    /// The path of the file, if directories or the log have the names.
     pub path: Option<Vec<u8>>,
     /// The number of data blocks in its map.
     pub blocks: u64,
-    /// How many of these are free and belong to no file that was deleted later.
+    /// The number of these that are free and belong to no file that was deleted later.
     pub free: u64,
     /// The fault of its map, or the reason why its content is unreadable.
     pub problem: Option<String>,

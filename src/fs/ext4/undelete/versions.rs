@@ -21,7 +21,7 @@ const MAX_VERSIONS: usize = 1 << 20;
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// Its transaction, or a number past the last one for the table.
+    /// The transaction of the version, or a number past the last one for the table.
     pub(super) last: usize,
     /// The transaction before which the volume is viewed to read it; `None` for the present volume.
     pub(super) view_end: Option<usize>,

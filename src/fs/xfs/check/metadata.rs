@@ -17,7 +17,7 @@ const QUOTA: [(&[u8], u16); 3] = [
     (b"group", metatype::GROUP_QUOTA),
     (b"project", metatype::PROJECT_QUOTA),
 ];
-/// How many missing files of realtime groups are reported before the search stops.
+/// The number of missing files of realtime groups that are reported before the search stops.
 const TOLD: usize = 8;
 
 /// The metadata directories, as far as they could be read.

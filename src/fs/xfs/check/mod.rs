@@ -82,7 +82,7 @@ struct Checker<'a> {
     groups: Vec<Group>,
     /// The groups of realtime files that have owners or free space recorded.
     realtime: BTreeMap<u32, Group>,
-    /// How many more free realtime extents can be recorded.
+    /// The number of further free realtime extents that can be recorded.
     runs_left: usize,
     /// The blocks of trees in the data forks of files. Each block is read only once.
     in_file_trees: HashSet<FsBlock>,

@@ -1,4 +1,4 @@
-//! Which inodes are reachable from the root, and by how many names.
+//! The check of names: every inode must be reachable from the root, by as many names as its link count.
 
 use super::Checker;
 use super::table::CHUNK;

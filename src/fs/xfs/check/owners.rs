@@ -144,7 +144,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // The highest end of the runs so far, and the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // The same for runs that are not data of a file: these share nothing.
+        // The highest end, and its run, among runs that are not data of a file: these share nothing.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));

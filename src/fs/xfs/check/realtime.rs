@@ -109,7 +109,7 @@ impl Xfs {
 }
 
 impl Checker<'_> {
-    /// How realtime blocks are numbered, if the volume has any and the numbers are valid.
+    /// The numbering of realtime blocks, if the volume has any and the numbers are valid.
     fn realtime_layout(&self) -> Option<Realtime> {
         self.fs.superblock.realtime().copied()
     }

@@ -9,7 +9,7 @@ use crate::fs::xfs::Superblock;
 use crate::fs::xfs::disk::log::{BLOCK, MAGIC};
 use crate::fs::xfs::header::array;
 
-/// The number of records that can be in flight, and the maximum length of a record in blocks.
+/// The maximum number of records in flight, and the maximum number of their blocks.
 const IN_FLIGHT: usize = 8;
 const IN_FLIGHT_BLOCKS: u32 = (IN_FLIGHT * (256 << 10) / BLOCK) as u32;
 

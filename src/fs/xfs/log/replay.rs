@@ -79,7 +79,7 @@ pub(super) struct Replay<'a> {
     /// The last record of the current transaction.
     pub(super) place: Place,
     intents: Intents,
-    /// How many more blocks can change their owner.
+    /// The number of further blocks that can change their owner.
     pub(super) owners_left: u32,
 }
 

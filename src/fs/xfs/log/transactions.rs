@@ -35,7 +35,7 @@ pub(super) struct Transaction {
     /// The position of its first record.
     pub(super) lsn: u64,
     pub(super) items: Vec<Item>,
-    /// Its last record, for errors.
+    /// The last record of the transaction, for errors.
     pub(super) place: Place,
 }
 
