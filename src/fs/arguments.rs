@@ -1,4 +1,4 @@
-//! Requests to a file system and its answers: the arguments of [`FileSystem`](super::FileSystem)'s operations.
+//! The arguments of [`FileSystem`](super::FileSystem)'s operations, and their results.
 
 use bitflags::bitflags;
 
@@ -11,12 +11,12 @@ const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// The treatment of a symbolic link that the whole path names. There is no third one.
+/// The treatment of a symbolic link in the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// It is followed like all others, as `stat` does.
+    /// The walk follows it, as `stat` does.
     All,
-    /// It is the result itself, as with `lstat`.
+    /// The walk returns the link itself, as `lstat` does.
     NotLast,
 }
 
@@ -26,9 +26,9 @@ pub enum Follow {
 pub struct Credentials {
     /// Owner of the new file.
     pub uid: u32,
-    /// Its group, unless the directory's set-group bit gives it the directory's.
+    /// The group of the new file, unless the directory's set-group bit gives it the directory's group.
     pub gid: u32,
-    /// Permissions that are taken away, unless the directory has a default ACL.
+    /// Permission bits that are masked out, unless the directory has a default ACL.
     pub umask: u32,
 }
 
@@ -61,19 +61,19 @@ pub enum NewFile<'a> {
 }
 
 bitflags! {
-    /// How to rename; `renameat2`'s flags.
+    /// The flags of a rename, as in `renameat2`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
         /// Replace nothing.
         const NOREPLACE = 1;
-        /// The two names change places.
+        /// Exchange the two names.
         const EXCHANGE = 2;
-        /// Leave a whiteout (a character device 0, 0) where the old name was.
+        /// Leave a whiteout (a character device 0, 0) under the old name.
         const WHITEOUT = 4;
     }
 }
 
-/// Changes of an inode; `None` keeps the value.
+/// Changes to an inode; `None` keeps the value.
 ///
 /// ```
 /// use ironmap::fs::SetAttributes;
@@ -94,16 +94,16 @@ pub struct SetAttributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the content.
     pub modified: Option<Timestamp>,
-    /// Last change of the inode; if not given, now.
+    /// Last change of the inode; `None` sets the current time.
     pub changed: Option<Timestamp>,
-    /// The times come from the file's use, or are those of the moment: nobody has chosen them. An append-only file takes such times.
+    /// The times come from the file's use or from the clock, not from the caller. Linux permits such times on an append-only file.
     pub times_of_use: bool,
     /// Project, for quota.
     pub project: Option<u32>,
 }
 
 impl SetAttributes {
-    /// No change.
+    /// An empty set of changes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -122,18 +122,18 @@ setters!(SetAttributes {
 });
 
 impl InodeFlags {
-    /// Those that Linux shows to users: "User-visible flags" in its ext4 documentation, and DAX.
+    /// The flags that Linux shows to users: "User-visible flags" in its ext4 documentation, and DAX.
     pub const SHOWN: Self = Self::from_bits_retain(0x725B_DFFF);
 }
 
-/// The treatment of an existing attribute of the name: the flags of `setxattr`, which has no others.
+/// The treatment of an existing attribute of the same name by `setxattr` (`XATTR_CREATE`, `XATTR_REPLACE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
-    /// Replaces it or makes a new one.
+    /// Replaces the attribute or creates it.
     Any,
-    /// `Exists` if there is one.
+    /// Creates the attribute; `Exists` if there is one.
     Create,
-    /// Replaces; `NoData` if it does not exist.
+    /// Replaces the attribute; `NoData` if it does not exist.
     Replace,
 }
 
@@ -141,11 +141,11 @@ bitflags! {
     /// `i_flags`, after "Inode Flags" in Linux's ext4 documentation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
-        /// Delete securely; never done.
+        /// Delete securely; not implemented.
         const SECURE_DELETE = 0x1;
-        /// Keep for undeletion; never done.
+        /// Keep for undeletion; not implemented.
         const UNDELETE = 0x2;
-        /// Compress; never done.
+        /// Compress; not implemented.
         const COMPRESS = 0x4;
         /// Write synchronously.
         const SYNC = 0x8;
@@ -163,11 +163,11 @@ bitflags! {
         const INDEX = 0x1000;
         /// File data goes through the journal.
         const JOURNAL_DATA = 0x4000;
-        /// No merging of tails; never done.
+        /// No tail merging; not implemented.
         const NO_TAIL = 0x8000;
         /// Change the directory synchronously.
         const DIR_SYNC = 0x1_0000;
-        /// The directory begins a tree of its own: its subdirectories are spread.
+        /// The directory is the top of a hierarchy: its subdirectories are spread over the groups.
         const TOP_DIR = 0x2_0000;
         /// `i_blocks` counts file-system blocks.
         const HUGE_FILE = 0x4_0000;
@@ -187,23 +187,23 @@ bitflags! {
     }
 }
 
-/// The treatment of set-id bits when the content of a file is changed; its capabilities go in any case. There is no third one.
+/// Whether set-id bits survive a change of the file's content. Capabilities are removed in both cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
-    /// They go.
+    /// The set-id bits are cleared.
     #[default]
     No,
-    /// They stay: the change is made for someone with `CAP_FSETID`.
+    /// The set-id bits stay: the caller has `CAP_FSETID`.
     Yes,
 }
 
 impl KeepSetId {
-    /// As a write is meant.
+    /// The value that a write's intent asks for.
     pub(crate) fn asked(intent: WriteIntent) -> Self {
         if intent.contains(WriteIntent::KEEP_SET_ID) { Self::Yes } else { Self::No }
     }
 
-    /// The mode afterwards.
+    /// The mode after the change.
     pub(crate) fn of(self, mode: u32) -> u32 {
         match self {
             Self::No => unprivileged(mode),
@@ -212,7 +212,7 @@ impl KeepSetId {
     }
 }
 
-/// A mode without the bits that give a program's users its owner's rights. Without the right to execute, the group's means something else.
+/// The mode without set-user-ID, and without set-group-ID if the group may execute: without that right, set-group-ID has another meaning.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -224,17 +224,17 @@ fn unprivileged(mode: u32) -> u32 {
 pub enum Fallocate {
     /// Allocates holes; they read as zeros.
     Allocate {
-        /// The file's size stays.
+        /// The file's size does not change.
         keep_size: bool,
     },
-    /// Frees it; it reads as zeros. The size stays.
+    /// Frees the range; it reads as zeros. The file's size does not change.
     Punch,
-    /// Allocates it without content.
+    /// Makes the range unwritten; it reads as zeros.
     Zero {
-        /// The file's size stays.
+        /// The file's size does not change.
         keep_size: bool,
     },
-    /// Takes whole blocks out; the rest of the file moves up.
+    /// Removes whole blocks; the rest of the file moves down.
     Collapse,
     /// Inserts whole blocks that read as zeros.
     Insert,
@@ -250,9 +250,9 @@ pub enum Access {
     Write,
 }
 
-/// Where a listing of a directory goes on. It can be kept as a number, and stays right whatever happens to the directory, as long as
-/// that has a hash tree or at most one block, on a volume with `dir_index`, or more blocks and no tree. Two names of a directory whose hashes
-/// are equal in 63 bits can be told apart only by a listing that is not interrupted.
+/// The position at which a listing of a directory continues, a number that a program can keep. It stays valid through all changes of the
+/// directory while the listing keeps its order: by hash if the directory, on a volume with `dir_index`, has a hash tree or at most one block;
+/// by position if it has more blocks and no tree. Only an uninterrupted listing tells two names apart whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
@@ -260,7 +260,7 @@ impl DirCursor {
     /// Before all entries.
     pub const START: Self = Self(0);
 
-    /// The cursor of a number that came from [`to_raw`](Self::to_raw). Any other number stands for some place, too.
+    /// The cursor for a number that came from [`to_raw`](Self::to_raw). Any other number stands for some position, too.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
@@ -273,33 +273,33 @@ impl DirCursor {
     }
 }
 
-/// Whose time stamps files get.
+/// The clock that gives files their time stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The system's clock, as of its last tick.
+    /// The system's clock at its last tick.
     #[default]
     System,
-    /// Always this time, for reproducible volumes.
+    /// A fixed time, for reproducible volumes.
     Fixed(Timestamp),
 }
 
-/// How large a file system is, and how much of it is free, as `statfs` gives it.
+/// The size of a file system and its free space, as `statfs` gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks, without those that hold its own metadata from the beginning.
+    /// Blocks, without those that hold the file system's static metadata.
     pub blocks: u64,
-    /// Inodes that it can have.
+    /// The maximum number of inodes.
     pub inodes: u64,
     /// Free space.
     pub free: FreeSpace,
 }
 
 impl Usage {
-    /// The usage of a file system of so many blocks of `block_size` bytes and so many inodes.
+    /// The usage of a file system of `blocks` blocks and `inodes` inodes.
     #[must_use]
     pub const fn new(block_size: u32, blocks: u64, inodes: u64, free: FreeSpace) -> Self {
         Self { block_size, blocks, inodes, free }
@@ -310,16 +310,16 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeSpace {
-    /// Free blocks, among them the superuser's and those that are kept for nodes of maps.
+    /// Free blocks, including the superuser's and those that are reserved for nodes of maps.
     pub blocks: u64,
-    /// Free blocks that everyone may have.
+    /// Free blocks that are available to unprivileged users.
     pub available: u64,
     /// Free inodes.
     pub inodes: u64,
 }
 
 impl FreeSpace {
-    /// So many free blocks, of which `available` are for everyone, and so many free inodes.
+    /// The free space: `blocks` free blocks, of which `available` are for unprivileged users, and `inodes` free inodes.
     #[must_use]
     pub const fn new(blocks: u64, available: u64, inodes: u64) -> Self {
         Self { blocks, available, inodes }
@@ -330,26 +330,26 @@ impl FreeSpace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteCounts {
-    /// Handles of the journal that were begun: one for each operation that changes metadata.
+    /// Journal handles: one for each operation that changes metadata.
     pub handles: u64,
     /// Ranges of unwritten extents that were converted after data was written to them.
     pub conversions: u64,
-    /// Bytes of blocks written in part that were zeroed.
+    /// Bytes that were zeroed in partly written blocks.
     pub zeroed: u64,
-    /// How often someone wanted a range of a file for himself alone: no direct I/O is let in by the short way meanwhile.
+    /// Requests for exclusive access to a range of a file. Until such a request ends, direct I/O does not take the short path.
     pub exclusive: u64,
-    /// Steps of writes that locked an inode for themselves: to allocate, to take privileges away, to zero up to where the file grows.
+    /// Write steps that locked an inode exclusively: to allocate blocks, to remove privileges, or to zero the gap below a file's new end.
     pub upgrades: u64,
-    /// Requests that waited for someone who had their range for himself.
+    /// Requests that waited for a request with exclusive access to their range.
     pub waits: u64,
-    /// How often someone who wanted a range for himself had to wait for requests in flight.
+    /// Requests for exclusive access that waited for requests in flight.
     pub drains: u64,
 }
 
 impl std::ops::Sub for WriteCounts {
     type Output = Self;
 
-    /// The counts since an earlier moment.
+    /// The difference to earlier counts.
     fn sub(self, earlier: Self) -> Self {
         let since = |now: u64, then: u64| now.saturating_sub(then);
         Self {
@@ -368,17 +368,17 @@ impl std::ops::Sub for WriteCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnError {
-    /// It is recorded, and everything else goes on.
+    /// The error is recorded, and work continues.
     #[default]
     Continue,
-    /// The volume is read-only from then on.
+    /// The volume becomes read-only.
     RemountReadOnly,
-    /// All further work on the volume is refused, reading too.
+    /// All further operations on the volume are refused, reads too.
     Panic,
 }
 
 impl OnError {
-    /// The name that mount(8) and tune2fs have for it.
+    /// The name that mount(8) and tune2fs use for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A version of a metadata block, and which of its checksums were found right.
+//! A version of a metadata block, and which of its checksums are verified.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ struct Content {
     verified: Verified,
 }
 
-/// The checksums of a version that were found right: each is computed once.
+/// The checksums of a version that were verified: each is computed once.
 #[derive(Default)]
 struct Verified {
-    /// The kind for which the block was first verified; 0 before that. A reader that takes it for another kind verifies it each time.
+    /// The kind for which the block was first verified; 0 before that. A reader that expects another kind verifies the block each time.
     identity: AtomicU64,
-    /// A bit for each of its parts.
+    /// A bit for each verified part.
     parts: AtomicU64,
 }
 
@@ -34,24 +34,24 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// All of a block that an inode has. Its generation matters too, but is another only when its blocks are.
+    /// The whole of a block that belongs to an inode. The inode's generation needs no bits: a new generation comes with new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
     }
 
-    /// One of a row of structures that blocks have `per_block` of, by its number in the row.
+    /// One of the `per_block` structures in a block, by its number in the whole table.
     pub(crate) fn numbered(kind: impl Into<u8>, number: u32, per_block: u32) -> Self {
         let index = number % per_block;
         Self { identity: identity(kind, u64::from(number - index)), index }
     }
 
-    /// 0 for what no bit is left for: it is verified each time.
+    /// The bit of the part, or 0 if no bit is available: such a part is verified each time.
     fn bit(self) -> u64 {
         1_u64.checked_shl(self.index).unwrap_or(0)
     }
 }
 
-/// A kind of structure, from 1 on, and which of them: inode numbers have 56 bits at most.
+/// A kind of structure, from 1 on, and the number of the structure: inode numbers have 56 bits at most.
 fn identity(kind: impl Into<u8>, which: u64) -> u64 {
     u64::from(kind.into()) << 56 | which & ((1 << 56) - 1)
 }
@@ -63,7 +63,7 @@ impl Verified {
     }
 
     fn add(&self, part: Part) {
-        // The identity never changes once it is there, so nobody reads a bit as that of something else.
+        // The identity never changes after it is set, so a bit is never taken for a part of another kind.
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
@@ -104,17 +104,17 @@ impl Block {
         Ok(())
     }
 
-    /// Whether both are the same version.
+    /// Whether both refer to the same version.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Its bytes, for a change: a version of its own where someone else has this one.
+    /// The bytes for a change. If the version is shared, they are first copied to a new one.
     pub(crate) fn for_change(&mut self) -> Result<&mut [u8]> {
         self.changed(Verified::default())
     }
 
-    /// Changes one part of it, and stores its checksum: nobody has to verify that.
+    /// Changes one part and stores its new checksum, so the part counts as verified.
     pub(crate) fn change_sealed<R>(
         &mut self,
         part: Part,
@@ -166,7 +166,7 @@ mod tests {
         Part::numbered(INODES, number, 16)
     }
 
-    /// Whether a part is verified if it is asked for.
+    /// Whether a request to verify a part succeeds.
     fn verifies(block: &Block, part: Part) -> bool {
         let mut verified = false;
         block

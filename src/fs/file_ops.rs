@@ -1,4 +1,4 @@
-//! An inode that someone has open.
+//! An open inode.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use crate::iomap::WriteFile;
 use crate::open_file::OpenInode;
 use crate::units::InodeNo;
 
-/// An inode that is open: it stays when it loses its last name, until the last of these is dropped.
+/// An open inode. If it loses its last name, the file system frees it after the last clone of this handle is dropped.
 #[derive(Clone)]
 pub struct Held(Arc<dyn FileOps>);
 
 /// The operations of a format on an open inode. The name is Linux's `file_operations`.
 pub trait FileOps: Send + Sync {
-    /// Its number.
+    /// The inode number.
     fn number(&self) -> InodeNo;
 
-    /// Its present state, with a name or without.
+    /// The present state of the inode, which may have no name.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// The errors of reading and checking the inode.
     fn inode(&self) -> Result<Inode>;
 
-    /// Leaves a time stamp without a transaction. Does nothing on a volume that is only read.
+    /// Records an access in a time stamp, without a transaction. Does nothing on a volume that is open for reading.
     fn stamp(&self, _access: Access) {}
 
-    /// How its data are written, and what all share who have it open; `None` where it is only read.
+    /// The writer of the inode's data, and the state that all its open handles share; `None` if the volume is open for reading.
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         None
     }
 }
 
 impl Held {
-    /// Of what a format has opened.
+    /// A handle for an inode that a format has opened.
     pub fn new(file: impl FileOps + 'static) -> Self {
         Self(Arc::new(file))
     }
 
-    /// How its data are written, and what all share who have it open.
+    /// The writer of the inode's data, and the state that all its open handles share.
     pub(crate) fn writes(&self) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         Arc::clone(&self.0).writes()
     }

@@ -1,10 +1,11 @@
-//! A file system for its users: a tree of names, and inodes with their attributes and data.
+//! The interface of a file system for its users: a tree of names, and inodes with their attributes and data.
 //!
-//! Programs, mounts, benches and [`Volume`](crate::Volume) know a file system by these traits alone. A format implements [`FileSystem`],
-//! [`InodeOps`] for an inode as it was read, and [`FileOps`] for one that is open; it has a row in the table of [formats](super::FORMATS).
+//! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements [`FileSystem`],
+//! [`InodeOps`] for an inode as it was read, and [`FileOps`] for an open one; it has a row in the table of [formats](super::FORMATS).
 //! The traits' names are those of Linux: `super_operations`, `inode_operations`, `file_operations`.
 //!
-//! Inodes are named by their numbers, which stay as long as the file does. Nothing here looks at permissions: a program that opens a volume owns it.
+//! An inode is named by its number, which stays the same for the life of the file. These operations check no permissions: a program that opens a
+//! volume owns it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,59 +24,59 @@ use crate::error::{Error, Result};
 use crate::units::{FilePos, InodeNo};
 
 bitflags! {
-    /// Abilities of a file system. An operation without its ability gives `Unsupported` or `ReadOnly`.
+    /// Abilities of a file system. An operation without its ability fails with `Unsupported` or `ReadOnly`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
-        /// It is open for writing: data of files can be overwritten.
+        /// The volume is open for writing: data of files can be overwritten.
         const WRITE = 0x1;
-        /// A [sync](FileSystem::sync) that has returned survives a crash, and a crash leaves the tree whole.
+        /// Changes survive a crash after a [sync](FileSystem::sync) returns, and a crash leaves the tree consistent.
         const JOURNAL = 0x2;
         /// Extended attributes.
         const XATTRS = 0x4;
-        /// [`Fallocate`], all kinds of it.
+        /// All kinds of [`Fallocate`].
         const FALLOCATE = 0x8;
         /// Project ids.
         const PROJECTS = 0x10;
         /// [Inode flags](InodeFlags) can be set.
         const FLAGS = 0x20;
-        /// Metadata can change: names, sizes, attributes, the blocks of a file. Without it a write stays within the data that a file has.
+        /// Metadata can change: names, sizes, attributes, the blocks of a file. Without this ability a write must stay within the data of a file.
         const METADATA = 0x40;
     }
 }
 
-/// A file system on a device. Shared by threads.
+/// A file system on a device. Threads share it.
 ///
-/// An operation is one transaction where its size allows: a crash leaves it done or not done. Operations that only a format for writing has
-/// has a provided method here that refuses.
+/// An operation is one transaction if its size allows it: after a crash it is either done or not done. Operations that only writable formats
+/// implement have a provided method here that refuses.
 #[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
 pub trait FileSystem: Any + Send + Sync {
-    /// The name of its format, as `mount -t` knows it.
+    /// The name of its format, as in `mount -t`.
     fn format(&self) -> &'static str;
 
-    /// Its abilities.
+    /// The abilities of this file system.
     fn capabilities(&self) -> Capabilities;
 
     /// The inode of its root directory.
     fn root(&self) -> InodeNo;
 
-    /// How large it is, and how much of it is free (`statfs`).
+    /// The size of the file system and its free space (`statfs`).
     fn usage(&self) -> Usage;
 
-    /// Takes the notices since the last call, a line each: work that was skipped or left undone for an error.
+    /// Takes the notices since the last call, one line each: work that was skipped because of an error.
     fn take_notices(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Checks all metadata, as the recovery of the journal leaves them; nothing is written. `progress` is told how far it is.
+    /// Checks all metadata, as the recovery of the journal leaves them, and writes nothing. `progress` is called with the progress.
     ///
     /// # Errors
-    /// No error for faults of the volume: the report has them. `Unsupported` for a format without a check; errors of the device at the
-    /// superblock, and of memory allocation.
+    /// Faults of the volume are no errors: the report has them. `Unsupported` for a format without a check; errors of the device at the superblock,
+    /// and of memory allocation.
     fn check(&self, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("a check of {}", self.format())))
     }
 
-    /// The cost of writing so far.
+    /// The costs of writing since the volume was opened.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
     }
@@ -83,11 +84,11 @@ pub trait FileSystem: Any + Send + Sync {
     /// The inode with this number.
     ///
     /// # Errors
-    /// `NotFound` where no file has it, or the file has no name any more; `Corrupt`.
+    /// `NotFound` if no file has this number, or the file has no name; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
 
-    /// The inode with a number that the volume itself gave: that of an entry of a directory, or of an inode that was read. A format need not
-    /// look such a number up in its tables of inodes.
+    /// The inode with a number that the volume itself gave: the number in a directory entry, or that of an inode that was read. A format need not
+    /// look up such a number in its tables of inodes.
     ///
     /// # Errors
     /// As [`inode`](Self::inode).
@@ -95,54 +96,54 @@ pub trait FileSystem: Any + Send + Sync {
         self.inode(number)
     }
 
-    /// Looks at an inode while nobody changes it, also at one without a name that someone [holds](Self::hold). Users call
+    /// Reads an inode while no operation changes it. The inode may be without a name if a program [holds](Self::hold) it. Users call
     /// [`inspect`](#method.inspect).
     ///
     /// # Errors
-    /// As [`inode`](Self::inode), and what `look` gives.
+    /// As [`inode`](Self::inode), and the errors of `look`.
     fn look(
         &self,
         number: InodeNo,
         look: &mut dyn FnMut(&dyn InodeOps) -> Result<()>,
     ) -> Result<()>;
 
-    /// The inode of a name in a directory. Waits for changes of the directory that are under way.
+    /// The inode of a name in a directory. Waits for running changes of the directory.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt`.
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Inode>;
 
-    /// The inode that a path names. It starts at the root of the volume, and so do absolute links; `..` of the root is the root; an empty
-    /// path is the root. Slashes at the end ask for a directory.
+    /// The inode that a path names. The path and absolute links start at the root of the volume; `..` of the root is the root; an empty path is the
+    /// root. A path with slashes at its end must name a directory.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), with the path named; `Loop` for more than 40 symbolic links.
+    /// As [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         path::resolve(self, path, follow)
     }
 
-    /// The inode that a path names from a directory on. An empty path is that inode, which then may be any file and is not followed.
+    /// The inode that a path names, relative to a directory. An empty path names `from` itself, which then may be any file and is not followed.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), without the path; `Loop` for more than 40 symbolic links.
+    /// As [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve_at(&self, from: InodeNo, path: &[u8], follow: Follow) -> Result<Inode> {
         path::walk(self, from, path, follow)
     }
 
-    /// Opens an inode: it stays when it loses its last name, until what this gives is dropped.
+    /// Opens an inode. If it loses its last name, it stays until the returned handle is dropped.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more and nobody else holds it.
+    /// `NotFound` if the inode has no name and no other handle holds it.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
-    /// Opens the inode that was read earlier, and gives what it is now.
+    /// Opens an inode that was read earlier, and gives its present state.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold); `NotFound` too where its number is another file's by now.
+    /// As [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
-    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode, from which the umask of `who` is taken; a symbolic
-    /// link has them whole.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a symbolic
+    /// link.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
@@ -157,7 +158,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     ///
     /// # Errors
     /// As [`create`](Self::create); `NotPermitted` for directories.
@@ -165,7 +166,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Removes a name of a file. With its last name a file goes, once nobody has it open.
+    /// Removes a name of a file. A file without names is freed when it is no longer open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`.
@@ -181,11 +182,11 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Moves a name, given with its directory. A file that had the new name is replaced, at once. A whiteout is made as by `who`.
+    /// Moves a name to another name or directory. A file with the new name is replaced atomically. `who` owns a whiteout.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory
-    /// that would be moved into itself, and for flags that exclude each other.
+    /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory that
+    /// would move into itself, and for flags that exclude each other.
     fn rename(
         &self,
         from: (InodeNo, &[u8]),
@@ -196,15 +197,15 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Changes what an inode says of its file.
+    /// Changes attributes of an inode.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without them), `NoSpace`, `Quota`, `ReadOnly`.
+    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`, `ReadOnly`.
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()> {
         Err(self.not_written())
     }
 
-    /// Sets an inode's flags (`chattr`); the others stay.
+    /// Sets an inode's flags (`chattr`); other flags keep their value.
     ///
     /// # Errors
     /// `Unsupported` for a flag that cannot be changed, `ReadOnly`.
@@ -212,10 +213,10 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Sets an extended attribute; its name with the prefix.
+    /// Sets an extended attribute. The name includes the prefix.
     ///
     /// # Errors
-    /// Those of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
+    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         Err(self.not_written())
     }
@@ -228,7 +229,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Cuts a file, or makes it longer; the new part reads as zeros.
+    /// Sets the size of a file. A new part reads as zeros.
     ///
     /// # Errors
     /// `IsADirectory`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly`.
@@ -239,21 +240,21 @@ pub trait FileSystem: Any + Send + Sync {
     /// Changes the space of a range of a regular file.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty range, or one that is not whole blocks where that is needed; `Unsupported` where the file's map cannot
-    /// have it; as [`truncate`](Self::truncate).
+    /// `InvalidInput` for an empty range, or for one of partial blocks if whole blocks are needed; `Unsupported` if the file's map does not support
+    /// the operation; as [`truncate`](Self::truncate).
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
         Err(self.not_written())
     }
 
-    /// Writes by the file system's own way, without a queue: blocks and size change in one transaction. Gives how many bytes.
+    /// Writes through the file system's own code, without a queue: blocks and size change in one transaction. Gives the number of bytes written.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` where nothing could be written (else a short count); as [`truncate`](Self::truncate).
+    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); as [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         Err(self.not_written())
     }
 
-    /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Gives whether there were any.
+    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Gives whether there were any.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`.
@@ -261,7 +262,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// Tells the device of all free space in pieces of at least this many bytes. Gives their sum; 0 where the device has no use for it.
+    /// Discards all free ranges of at least `min_len` bytes on the device. Gives the sum of their lengths; 0 if the device does not support discard.
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt`.
@@ -269,7 +270,7 @@ pub trait FileSystem: Any + Send + Sync {
         Err(self.not_written())
     }
 
-    /// From now on, or no longer, blocks are discarded on the device once the change that frees them is durable.
+    /// Turns online discard on or off: freed blocks are discarded on the device once the change that frees them is durable.
     ///
     /// # Errors
     /// `ReadOnly`.
@@ -285,29 +286,29 @@ pub trait FileSystem: Any + Send + Sync {
     /// Makes all earlier changes durable (`syncfs`).
     ///
     /// # Errors
-    /// `Io`, `ReadOnly` after an earlier error. Changes may be lost then.
+    /// `Io`; `ReadOnly` after an earlier error. In both cases changes may be lost.
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Ends writing: everything is at its place, and nothing is to be recovered. Further changes are refused.
+    /// Ends writing: all data are written home, and no recovery is needed. Further changes are refused.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync); `Busy` where the calling thread has requests in flight.
+    /// As [`sync`](Self::sync); `Busy` if the calling thread has requests in flight.
     fn close(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Commits what nobody asked for, each change at most this long after it was made, until what this gives is dropped. That must not be
-    /// the last to have the file system.
+    /// Starts a thread that commits each change at most `interval` after it was made, until the returned value is dropped. The returned value must
+    /// not hold the last reference to the file system.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads.
+    /// `Io` if no thread can be started.
     fn commit_in_time(&self, interval: Duration) -> Result<Arc<dyn Any + Send + Sync>> {
         Ok(Arc::new(()))
     }
 
-    /// Why a change is refused that this format has no way for.
+    /// The error for a change that this format does not implement.
     #[doc(hidden)]
     fn not_written(&self) -> Error {
         Error::read_only(format!("{} is only read", self.format()))
@@ -315,11 +316,11 @@ pub trait FileSystem: Any + Send + Sync {
 }
 
 impl dyn FileSystem {
-    /// Looks at an inode while no operation changes it, also at one without a name that a program [holds](FileSystem::hold). `look` may use the inode
-    /// that it is given, and must not ask the file system: it would wait for itself.
+    /// Reads an inode while no operation changes it. The inode may be without a name if a program [holds](FileSystem::hold) it. `look` may use this
+    /// inode, but must not call the file system: the call would deadlock.
     ///
     /// # Errors
-    /// As [`inode`](FileSystem::inode), and what `look` gives.
+    /// As [`inode`](FileSystem::inode), and the errors of `look`.
     pub fn inspect<T>(
         &self,
         number: InodeNo,

@@ -1,4 +1,4 @@
-//! The table of formats that a volume can have. A new one is a row here and a folder beside this file.
+//! The table of formats. A new format is a row here and a folder beside this file.
 
 use std::sync::Arc;
 
@@ -7,24 +7,23 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::events::Events;
 
-/// All formats, in the order in which a device is asked for them.
+/// All formats, in the order in which they are probed.
 pub const FORMATS: &[Format] = &[ext4::FORMAT, xfs::FORMAT];
 
-/// A format of file systems.
+/// A file-system format.
 #[non_exhaustive]
 pub struct Format {
-    /// Its name: `ext2, ext3 or ext4`.
+    /// The name of the format: `ext2, ext3 or ext4`.
     pub name: &'static str,
-    /// Whether a device holds one, sound or not.
+    /// Whether a device holds this format, sound or damaged.
     pub is_on: fn(&dyn Device) -> Result<bool>,
-    /// The block of a backup of its superblock on a device, as [`Rescue::superblock`] names it, where a whole one is found. `None` for a
-    /// format without backups.
+    /// The block of a sound backup of the superblock on a device, as [`Rescue::superblock`] counts it. `None` for a format without backups.
     pub find_backup: Option<FindBackup>,
-    /// The UUID of the journal on a device of its own that the file system has to be recovered by. `None` for a format without such journals.
+    /// The UUID of the external journal that the file system's recovery needs. `None` for a format without external journals.
     pub wanted_journal: Option<WantedJournal>,
-    /// Where the file system on a device ends, and its block size.
+    /// The end of the file system on a device, and its block size.
     pub footprint: fn(&dyn Device) -> Result<Footprint>,
-    /// Opens the file system on a device. Damage that it skips because it is only read is a [notice](FileSystem::take_notices).
+    /// Opens the file system on a device. A read-only open skips some damage and reports it as a [notice](FileSystem::take_notices).
     pub open: Open,
 }
 
@@ -37,17 +36,17 @@ pub type WantedJournal = fn(&dyn Device) -> Result<Option<[u8; 16]>>;
 /// Opens the file system on a device.
 pub type Open = fn(Arc<dyn Device>, &Arc<Events>, How) -> Result<Arc<dyn FileSystem>>;
 
-/// The part of its device that a file system takes.
+/// The part of a device that a file system occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Footprint {
-    /// The first byte after it.
+    /// The first byte past the file system.
     pub end: u64,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: usize,
 }
 
-/// How to open a file system.
+/// The mode in which a file system is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
@@ -59,43 +58,43 @@ pub enum How {
     Write(Clock),
 }
 
-/// How a file system is read that is damaged, or has more devices than one.
+/// Options for reading a file system that is damaged or has several devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
-    /// By the backup of the superblock in this block, counted in blocks of the file system, as `e2fsck -b` counts.
+    /// The block of a backup superblock to use, counted in blocks of the file system, as `e2fsck -b` counts.
     pub superblock: Option<u64>,
-    /// The journal is not looked at.
+    /// The journal is ignored.
     pub no_journal: bool,
-    /// Where the device of its journal is seen, if that is on a device of its own.
+    /// The range at which an external journal's device appears, if there is one.
     pub journal: Option<DeviceRange>,
-    /// Where the device of its realtime files is seen, if it has one.
+    /// The range at which the device of realtime files appears, if there is one.
     pub realtime: Option<DeviceRange>,
 }
 
-/// The bytes at which a further device of a volume is seen, on the device of the volume and past its end.
+/// The range at which a further device of a volume appears: on the device of the volume, past its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRange {
     /// The first byte: a multiple of 64 KiB.
     pub start: u64,
-    /// How many.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// The size of a block of the file system that a device holds, where that is a known one and can be read.
+/// The block size of the file system on a device, if its format is known and its superblock is readable.
 pub(crate) fn block_size_on(device: &dyn Device) -> Option<usize> {
     let format = find(device).ok().flatten()?;
     (format.footprint)(device).ok().map(|footprint| footprint.block_size)
 }
 
-/// A UUID as one writes it.
+/// A UUID in its usual text form.
 #[must_use]
 pub fn uuid_text(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// The format of the file system that a device holds.
+/// The format of the file system on a device.
 pub(crate) fn find(device: &dyn Device) -> Result<Option<&'static Format>> {
     for format in FORMATS {
         if (format.is_on)(device)? {

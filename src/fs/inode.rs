@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
-/// An inode as it was when it was read: its attributes, and the way to its content and names. The file may change meanwhile;
-/// reads by it then give the present state, or an error if its number belongs to another file.
+/// An inode as it was when it was read: its attributes, and access to its content and names. The file may change afterwards; reads through this value
+/// give the present state, or an error if its number belongs to another file.
 pub struct Inode(Box<dyn InodeOps>);
 
-/// An inode to be opened: by its number, or as it was read earlier. An inode that was read is opened only while its number still belongs to that file.
+/// The inode to open: a number, or an inode that was read earlier. The latter is opened only if its number still belongs to that file.
 #[derive(Debug)]
 pub struct InodeRef {
     pub(crate) number: InodeNo,
@@ -35,21 +35,21 @@ impl From<Inode> for InodeRef {
 /// The entries of a directory, in any order.
 pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
 
-/// The entries of a directory that may change, from a cursor on: an entry that stays comes exactly once, in an order that stays. After
-/// an error it ends.
+/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that stays appears exactly once, in a stable
+/// order. The listing ends after an error.
 pub type Listing = Box<dyn ListDir>;
 
 /// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
 pub trait InodeOps: MapFile + Send + Sync {
-    /// Its attributes, as `stat` gives them.
+    /// The attributes of the inode, as `stat` gives them.
     fn stat(&self) -> &Stat;
 
-    /// Whether it is the file system's own, as a journal or a quota file: no name may stand for it.
+    /// Whether the inode is internal to the file system, as a journal or a quota file is: no name may refer to it.
     fn is_internal(&self) -> bool {
         false
     }
 
-    /// Its map, if all of that is in memory.
+    /// The map, if all of it is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.
@@ -67,57 +67,57 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The value of one extended attribute; `None` if this name does not exist.
     ///
     /// # Errors
-    /// As [`xattrs`](Self::xattrs), but of this value alone; `NameTooLong`.
+    /// As [`xattrs`](Self::xattrs), but for this value only; `NameTooLong`.
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let all = self.xattrs()?;
         Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
     }
 
-    /// The inode that a name of this directory stands for.
+    /// The inode of a name in this directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt` where directory or inode is.
+    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Encrypted`; `Corrupt` if the directory or the inode is damaged.
     fn lookup(&self, name: &[u8]) -> Result<Inode>;
 
-    /// The entries of this directory, `.` and `..` among them.
+    /// The entries of this directory, including `.` and `..`.
     ///
     /// # Errors
     /// `NotADirectory`, `Encrypted`, `Corrupt`.
     fn read_dir(&self) -> Result<ReadDir<'_>>;
 
-    /// The same from a cursor on, for a directory that may change meanwhile.
+    /// The entries from a cursor on, for a directory that may change during the listing.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir); `NotFound` where it has been removed.
+    /// As [`read_dir`](Self::read_dir); `NotFound` if the directory has been removed.
     fn list(&self, from: DirCursor) -> Result<Listing>;
 }
 
-/// A listing of a directory that goes on.
+/// A listing of a directory that can continue from a cursor.
 pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
-    /// After the last entry that was given.
+    /// The cursor after the last entry that was given.
     fn cursor(&self) -> DirCursor;
 }
 
 impl dyn InodeOps + '_ {
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
         self.stat().inode
     }
 
-    /// Its type.
+    /// The file type.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.stat().file_type
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.stat().size
     }
 
-    /// Its flags, as `lsattr` shows them.
+    /// The flags, as `lsattr` shows them.
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
         InodeFlags::from_bits_retain(self.stat().flags)
@@ -125,7 +125,7 @@ impl dyn InodeOps + '_ {
 }
 
 impl Inode {
-    /// Of what a format has read.
+    /// An inode that a format has read.
     pub fn new(inode: impl InodeOps + 'static) -> Self {
         Self(Box::new(inode))
     }

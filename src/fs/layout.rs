@@ -1,4 +1,4 @@
-//! Sizes and offsets of on-disk structures, held at compile time.
+//! Sizes and offsets of on-disk structures, checked at compile time.
 
 /// Asserts sizes and field offsets of on-disk structures.
 macro_rules! layout {

@@ -1,4 +1,4 @@
-//! File systems. [`FileSystem`] is what all of them are to their users; each format has a folder here and a row in the table of [`FORMATS`].
+//! File systems. [`FileSystem`] is their common interface; each format has a folder here and a row in the table of [`FORMATS`].
 
 mod arguments;
 mod block;

@@ -1,4 +1,4 @@
-//! Paths: one component after the other from the root, symbolic links put in their place.
+//! Path walks: component by component from the root, with the targets of symbolic links inserted.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::{FileSystem, FileType, Follow, Inode};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::units::InodeNo;
 
-/// How many symbolic links Linux follows on the way of one path.
+/// The maximum number of symbolic links in one path walk, as in Linux.
 pub(crate) const MAX_LINKS: usize = 40;
 
 /// The inode that a path names: see [`FileSystem::resolve`].
@@ -18,7 +18,7 @@ pub(super) fn resolve<F: FileSystem + ?Sized>(
     walk(fs, fs.root(), path, follow).context(|| String::from_utf8_lossy(path).into_owned())
 }
 
-/// The inode that a path names from another one on: see [`FileSystem::resolve_at`].
+/// The inode that a path names relative to another inode: see [`FileSystem::resolve_at`].
 pub(super) fn walk<F: FileSystem + ?Sized>(
     fs: &F,
     from: InodeNo,
@@ -31,8 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The rest of the path, with the targets of links inserted: at most MAX_LINKS of them. It is walked by position, since taking each component
-    // off would be quadratic in what a volume can make long.
+    // The rest of the path, with the targets of at most MAX_LINKS links inserted. A position walks it: removing each component from the front
+    // would take quadratic time in a length that the volume controls.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();
@@ -71,7 +71,7 @@ pub(super) fn not_a_directory(name: &[u8]) -> Error {
     Error::new(ErrorKind::NotADirectory, format!("{name} is not a directory"))
 }
 
-/// The directory of a path, and the name in it: empty for the root. Slashes at the end do not count.
+/// The directory of a path, and the last name: empty for the root. Slashes at the end are ignored.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

@@ -23,7 +23,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type in the upper four bits of a mode (`S_IFMT`), if they name one.
+    /// The type in the upper four bits of a mode (`S_IFMT`), if they are valid.
     #[must_use]
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -52,7 +52,7 @@ impl FileType {
         }
     }
 
-    /// The type that the code of a directory entry stands for: ext4 and XFS have the same ones.
+    /// The type for the code in a directory entry: ext4 and XFS have the same codes.
     pub(crate) const fn from_entry(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Regular,
@@ -94,7 +94,7 @@ pub struct Stat {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space that it takes, in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
     /// The file system's block size in bytes.
     pub block_size: u32,
@@ -108,7 +108,7 @@ pub struct Stat {
     pub created: Option<Timestamp>,
     /// Major and minor number of a device node.
     pub device: Option<(u32, u32)>,
-    /// Inode flags as `lsattr` knows them (`FS_IOC_GETFLAGS`), raw.
+    /// Inode flags as `lsattr` shows them (`FS_IOC_GETFLAGS`), raw.
     pub flags: u32,
     /// Generation (`FS_IOC_GETVERSION`).
     pub generation: u32,
@@ -117,7 +117,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// An empty file without names: times, owners and permissions are zero.
+    /// The attributes of an empty file without names: times, owners and permissions are zero.
     #[must_use]
     pub fn new(inode: InodeNo, file_type: FileType) -> Self {
         Self {
@@ -164,11 +164,11 @@ setters!(Stat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirEntry {
-    /// The name, any bytes but `/` and NUL, 1 to 255 of them.
+    /// The name: 1 to 255 bytes other than `/` and NUL.
     pub name: Vec<u8>,
-    /// Inode that it names.
+    /// The inode of the name.
     pub inode: InodeNo,
-    /// Type as the entry records it; `None` where the format does not.
+    /// The type in the entry; `None` if the format does not record it.
     pub file_type: Option<FileType>,
 }
 
@@ -180,11 +180,11 @@ impl DirEntry {
     }
 }
 
-/// An extended attribute, its name with the prefix: `user.colour`. It has no other parts.
+/// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xattr {
-    /// Full name as the system calls use it.
+    /// The full name with the prefix, as the system calls use it: `user.colour`.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value.
     pub value: Vec<u8>,
 }

@@ -6,14 +6,14 @@ use crate::error::{Error, Place};
 use crate::fs::FileType;
 use crate::units::InodeNo;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Nothing is wrong with files or metadata: something to know, or something that was not checked.
+    /// Files and metadata are sound: information, or a part that was not checked.
     Note,
-    /// Metadata contradict each other; all that is needed to put them right is there.
+    /// Metadata contradict each other; the volume holds everything that a repair needs.
     Repairable,
-    /// Content or names of files are lost, or cannot be told from those of others.
+    /// Content or names of files are lost, or cannot be told apart from those of other files.
     DataLoss,
     /// The volume as a whole cannot be used as it is.
     Fatal,
@@ -30,17 +30,17 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Where something was found.
+/// The place of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindingSite {
-    /// The block group, where it is a group's.
+    /// The block group, if the finding lies in one.
     pub group: Option<u32>,
-    /// Structure, field, and as much of inode and block as is known.
+    /// The structure and the field, and the inode and the block if they are known.
     pub place: Place,
 }
 
 impl FindingSite {
-    /// A structure of a group.
+    /// The place of a structure of a group.
     #[must_use]
     pub(in crate::fs) fn of_group(group: u32, place: Place) -> Self {
         Self { group: Some(group), place }
@@ -62,62 +62,62 @@ impl fmt::Display for FindingSite {
     }
 }
 
-/// A fault. Fields and values are those of the place beside it.
+/// A fault. Fields and values are those of the finding's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The device gives an error where this stands.
+    /// The device returns an error for this structure.
     Unreadable {
         /// The error.
         error: String,
     },
-    /// A checksum does not match what it covers.
+    /// A checksum does not match its content.
     Checksum {
-        /// On disk.
+        /// The value on disk.
         stored: u32,
-        /// By content.
+        /// The checksum of the content.
         computed: u32,
     },
-    /// A field that follows from others does not.
+    /// A field differs from the value that other fields give.
     Value {
-        /// On disk.
+        /// The value on disk.
         stored: u64,
         /// The right value.
         expected: u64,
     },
-    /// A field whose value makes no sense.
+    /// A field has a value that is not valid.
     Invalid {
-        /// On disk.
+        /// The value on disk.
         stored: u64,
-        /// The rule that it breaks.
+        /// The rule that the value breaks.
         rule: &'static str,
     },
-    /// A structure that cannot be read as what it should be; the reason is for people.
+    /// A structure cannot be decoded. The reason is a text for people.
     Damaged {
         /// The fault, in words.
         what: String,
     },
-    /// Points to blocks that the volume does not have.
+    /// A pointer leads to blocks outside the volume.
     Outside {
         /// First block.
         block: u64,
         /// Number of blocks.
         count: u64,
     },
-    /// Uses blocks that something else uses too.
+    /// The blocks are claimed by another structure too.
     ClaimedTwice {
         /// First block.
         block: u64,
         /// Number of blocks.
         count: u64,
     },
-    /// Uses blocks of the file system's own structures.
+    /// The blocks belong to the file system's own structures.
     ClaimsMetadata {
         /// First block.
         block: u64,
         /// Number of blocks.
         count: u64,
-        /// The structure that stands there.
+        /// The structure that owns the blocks.
         structure: &'static str,
     },
     /// An entry names an inode that is not in use.
@@ -127,110 +127,110 @@ pub enum Kind {
         /// The inode.
         target: InodeNo,
     },
-    /// An entry names an inode that no entry may name.
+    /// An entry names an inode that entries may not name.
     EntryToInvalid {
         /// The entry's name.
         name: Vec<u8>,
         /// The inode.
         target: InodeNo,
     },
-    /// An entry records another file type than the inode has.
+    /// An entry records a type that differs from the inode's.
     EntryType {
         /// The entry's name.
         name: Vec<u8>,
-        /// The type as the entry records it.
+        /// The type in the entry.
         stored: u8,
-        /// The inode's.
+        /// The inode's type.
         actual: FileType,
     },
-    /// A name that no file may have.
+    /// A name is not valid.
     BadName {
         /// The name.
         name: Vec<u8>,
     },
-    /// A name that the directory has already.
+    /// A name appears twice in the directory.
     DuplicateName {
         /// The name.
         name: Vec<u8>,
     },
-    /// Another name of a directory, which may have one only.
+    /// A directory has a second name; it may have only one.
     SecondName {
         /// The name.
         name: Vec<u8>,
-        /// The directory that it names.
+        /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name stands in a block of the hash tree that other hashes belong to: lookups miss it.
+    /// A name lies in a leaf of the hash tree that does not cover its hash: lookups do not find it.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
-        /// Its hash.
+        /// The hash of the name.
         hash: u32,
     },
     /// The directory's first entries are not `.` and `..`.
     MissingDots,
-    /// `..` leads to another directory than the one that has this one.
+    /// `..` does not name the directory that holds this one.
     WrongParent {
-        /// Where `..` leads.
+        /// The inode in `..`.
         stored: InodeNo,
-        /// The directory that has this one.
+        /// The directory that holds this one.
         actual: InodeNo,
     },
     /// An inode in use cannot be reached from the root.
     Unconnected,
-    /// The number of names is not the number of links.
+    /// The number of names differs from the link count.
     LinkCount {
         /// `i_links_count`.
         stored: u32,
         /// Names found.
         names: u32,
     },
-    /// Marked as free, but in use.
+    /// The bitmap marks a range as free, but it is in use.
     MarkedFree {
         /// First block or inode.
         first: u64,
-        /// How many.
+        /// Length of the range.
         count: u64,
     },
-    /// Marked as in use, but nothing uses it.
+    /// The bitmap marks a range as used, but nothing uses it.
     MarkedUsed {
         /// First block or inode.
         first: u64,
-        /// How many.
+        /// Length of the range.
         count: u64,
     },
-    /// A structure records other facts than those that were found.
+    /// A structure records facts that differ from the findings of the check.
     Records {
         /// The difference, in words.
         what: String,
     },
-    /// A quota file records other usage than there is.
+    /// A quota file records a usage that differs from the actual one.
     Usage {
-        /// User, group or project.
+        /// The id of the user, group or project.
         id: u32,
-        /// As recorded, and as found.
+        /// The recorded and the actual number.
         bytes: (u64, u64),
-        /// As recorded, and as found.
+        /// The recorded and the actual number.
         inodes: (u64, u64),
     },
-    /// A backup superblock differs from the primary one in what never changes, or is damaged.
+    /// A backup superblock is damaged, or differs from the primary one in a constant field.
     Backup,
     /// Inodes without a name that the next mount removes or truncates.
     Orphans {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// The journal was recovered in memory, and the volume is checked as recovery leaves it.
+    /// The journal was recovered in memory, and the check reads the recovered volume.
     Recovered {
-        /// Committed transactions.
+        /// The number of committed transactions.
         transactions: u32,
     },
-    /// Errors that were recorded in the superblock.
+    /// The superblock records errors.
     RecordedErrors {
-        /// How many.
+        /// Their number.
         count: u32,
     },
-    /// This was not checked.
+    /// A structure was not checked.
     NotChecked {
         /// The structure that was not checked, and the reason.
         what: &'static str,
@@ -238,7 +238,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How bad this is wherever it is found.
+    /// The severity of this kind of finding.
     pub(in crate::fs) fn severity(&self) -> Severity {
         match self {
             Self::Backup
@@ -258,7 +258,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Its name, as programs know it: `checksum`, `claimed_twice`.
+    /// The name for programs: `checksum`, `claimed_twice`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -376,12 +376,12 @@ impl fmt::Display for Run {
     }
 }
 
-/// One thing that was found. Its one-line `Display` says how bad, where, and what.
+/// One finding. Its one-line `Display` gives the severity, the place and the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Where it is.
+    /// The place.
     pub site: FindingSite,
     /// The kind of fault.
     pub what: Kind,
@@ -393,19 +393,19 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings of a check so far.
+/// The findings of a running check.
 #[derive(Debug, Default)]
 pub(in crate::fs) struct Findings {
     pub(in crate::fs) list: Vec<Finding>,
-    /// By severity.
+    /// The number of findings by severity.
     pub(in crate::fs) counts: [u64; 4],
 }
 
 impl Findings {
-    /// More are counted, but not kept.
+    /// The maximum number of findings in memory. Further ones are only counted.
     const KEPT: usize = 100_000;
 
-    /// The report, with these counts of structures in use: inodes, directories among them, blocks.
+    /// The report of the check, with the numbers of used inodes, directories and blocks.
     pub(in crate::fs) fn report(self, inodes: u64, directories: u64, blocks: u64) -> super::Report {
         super::Report { findings: self.list, counts: self.counts, inodes, directories, blocks }
     }
@@ -414,7 +414,7 @@ impl Findings {
         self.keep(None, site.into(), what);
     }
 
-    /// The same with another severity than the kind has by itself.
+    /// Adds a finding with a severity that differs from its kind's.
     pub(in crate::fs) fn add_as(
         &mut self,
         severity: Severity,
@@ -424,7 +424,7 @@ impl Findings {
         self.keep(Some(severity), site.into(), what);
     }
 
-    /// Most volumes have no fault: the hundreds of places that could note one do not have this code each.
+    /// Most volumes have no fault. As a cold function, this code is not copied to the hundreds of places that can report one.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, severity: Option<Severity>, site: FindingSite, what: Kind) {
@@ -435,12 +435,12 @@ impl Findings {
         }
     }
 
-    /// A fault in words where nothing is lost.
+    /// Adds a fault in words that loses no data.
     pub(in crate::fs) fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// An error of the reading side: its text, at its place, or at this one if it names none.
+    /// Adds an error of the reading code: its text, at its own place, or at `site` if it names none.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }
@@ -458,7 +458,7 @@ impl Findings {
         self.add(site, what);
     }
 
-    /// Notes a value that differs from what it should be; whether it is right.
+    /// Compares a value with the expected one and adds a finding if they differ. Gives whether they are equal.
     pub(in crate::fs) fn expect(
         &mut self,
         site: impl Into<FindingSite>,
@@ -478,7 +478,7 @@ impl Findings {
         self.keep(None, site, Kind::Value { stored, expected });
     }
 
-    /// Notes a checksum that does not match; whether it does.
+    /// Compares two checksums and adds a finding if they differ. Gives whether they are equal.
     pub(in crate::fs) fn checksum(
         &mut self,
         site: impl Into<FindingSite>,

@@ -1,4 +1,4 @@
-//! The result of a check of a volume, the same for all formats: findings, and how far the check is.
+//! The result of a check of a volume, the same for all formats: the findings and the progress.
 
 mod finding;
 
@@ -20,14 +20,14 @@ pub enum Pass {
     Space,
 }
 
-/// How far a check is: `done` of `of` in this pass.
+/// The progress of a check: `done` of `of` units in this pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The pass.
     pub pass: Pass,
-    /// How much of it is done.
+    /// The number of units that are done.
     pub done: u64,
-    /// How much there is.
+    /// The number of units of the pass.
     pub of: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The first 100,000 findings, in the order in which they were met.
+    /// The first 100,000 findings, in order of discovery.
     pub findings: Vec<Finding>,
     /// All findings, by severity from [`Severity::Note`] on.
     pub counts: [u64; 4],
@@ -48,20 +48,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing is wrong; there may be notes.
+    /// Whether the volume has no fault; notes do not count.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.worst().is_none_or(|worst| worst == Severity::Note)
     }
 
-    /// The worst severity of all.
+    /// The worst severity among the findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let all = [Severity::Note, Severity::Repairable, Severity::DataLoss, Severity::Fatal];
         all.into_iter().rev().find(|severity| self.count(*severity) > 0)
     }
 
-    /// How many findings there are of a severity.
+    /// The number of findings of a severity.
     #[must_use]
     pub fn count(&self, severity: Severity) -> u64 {
         self.counts[severity as usize]

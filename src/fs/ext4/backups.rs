@@ -1,8 +1,8 @@
-//! The backups of the superblock, where an operation has switched a feature on.
+//! The backups of the superblock, after an operation has enabled a feature.
 //!
-//! Linux leaves the backups as they are. After `e2fsck -b` by such a backup a volume has lost its extended attributes: without ext_attr they are
-//! faults. So a close stores these features there, and with them the revision that they need. The superblock itself is at its place then: of a
-//! volume of revision 0, a backup of revision 1 would say that the superblock is damaged.
+//! Linux does not update the backups. After `e2fsck -b` with such a backup a volume loses its extended attributes: without ext_attr they are
+//! faults. So a close stores these features in the backups, and with them the revision that they need. The superblock itself is written before:
+//! on a volume of revision 0, a backup of revision 1 would mark the superblock as damaged.
 
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,10 @@ use super::superblock::{change_features, change_superblock, features, superblock
 use crate::error::Result;
 
 impl Ext4 {
-    /// Stores the features that operations have switched on in all backups. A backup that is damaged, or cannot be read, stays so.
+    /// Stores the features that operations have enabled in all backups. A backup that is damaged or unreadable stays unchanged.
     ///
     /// # Errors
-    /// The device's, of writes.
+    /// Errors of the device on writes.
     pub(super) fn raise_backups(&self) -> Result<()> {
         let writing = self.writing()?;
         if !writing.features_switched.swap(false, Ordering::Relaxed) {
@@ -48,7 +48,7 @@ impl Ext4 {
                 Ok(())
             })?;
             self.blocks.write_device(block, &[IoSlice::new(&content)], false)?;
-            // A power cut tears one of them at most.
+            // With a flush after each backup, a power failure tears at most one of them.
             self.blocks.flush()?;
         }
         Ok(())

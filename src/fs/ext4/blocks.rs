@@ -1,4 +1,4 @@
-//! Metadata blocks: read once, kept in memory within a limit, and seen as the journal's recovery leaves them.
+//! Metadata blocks: read once, cached in memory up to a limit, and seen as the journal's recovery leaves them.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -17,31 +17,32 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 
-/// How much memory cached metadata blocks may take, in bytes.
+/// The maximum memory of cached metadata blocks in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// How often a change is tried of a block that leaves the memory in between.
+/// The maximum number of tries of a change if the block is evicted in between.
 const ATTEMPTS: u32 = 64;
 
-/// Where the current content of a block stands when it is not at its own place.
+/// The location of a block's current content if it is not the home location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relocated {
-    /// In this block of the journal, as it is.
+    /// The content is in this block of the journal, unmodified.
     Journal(FsBlock),
-    /// In this block of the journal, except for its first four bytes: they are the journal's magic number, and zero there.
+    /// The content is in this block of the journal, except for its first four bytes. These are the journal's magic number, stored as zeros.
     Escaped(FsBlock),
 }
 
-/// The result of an in-memory recovery of the journal: the blocks that the device does not hold at their own place.
+/// The result of an in-memory recovery of the journal: the blocks whose current content is not at home on the device.
 #[derive(Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<FsBlock, Relocated>,
-    /// Where copies are seen that are on a device of their own, past the end of the volume; else empty.
+    /// The range at which an external journal's device appears, past the end of the volume; otherwise empty.
     outside: Range<u64>,
 }
 
 impl Overlay {
-    /// Of copies in a journal whose device is seen at this range of blocks, past the end of the volume. Of any other journal, it is empty.
+    /// An overlay for copies in an external journal. Its device appears at this range of blocks, past the end of the volume; the range is
+    /// empty for an internal journal.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -75,7 +76,7 @@ impl Overlay {
     }
 }
 
-/// All metadata reads of a volume go through here.
+/// The reader of all metadata of a volume.
 pub(crate) struct Blocks {
     device: Arc<dyn Device>,
     size: BlockSize,
@@ -87,7 +88,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks of `size` bytes, `count` of them; the device's errors are told to `events`.
+    /// A reader for `count` blocks of `size` bytes. Errors of the device are reported to `events`.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         size: BlockSize,
@@ -107,13 +108,13 @@ impl Blocks {
         &self.overlay
     }
 
-    /// From now on these blocks are seen where recovery found them. The earlier cache is dropped.
+    /// Redirects reads of these blocks to where recovery found them. The cache is cleared.
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
     }
 
-    /// Gives back what [`set_overlay`](Self::set_overlay) has set: the blocks are not to be used any more.
+    /// Takes back the overlay of [`set_overlay`](Self::set_overlay). The blocks must not be used afterwards.
     pub(crate) fn take_overlay(&mut self) -> Overlay {
         std::mem::take(&mut self.overlay)
     }
@@ -123,7 +124,7 @@ impl Blocks {
         block.0.checked_add(count).is_some_and(|end| end <= self.count)
     }
 
-    /// A block of metadata. `place` names the structure and field that point to it, for the error.
+    /// A block of metadata. `place` names the structure and field with the pointer, for errors.
     pub(crate) fn read(&self, block: FsBlock, place: Place) -> Result<Block> {
         if !self.contain(block, 1) && !self.overlay.outside.contains(&block.0) {
             let count = self.count;
@@ -136,27 +137,27 @@ impl Blocks {
         }
     }
 
-    /// Whether a block is in memory, for now.
+    /// Whether a block is in memory at present.
     pub(crate) fn has(&self, block: FsBlock) -> bool {
         self.dirty.get(block).is_some() || self.cache.get(&block).is_some()
     }
 
-    /// A block that no transaction holds.
+    /// A block without a version in a transaction.
     fn read_clean(&self, block: FsBlock) -> Result<Block> {
-        // While one thread reads, another one that has a newer content replaces the placeholder: the late read is not kept.
+        // If another thread with newer content replaces the placeholder during the read, the result of the read is not cached.
         self.cache.get_or_insert_with(&block, || match self.overlay.get(block) {
             None => self.read_device(block),
             Some(copy) => self.read_relocated(copy),
         })
     }
 
-    /// The versions that are not at their place yet.
+    /// The versions that are not written home yet.
     pub(super) fn dirty(&self) -> &Dirty {
         &self.dirty
     }
 
-    /// Changes a block in a transaction; says whether the transaction had not changed it before. `change` gets the newest content,
-    /// and if it fails it has changed nothing.
+    /// Changes a block in a transaction. Gives whether this is the transaction's first change of it. `change` gets the newest content and
+    /// must change nothing if it fails.
     pub(super) fn update<R>(
         &self,
         block: FsBlock,
@@ -167,7 +168,7 @@ impl Blocks {
         self.newest(block, place, |version| version.change(member, change))
     }
 
-    /// The same for one part of a block, whose checksum `change` stores.
+    /// Changes one part of a block, whose checksum `change` stores.
     pub(super) fn update_sealed<R>(
         &self,
         (block, part): (FsBlock, Part),
@@ -186,8 +187,8 @@ impl Blocks {
     ) -> Result<R> {
         for _ in 0..ATTEMPTS {
             self.read(block, place)?;
-            // The first reader gives the block to all waiters before the cache keeps it: it is in neither place for as long as that
-            // thread is interrupted, and has to be waited for once more. No newer content is anywhere meanwhile.
+            // The first reader passes the block to all waiters before the cache has it. While that thread is interrupted, the block is in
+            // neither place, and must be read again. It cannot have newer content in the meantime.
             let clean = || self.cache.get(&block).or_else(|| self.read_clean(block).ok());
             let slot = self.dirty.slot(block, clean);
             if let Some(mut version) = slot.as_ref().and_then(|slot| slot.lock()) {
@@ -198,7 +199,7 @@ impl Blocks {
         Err(place.corrupt(format!("block {block} does not stay in memory")))
     }
 
-    /// The same for a block whose content on the device is of no use: `fill` gets zeros.
+    /// Changes a block whose content on the device is irrelevant: `fill` gets zeros.
     pub(super) fn create<R>(
         &self,
         block: FsBlock,
@@ -217,23 +218,23 @@ impl Blocks {
         }
     }
 
-    /// A content that was written past the transactions.
+    /// Caches content that was written outside of transactions.
     pub(super) fn keep(&self, block: FsBlock, content: Block) {
         self.cache.insert(block, content);
     }
 
-    /// Forgets all versions of a block that was freed.
+    /// Forgets all versions of a freed block.
     pub(super) fn forget(&self, block: FsBlock, member: &Member) {
         self.dirty.forget(block, member);
         self.cache.remove(&block);
     }
 
-    /// A version has been written to its place. If it is still the newest, it is no longer dirty.
+    /// Records that a version was written home. If it is still the newest, it is no longer dirty.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
         self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }
 
-    /// Writes versions to their places, neighbours together.
+    /// Writes versions home. Adjoining blocks are written together.
     pub(super) fn write_home(&self, versions: &[(FsBlock, Block)]) -> Result<()> {
         let mut rest = versions;
         while let Some((first, _)) = rest.first() {
@@ -248,7 +249,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Writes blocks where they belong on the device, one after the other.
+    /// Writes blocks to the device at their numbers, one after the other.
     pub(super) fn write_device(
         &self,
         first: FsBlock,
@@ -268,13 +269,13 @@ impl Blocks {
     /// Makes all writes durable.
     ///
     /// # Errors
-    /// `Io`, and from then on at each call: the caller ends the volume.
+    /// `Io`, which is returned again by all later calls: the caller ends the volume.
     pub(super) fn flush(&self) -> Result<()> {
         self.told(self.events.durability().flush(&*self.device), 0, 0)
     }
 
     /// # Errors
-    /// `Io` if any flush of the device has failed, by any caller.
+    /// `Io` if a flush of the device has failed for any caller.
     pub(super) fn check_durable(&self) -> Result<()> {
         self.events.durability().check()
     }
@@ -305,7 +306,7 @@ impl Blocks {
         }
     }
 
-    /// A block as the device holds it, neither cached nor relocated. The caller has checked the number.
+    /// A block as it is on the device, neither cached nor relocated. The caller has checked the number.
     pub(crate) fn read_device(&self, block: FsBlock) -> Result<Block> {
         self.read_buffer(block).map(Block::new)
     }
@@ -327,7 +328,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// All of them get a block from the thread that has read it, which may be interrupted before the cache keeps it.
+    /// All threads get a block from the thread that has read it, which may be interrupted before the cache has it.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -345,7 +346,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // No thread ends early: the others wait for it at each block.
+            // Every thread runs to the end, because the others wait for it at each block.
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

@@ -1,7 +1,7 @@
-//! Names compared without regard to case: Unicode case folding and canonical decomposition, ignorable characters left out.
+//! Case-insensitive names: Unicode case folding and canonical decomposition, without ignorable characters.
 //!
-//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1); the tables here are newer and agree on all that 12.1
-//! assigned. A name with later characters may hash differently, which is why a miss is searched again linearly.
+//! Linux folds with the tables of Unicode 12.1 (`s_encoding` 1). The tables here are newer and agree on all characters of 12.1. A name with
+//! later characters may have another hash, so a failed lookup is repeated as a linear search.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
@@ -9,10 +9,10 @@ use unicode_normalization::UnicodeNormalization;
 use super::Ext4;
 use crate::error::{Error, Result};
 
-/// `s_encoding` of UTF-8 after Unicode 12.1, the only one there is.
+/// `s_encoding` of UTF-8 with Unicode 12.1, the only defined encoding.
 const ENCODING_UTF8_12_1: u16 = 1;
 
-/// The code points that Unicode's `Default_Ignorable_Code_Point` names.
+/// Whether Unicode's `Default_Ignorable_Code_Point` includes a character.
 fn is_ignorable(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}'..='\u{1160}' | '\u{17B4}'..='\u{17B5}' | '\u{180B}'..='\u{180E}'
@@ -30,7 +30,7 @@ fn is_younger(c: char) -> bool {
         | '\u{1E4EC}'..='\u{1E4EF}')
 }
 
-/// The folded form of a name, equal for names that differ in case only; `None` where it is not UTF-8 and stands for itself.
+/// The folded form of a name, equal for names that differ only in case; `None` for a name that is not UTF-8, which is compared by bytes.
 pub(super) fn fold(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
     if text.is_ascii() {
@@ -39,22 +39,22 @@ pub(super) fn fold(name: &[u8]) -> Option<String> {
     Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
 }
 
-/// A name to look for, and the rule of equality that its directory has.
+/// A name to look up, with its directory's rule of equality.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a [u8],
     folded: Option<String>,
 }
 
 impl<'a> Wanted<'a> {
-    /// The name by its bytes.
+    /// A name that is compared by bytes.
     pub(super) fn exact(name: &'a [u8]) -> Self {
         Self { name, folded: None }
     }
 
-    /// The name without regard to case.
+    /// A name that is compared without regard to case.
     ///
     /// # Errors
-    /// `Unsupported` where the volume's encoding is unknown.
+    /// `Unsupported` if the volume's encoding is unknown.
     pub(super) fn folded(name: &'a [u8], fs: &Ext4) -> Result<Self> {
         match fs.superblock.encoding {
             ENCODING_UTF8_12_1 => Ok(Self { name, folded: fold(name) }),
@@ -62,16 +62,16 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// The bytes that the tree's hash is taken of.
+    /// The bytes that the hash covers.
     pub(super) fn hashed_bytes(&self) -> &[u8] {
         self.folded.as_ref().map_or(self.name, |folded| folded.as_bytes())
     }
 
-    /// Refuses a new name, of a directory without regard to case, that Linux would not find again or would not take.
+    /// Refuses a new name in a case-insensitive directory if Linux could not find it again or would refuse it.
     ///
     /// # Errors
-    /// `Unsupported` for characters that Linux's tables fold in another way; `InvalidInput` for bytes that are not of the volume's
-    /// encoding where that is asked for.
+    /// `Unsupported` for characters that Linux's tables fold differently; `InvalidInput` for bytes that violate the volume's encoding in
+    /// strict mode.
     pub(super) fn check_new(&self, fs: &Ext4) -> Result<()> {
         let shown = || String::from_utf8_lossy(self.name);
         match &self.folded {
@@ -86,12 +86,12 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether only these very bytes are the name.
+    /// Whether only identical bytes match.
     pub(super) fn is_exact(&self) -> bool {
         self.folded.is_none()
     }
 
-    /// Whether an entry has the name.
+    /// Whether an entry matches the name.
     #[inline]
     pub(super) fn matches(&self, entry: &[u8]) -> bool {
         match &self.folded {
@@ -101,7 +101,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether other versions of Unicode may fold this name, or one that is equal to it, in another way.
+    /// Whether another version of Unicode may fold this name or an equal one differently.
     pub(super) fn depends_on_tables(&self) -> bool {
         self.folded.as_ref().is_some_and(|folded| !folded.is_ascii() || !self.name.is_ascii())
     }
@@ -115,8 +115,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// Every character folds, decomposes, reorders or vanishes as in the tables of Unicode 12.1 that debugfs carries: the
-    /// hashes of the folded names are the same.
+    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables of Unicode 12.1: the hashes of the
+    /// folded names are equal.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

@@ -1,13 +1,13 @@
 //! ext4's checksums: CRC32C without the final inversion ("raw"), and CRC16 for descriptors without metadata_csum.
 //!
-//! Source: "Checksums" in Linux's ext4 documentation; pinned by tests against images made by mke2fs.
+//! Source: "Checksums" in Linux's ext4 documentation; tests compare with images made by mke2fs.
 //!
-//! The range of each structure's sum is defined once, in the structure's own module: `…_checksum` computes it, reading verifies by it,
-//! and `seal_…` stores it. To seal is the last step of every change. A seal does nothing where the volume has no checksums.
+//! The range of each structure's checksum is defined once, in the structure's own module: `…_checksum` computes it, reads verify it, and
+//! `seal_…` stores it. The seal is the last step of every change. On a volume without checksums a seal does nothing.
 
 use crate::units::InodeNo;
 
-/// CRC32C as ext4 and jbd2 chain it: `seed` in, no inversion out.
+/// CRC32C as ext4 and jbd2 chain it, with `seed` and without a final inversion.
 #[must_use]
 pub(crate) fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
@@ -24,7 +24,7 @@ pub(crate) fn crc16(parts: &[&[u8]]) -> u16 {
     digest.finalize()
 }
 
-/// CRC32 with the highest bit first and no inversion at the end: the journal's checksums of the first version. `!0` begins.
+/// CRC32 with the highest bit first and no final inversion: the journal's checksums of the first version. The initial value is `!0`.
 #[must_use]
 pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     const CRC32: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_MPEG_2);
@@ -33,19 +33,19 @@ pub(crate) fn crc32_be(sum: u32, data: &[u8]) -> u32 {
     digest.finalize()
 }
 
-/// The kind of structure that a checksum is of.
+/// The kind of structure that a checksum covers.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// A block of directory entries.
     Entries = 1,
-    /// The root, and another node, of a hash tree.
+    /// The root or another node of a hash tree.
     DxRoot = 2,
     DxNode = 3,
     /// A node of an extent tree.
     Extents = 4,
-    /// Inodes of a table.
+    /// The inodes of a table.
     Inodes = 5,
-    /// Descriptors of groups.
+    /// The descriptors of groups.
     Descriptors = 6,
 }
 
@@ -55,7 +55,7 @@ impl From<Kind> for u8 {
     }
 }
 
-/// The seed of all checksums of a volume, or nothing where the volume has none.
+/// The seed of all checksums of a volume, if the volume has checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataSeed(pub(crate) u32);
 

@@ -1,4 +1,4 @@
-//! Costs of writing: counted where they arise, so that the path of an overwrite counts nothing.
+//! The costs of writing. They are counted where they arise, so that an overwrite counts nothing.
 
 use crate::fs::WriteCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +45,7 @@ impl Counters {
 }
 
 impl super::Ext4 {
-    /// The costs of writing so far; zeros for a volume that is read-only.
+    /// The costs of writing since the volume was opened; zeros for a volume that is read-only.
     #[must_use]
     pub fn write_counts(&self) -> WriteCounts {
         let Ok(writing) = self.writing() else { return WriteCounts::default() };

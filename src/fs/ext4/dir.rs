@@ -1,4 +1,4 @@
-//! Directories as a sequence of entries: listing, and the search of one name among them.
+//! Directories as a sequence of entries: listings, and linear searches for a name.
 
 use crate::fs::ext4::superblock::Superblock;
 use std::collections::btree_map;
@@ -16,7 +16,7 @@ use crate::fs::{DirCursor, DirEntry, FileType, InodeFlags};
 use crate::iomap::MapFile;
 use crate::units::{FileBlock, InodeNo};
 
-/// The areas of a directory in their order, one in memory at a time.
+/// The areas of a directory in order, one in memory at a time.
 struct Areas<'a> {
     dir: &'a Inode,
     next: FileBlock,
@@ -38,14 +38,14 @@ impl Areas<'_> {
         while self.next < end {
             let block = self.next;
             if block > FileBlock(0) {
-                // A reader that continues will read all of it.
+                // A reader that continues will need the whole map.
                 dir.keep_map()?;
             }
             self.next.0 += 1;
             if let Some(area) = dir.dir_block(block)? {
                 return Ok(Some(area));
             }
-            // To the first block after the hole, however large it is.
+            // The hole is skipped in one step, however large it is.
             let hole = dir.map(size.pos_of(block), size.bytes() as u64)?;
             self.next = self.next.max(FileBlock(size.blocks_for(hole.end().0)));
         }
@@ -53,8 +53,8 @@ impl Areas<'_> {
     }
 }
 
-/// The entries of a directory, `.` and `..` among them. On a volume that is only read, an error concerns the rest of one block, and the
-/// next block follows; else it ends after an error.
+/// The entries of a directory, including `.` and `..`. On a volume that is open for reading, an error affects the rest of one block, and
+/// the listing continues with the next block; otherwise it ends after an error.
 pub struct Ext4ReadDir<'a>(Source<'a>);
 
 enum Source<'a> {
@@ -73,21 +73,21 @@ impl Iterator for Ext4ReadDir<'_> {
     }
 }
 
-/// The entries of a directory that does not change, in the order in which they stand on disk; entries that fast commits added come last.
+/// The entries of a directory that does not change, in on-disk order; entries that fast commits added come last.
 ///
-/// Holds one block of the directory. An error concerns the rest of the block; it ends if no next block can be found.
+/// It holds one block of the directory. An error affects the rest of the block; the listing ends if no next block can be found.
 pub(super) struct DiskOrder<'a> {
     areas: Areas<'a>,
     area: Option<Area>,
     at: usize,
-    /// The block that was to come when the last error was met.
+    /// The block that was next at the last error.
     failed_at: Option<FileBlock>,
     added: Option<btree_map::Iter<'a, Vec<u8>, Option<InodeNo>>>,
     ended: bool,
 }
 
 impl DiskOrder<'_> {
-    /// The block that is read last, counted from the directory's start.
+    /// The last block that was read, counted from the directory's start.
     pub(super) fn block(&self) -> FileBlock {
         FileBlock(self.areas.next.0.saturating_sub(1))
     }
@@ -108,7 +108,7 @@ impl DiskOrder<'_> {
             let entry = area.entry(self.at, &dir.fs)?;
             self.at = entry.next;
             let Some(inode) = entry.inode else { continue };
-            // A name that a fast commit changed is no longer what the block says.
+            // The block has an outdated entry for a name that a fast commit changed.
             if edit.is_none_or(|edit| !edit.names.contains_key(entry.name)) {
                 let (name, file_type) = (entry.name.to_vec(), entry.file_type);
                 return Ok(Some(DirEntry { name, inode, file_type }));
@@ -116,8 +116,8 @@ impl DiskOrder<'_> {
         }
     }
 
-    /// A name that a fast commit added. The record does not carry the type, so the inode is asked; a name without one is listed
-    /// all the same, as a name in a block would be.
+    /// A name that a fast commit added. The record has no type, so the inode is read. A name without an inode is still listed, as a name in
+    /// a block would be.
     fn next_added(&mut self) -> Result<Option<DirEntry>> {
         let fs = &self.areas.dir.fs;
         let named = |(name, inode): (_, &Option<InodeNo>)| Some((name, (*inode)?));
@@ -149,7 +149,7 @@ impl Iterator for DiskOrder<'_> {
             Ok(Some(_)) => {}
             Ok(None) => self.ended = true,
             Err(_) => {
-                // Without a step forward the same error would come again.
+                // Without progress the same error would occur again.
                 let next = Some(self.areas.next);
                 self.ended = std::mem::replace(&mut self.failed_at, next) == next;
                 self.area = None;
@@ -160,11 +160,10 @@ impl Iterator for DiskOrder<'_> {
 }
 
 impl Inode {
-    /// The entries of this directory: in the order in which they stand on disk, or, on a volume that is open for writing, in
-    /// that of a [listing](Self::list).
+    /// The entries of this directory in on-disk order, or, on a volume that is open for writing, in the order of a [listing](Self::list).
     ///
     /// # Errors
-    /// `NotADirectory`; `Encrypted` where the names are; the errors of reading and checking the entries.
+    /// `NotADirectory`; `Encrypted` for encrypted names; the errors of reading and checking the entries.
     pub fn read_dir(&self) -> Result<Ext4ReadDir<'_>> {
         Ok(Ext4ReadDir(if self.fs.is_writable() {
             Source::Listing(self.list(DirCursor::START)?)
@@ -173,7 +172,7 @@ impl Inode {
         }))
     }
 
-    /// The entries of a directory that does not change as long as they are read.
+    /// The entries of a directory that does not change while they are read.
     ///
     /// # Errors
     /// As [`read_dir`](Self::read_dir).
@@ -185,16 +184,16 @@ impl Inode {
         Ok(DiskOrder { areas, area: None, at: 0, failed_at: None, added, ended: false })
     }
 
-    /// The inode that a name of this directory stands for; a name with other case where the directory ignores it.
+    /// The inode of a name in this directory. A case-insensitive directory matches the name in another case too.
     ///
     /// # Errors
-    /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` where the names are; `Corrupt` where directory or inode is.
+    /// `NotFound`; `NotADirectory`; `NameTooLong`; `Encrypted` for encrypted names; `Corrupt` if the directory or the inode is damaged.
     pub fn lookup(&self, name: &[u8]) -> Result<Self> {
         let number = self.read_current(|dir| dir.entry_number(name))?;
         self.entry_inode(number, name)
     }
 
-    /// The number of the inode that a name of this directory stands for.
+    /// The number of the inode of a name in this directory.
     pub(super) fn entry_number(&self, name: &[u8]) -> Result<InodeNo> {
         self.check_directory()?;
         if name.len() > MAX_NAME {
@@ -205,7 +204,7 @@ impl Inode {
         self.number_of(name).and_then(|found| found.ok_or_else(none)).context(|| shown(name))
     }
 
-    /// The number that a name stands for: the one place that every lookup of a name goes through.
+    /// The inode number of a name. Every lookup of a name comes here.
     fn number_of(&self, name: &[u8]) -> Result<Option<InodeNo>> {
         if let Some(edit) = self.fast_commit_edit()
             && !matches!(name, b"." | b"..")
@@ -218,10 +217,10 @@ impl Inode {
         Ok(self.find(name)?.map(|found| found.spot.inode))
     }
 
-    /// The entry of a name, as the directory's blocks have it.
+    /// The entry of a name in the directory's blocks.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         if matches!(name, b"." | b"..") {
-            // These two are neither hashed, encrypted nor folded; they stand first.
+            // `.` and `..` are neither hashed, encrypted nor folded; they come first.
             let area = Areas { dir: self, next: FileBlock(0) }.next()?;
             return area.map_or(Ok(None), |area| area.into_found(&Wanted::exact(name), &self.fs));
         }
@@ -235,7 +234,7 @@ impl Inode {
         self.find_in_row(&wanted)
     }
 
-    /// The same block by block. On a volume that is only read, a name after a damaged block is found too.
+    /// Finds the entry by a linear search. On a volume that is open for reading, it finds a name past a damaged block too.
     fn find_in_row(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let mut areas = Areas { dir: self, next: FileBlock(0) };
         let mut first = Ok(None);
@@ -256,7 +255,7 @@ impl Inode {
         }
     }
 
-    /// A name as this directory compares it.
+    /// A name with this directory's rule of equality.
     pub(super) fn wanted<'a>(&self, name: &'a [u8]) -> Result<Wanted<'a>> {
         self.check_readable_names()?;
         if self.flags.contains(InodeFlags::CASEFOLD) {
@@ -266,19 +265,19 @@ impl Inode {
         }
     }
 
-    /// The first block of entries from one on, and its number in the directory.
+    /// The first block of entries at or after `next`, with its number in the directory.
     pub(super) fn area_from(&self, next: FileBlock) -> Result<Option<(FileBlock, Area)>> {
         let mut areas = Areas { dir: self, next };
         let area = areas.next()?;
         Ok(area.map(|area| (FileBlock(areas.next.0 - 1), area)))
     }
 
-    /// The changes by fast commits that are not yet in the directory's blocks.
+    /// The changes by fast commits that the directory's blocks do not have.
     pub(super) fn fast_commit_edit(&self) -> Option<&DirEdit> {
         self.fs.fast_commits.edits_of(self.number)
     }
 
-    /// The inode that an entry points to. One that no entry may point to is the directory's fault.
+    /// The inode of an entry. An entry with an invalid inode is a fault of the directory.
     pub(super) fn entry_inode(&self, number: InodeNo, name: &[u8]) -> Result<Self> {
         let corrupt = |what: &str| {
             let place = PLACE.inode(self.number).field("inode");
@@ -298,7 +297,7 @@ impl Inode {
         }
     }
 
-    /// Whether this is the file system's own, as the journal and the value of an attribute: no name may stand for it.
+    /// Whether this inode is internal to the file system, as the journal and attribute values are: no name may refer to it.
     #[must_use]
     pub fn is_internal(&self) -> bool {
         self.fs.superblock.is_reserved(self.number) || self.flags.contains(InodeFlags::EA_INODE)
@@ -329,7 +328,7 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Whether an inode is the file system's own: of those that no name leads to, or named by the superblock.
+    /// Whether an inode is internal: reserved, or named by the superblock.
     pub(super) fn is_reserved(&self, number: InodeNo) -> bool {
         number != ROOT && number.0 < u64::from(self.first_inode)
             || self.quota_files.contains(&Some(number))
@@ -341,8 +340,8 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The change of a name by fast commits, if there is one. Names that are equal without regard to case stand for one entry, so
-/// an edit of any of them decides.
+/// The change of a name by fast commits, if there is one. Names that are equal without regard to case refer to one entry, so an edit of any
+/// of them decides.
 fn find_edit(edit: &DirEdit, wanted: &Wanted<'_>) -> Option<Option<InodeNo>> {
     if wanted.is_exact() {
         return edit.names.get(wanted.name).copied();

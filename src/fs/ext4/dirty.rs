@@ -1,8 +1,7 @@
-//! The versions of metadata blocks that the device does not hold at their place: changed in a transaction that has not been
-//! checkpointed.
+//! The versions of metadata blocks that are not written home: they were changed in a transaction that has not been checkpointed.
 //!
-//! A block that a transaction changes gets a slot. Its content is replaced by a new version when someone holds the old one: a
-//! reader, or the commit of the transaction before. The slot goes when its newest version has been written to its place.
+//! A block that a transaction changes gets a slot. If a reader or the commit of the previous transaction holds the old version, a new
+//! version replaces it. The slot is removed when its newest version has been written home.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::units::FsBlock;
 
 const SHARDS: usize = 64;
 
-/// All slots, by their block.
+/// All slots, by block.
 pub(crate) struct Dirty {
     shards: [RwLock<HashMap<FsBlock, Arc<DirtyBlock>>>; SHARDS],
 }
@@ -32,21 +31,21 @@ pub(super) struct DirtyBlock(Mutex<Version>);
 
 pub(super) struct Version {
     content: Block,
-    /// The transaction that changed it last.
+    /// The transaction of the last change.
     tid: Tid,
-    /// The slot is no longer the block's: a thread that has a reference to it must look the block up again.
+    /// Whether the slot was removed: a thread with a reference to it must look up the block again.
     gone: bool,
 }
 
 impl DirtyBlock {
-    /// Its version, unless it is gone.
+    /// The locked version, unless the slot was removed.
     pub(super) fn lock(&self) -> Option<MutexGuard<'_, Version>> {
         Some(self.0.lock()).filter(|version| !version.gone)
     }
 }
 
 impl Version {
-    /// Changes the content; says whether the transaction had not changed it before.
+    /// Changes the content. Gives whether this is the transaction's first change.
     pub(super) fn change<R>(
         &mut self,
         member: &Member,
@@ -56,7 +55,7 @@ impl Version {
         Ok((result, self.joins(member)))
     }
 
-    /// The same for one part, whose checksum `change` stores.
+    /// Changes one part, whose checksum `change` stores.
     pub(super) fn change_sealed<R>(
         &mut self,
         member: &Member,
@@ -67,7 +66,7 @@ impl Version {
         Ok((result, self.joins(member)))
     }
 
-    /// Takes another content; says the same.
+    /// Replaces the content. Gives whether this is the transaction's first change.
     pub(super) fn replace(&mut self, member: &Member, content: Block) -> bool {
         self.content = content;
         self.joins(member)
@@ -80,7 +79,7 @@ impl Version {
 
 impl Dirty {
     fn shard(&self, block: FsBlock) -> &RwLock<HashMap<FsBlock, Arc<DirtyBlock>>> {
-        // Neighbours are changed together, by one thread more often than by several.
+        // Adjoining blocks are usually changed together by one thread, so they share a shard.
         &self.shards[(block.0 / 4 % SHARDS as u64) as usize]
     }
 
@@ -94,8 +93,8 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block, made of its clean content if it does not exist; that is `None` if it cannot be read. It is asked for under the
-    /// lock, because an earlier read may be stale; so it should be in memory by then.
+    /// The slot of a block. If there is none, it is created from the clean content; `None` if that cannot be read. `clean` is called under
+    /// the lock, because an earlier read may be outdated; so the block should be in memory by then.
     pub(super) fn slot(
         &self,
         block: FsBlock,
@@ -114,7 +113,7 @@ impl Dirty {
         Some(slot)
     }
 
-    /// The version of a block that a transaction ended with, if it changed it and did not forget it.
+    /// The version of a block at the end of a transaction, if the transaction changed it and did not forget it.
     pub(super) fn of_transaction(&self, block: FsBlock, tid: Tid) -> Option<Block> {
         let slot = self.find(block)?;
         let version = slot.lock()?;
@@ -127,7 +126,7 @@ impl Dirty {
         }
     }
 
-    /// Ends the slot of a block if this is its newest version, which `keep` gets before anyone can miss it.
+    /// Removes the slot of a block if this is its newest version. `keep` gets the version before the slot disappears.
     pub(super) fn convert(&self, block: FsBlock, version: &Block, keep: impl FnOnce(Block)) {
         let mut shard = self.shard(block).write();
         let Some(slot) = shard.get(&block).cloned() else { return };

@@ -1,12 +1,12 @@
-//! Corruption that is met while a volume is open for writing: its record in the superblock, and the reaction of the volume.
+//! Corruption on a volume that is open for writing: its record in the superblock, and the reaction of the volume.
 //!
-//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error, and `s_errors` gives the reaction: none (`continue`),
-//! no more changes (`remount-ro`), or no reads either (`panic`). Errors that let the volume go on are gathered in
-//! memory, and go into the superblock together, with the next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close:
-//! a flood of them costs no write each.
+//! An operation that [fails](Ext4::watch) with `Corrupt` counts as one error. `s_errors` gives the reaction: none (`continue`), no more
+//! changes (`remount-ro`), or no more reads either (`panic`). Errors that do not stop the volume are collected in memory. They are stored in
+//! the superblock together, with the next [`sync`](Ext4::sync), tick of the [timer](super::CommitTimer), or close, so a flood of errors does
+//! not cost one write each.
 //!
-//! Only corruption that is met under the lock of an inode counts: a reader of an [`Inode`](super::Inode) that others change meanwhile can take
-//! valid data for corrupt.
+//! Only corruption that is found under the lock of an inode counts: a reader of an [`Inode`](super::Inode) that is changed at the same time
+//! can mistake valid data for corrupt data.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const FIELDS: [Range<usize>; 2] = [
 ];
 
 impl OnError {
-    /// An unknown number means the same as to Linux, which differs from the text of dumpe2fs.
+    /// The reaction for a stored number. An unknown number means the same as in Linux, which differs from the text of dumpe2fs.
     pub(super) const fn from_raw(raw: u16) -> Self {
         match raw {
             1 => Self::Continue,
@@ -51,13 +51,13 @@ impl OnError {
 /// The errors of a volume that is open for writing.
 pub(super) struct Errors {
     policy: OnError,
-    /// Those that the superblock has not got yet.
+    /// The errors that are not in the superblock yet.
     waiting: Mutex<Option<Met>>,
-    /// Why nothing is read any more.
+    /// The reason why reads are refused.
     stopped: OnceLock<String>,
 }
 
-/// How many errors were met, the first and the last of them.
+/// The number of errors, with the first and the last one.
 #[derive(Clone, Copy)]
 struct Met {
     count: u32,
@@ -71,7 +71,7 @@ struct Note {
     time: Timestamp,
     inode: u32,
     block: u64,
-    /// Linux puts a function of its own here, and a line: this one names ironmap, and the fault.
+    /// Linux stores a function name here, and a line number; ironmap stores its own name and the fault.
     function: [u8; 32],
     code: u8,
 }
@@ -81,14 +81,14 @@ impl Errors {
         Self { policy, waiting: Mutex::default(), stopped: OnceLock::new() }
     }
 
-    /// Puts those that wait into the superblock.
+    /// Moves the pending errors into the superblock.
     pub(super) fn take_into(&self, raw: &mut RawSuperblock) {
         if let Some(met) = self.waiting.lock().take() {
             met.store(raw);
         }
     }
 
-    /// Refuses to read from now on, where that is asked for.
+    /// Refuses all further reads, if the volume asks for that.
     pub(super) fn stop(&self, why: &Error) {
         if self.policy == OnError::Panic {
             self.stopped.get_or_init(|| why.to_string());
@@ -140,7 +140,7 @@ impl Note {
         let place = why.place();
         let mut function = [0; 32];
         let what = place.map_or("journal", |place| place.structure);
-        // The last byte ends the text.
+        // The last byte must stay zero, as the end of the text.
         for (to, from) in function[..31].iter_mut().zip(format!("ironmap: {what}").bytes()) {
             *to = from;
         }
@@ -154,7 +154,7 @@ impl Note {
     }
 }
 
-/// `s_last_error_errcode`: numbers that are the same on all machines. 1 is any other error.
+/// `s_last_error_errcode`: numbers that are the same on all machines. 1 means any other error.
 fn code(errno: Errno) -> u8 {
     match errno {
         Errno::EIO => 2,
@@ -167,8 +167,8 @@ fn code(errno: Errno) -> u8 {
 }
 
 impl Ext4 {
-    /// Runs an operation, which locks what it looks at. On a volume that is open for writing, the corruption that it meets counts. One
-    /// within another is no second error.
+    /// Runs an operation, which locks the structures that it reads. On a volume that is open for writing, `Corrupt` counts as an error. An
+    /// operation within another one does not count twice.
     pub(crate) fn watch<R>(&self, operation: impl FnOnce() -> Result<R>) -> Result<R> {
         operation().map_err(|error| self.met(error))
     }
@@ -178,7 +178,7 @@ impl Ext4 {
         if let Some(writing) = &self.writing
             && error.kind() == ErrorKind::Corrupt
             && error.counts_once()
-            // An error that has ended the volume is on the device already, and the errors after it are its consequences.
+            // An error that has ended the volume is already on the device, and later errors are its consequences.
             && writing.transactions.check().is_ok()
         {
             match writing.errors.policy {
@@ -189,8 +189,8 @@ impl Ext4 {
         error
     }
 
-    /// Records errors of any kind that did not stop an operation, once its changes can be committed: where the volume must not be used
-    /// after an error, they are committed first. The lines are for [`take_left`](Self::take_left).
+    /// Records errors of any kind that did not stop an operation, so that they are committed with its changes. If the volume must not be used
+    /// after an error, the changes are committed first. [`take_left`](Self::take_left) gives the lines.
     pub(super) fn note_left(&self, lines: Vec<String>, errors: &[Error]) -> Result<()> {
         let Some((last, earlier)) = errors.split_last() else { return Ok(()) };
         let writing = self.writing()?;
@@ -206,10 +206,10 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Brings the errors that wait into the running transaction.
+    /// Moves the pending errors into the running transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; as reading the superblock.
+    /// `ReadOnly`; the errors of reading the superblock.
     pub(super) fn store_errors(self: &Arc<Self>) -> Result<()> {
         let errors = &self.writing()?.errors;
         let waiting = errors.waiting.lock().take();
@@ -219,12 +219,12 @@ impl Ext4 {
             Ok(())
         };
         let stored = self.operate(|op| op.transact(1, |handle| handle.update_superblock(store)));
-        // An abort records them, or has come before.
+        // An abort records these errors itself, or has come before.
         stored.inspect_err(|_| errors.add(met))
     }
 
-    /// Records the error that ends the volume, and those that wait, in the superblock as it stands on the device, with what transactions
-    /// have recorded that are not at their place, or never committed.
+    /// Records the error that ends the volume, and the pending ones, in the superblock on the device. Transactions may have recorded errors
+    /// that are not written home or never committed; these are included.
     pub(super) fn record_last(&self, why: &Error) -> Result<()> {
         let writing = self.writing()?;
         writing.errors.add(Met::one(why, writing.clock.now()));
@@ -239,8 +239,8 @@ impl Ext4 {
         })
     }
 
-    /// Keeps in the journal's copy of the superblock's block, which goes to its place, the errors that the device's records: those that
-    /// end a volume are recorded past the journal, and recovery would lose them.
+    /// Merges the errors in the device's superblock into the journal's copy of that block, which will be written home. Errors that end a
+    /// volume are recorded outside the journal, and recovery would lose them.
     pub(super) fn keep_recorded(&self, copy: &mut Block) -> Result<()> {
         let (block, at) = self.superblock.position();
         let device = self.blocks.read_device(block)?;
@@ -250,11 +250,11 @@ impl Ext4 {
         })
     }
 
-    /// Whether anything is read. Asked with each inode that is read, and not where requests go to the device by an earlier map: an
-    /// error makes that old, and one that is past this question is answered still.
+    /// Refuses reads after an error with the reaction `panic`. This is checked for each inode that is read, but not for requests with an
+    /// existing map: an error outdates that map, and a request that is past this check is still answered.
     ///
     /// # Errors
-    /// `Io`, with the first error.
+    /// `Io`, with the text of the first error.
     #[inline]
     pub(super) fn check_stopped(&self) -> Result<()> {
         match self.writing.as_ref().and_then(|writing| writing.errors.stopped.get()) {
@@ -264,7 +264,7 @@ impl Ext4 {
     }
 }
 
-/// Takes over what another copy of the superblock records of errors, where that is more.
+/// Takes over the errors in another copy of the superblock, if it has more.
 fn adopt(raw: &mut RawSuperblock, other: &[u8]) {
     let Ok((other, _)) = RawSuperblock::ref_from_prefix(other) else { return };
     let age = |raw: &RawSuperblock| {

@@ -1,7 +1,7 @@
 //! The three feature words of the superblock, and what this implementation does with each bit.
 //!
-//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed: an
-//! unknown INCOMPAT bit refuses the volume, an unknown RO_COMPAT bit makes it read-only.
+//! Source: "Super Block" in Linux's ext4 documentation. Unknown bits are kept, so that they can be reported and obeyed: an unknown INCOMPAT
+//! bit refuses the volume; an unknown RO_COMPAT bit permits only reads.
 
 use bitflags::bitflags;
 
@@ -38,10 +38,10 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Features without which nothing may be read.
+    /// Features that a reader must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Incompat: u32 {
-        /// Compression, which Linux never had.
+        /// Compression, which Linux never implemented.
         const COMPRESSION = 0x1;
         /// Directory entries carry the file type.
         const FILETYPE = 0x2;
@@ -59,7 +59,7 @@ bitflags! {
         const MMP = 0x100;
         /// Bitmaps and inode tables may lie in another group.
         const FLEX_BG = 0x200;
-        /// Large attribute values in inodes of their own.
+        /// Large attribute values in separate inodes.
         const EA_INODE = 0x400;
         /// Data in directory entries, reserved and never used.
         const DIRDATA = 0x1000;
@@ -76,7 +76,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Features without which nothing may be written.
+    /// Features that a writer must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// Backup superblocks in groups that are powers of 3, 5 and 7.
@@ -118,7 +118,7 @@ bitflags! {
 }
 
 impl Incompat {
-    /// The features that the read side understands. ENCRYPT is here since only encrypted inodes, not their volume, are refused.
+    /// The features that reads support. ENCRYPT is included, because only encrypted inodes are refused, not their volume.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -135,12 +135,12 @@ impl Incompat {
 }
 
 impl Incompat {
-    /// The features that the write side maintains.
+    /// The features that writes maintain.
     pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl Compat {
-    /// The features that e2fsck knows.
+    /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::DIR_PREALLOC
         .union(Self::IMAGIC_INODES)
         .union(Self::HAS_JOURNAL)
@@ -154,10 +154,10 @@ impl Compat {
 }
 
 impl RoCompat {
-    /// The features that e2fsck knows.
+    /// The features that e2fsck supports.
     pub(super) const KNOWN: Self = Self::WRITABLE.union(Self::READONLY).union(Self::SHARED_BLOCKS);
 
-    /// The features that the write side maintains. Files with fs-verity are read-only, not their volume.
+    /// The features that writes maintain. Files with fs-verity are read-only, not their volume.
     pub const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
@@ -175,14 +175,14 @@ impl RoCompat {
 macro_rules! names {
     ($type:ident: $($flag:ident = $name:literal),* $(,)?) => {
         impl $type {
-            /// The bit with this name, as e2fsprogs spells it.
+            /// The bit with this name in e2fsprogs' spelling.
             #[must_use]
             pub fn of_name(name: &str) -> Option<Self> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 KNOWN.iter().find(|(_, known)| *known == name).map(|(flag, _)| *flag)
             }
 
-            /// The names of the set bits as e2fsprogs spells them; an unknown bit is `FEATURE_…` with its number.
+            /// The names of the set bits in e2fsprogs' spelling. An unknown bit is `FEATURE_…` with its number.
             pub fn names(self) -> impl Iterator<Item = String> {
                 const KNOWN: &[($type, &str)] = &[$(($type::$flag, $name)),*];
                 (0..32).filter(move |bit| self.bits() >> bit & 1 == 1).map(|bit| {

@@ -1,4 +1,4 @@
-//! ext4 as the rest of the library knows it: [`FileSystem`], each method one operation of [`Ext4`].
+//! The [`FileSystem`] implementation of ext4. Each method is one operation of [`Ext4`].
 
 use std::any::Any;
 use std::io::IoSlice;
@@ -276,17 +276,17 @@ impl FileOps for Ext4Held {
     }
 }
 
-/// A file that is open on a volume that is open for writing.
+/// An open file on a volume that is open for writing.
 struct OpenForWriting {
     held: Arc<Ext4Held>,
     open: Arc<OpenInode>,
 }
 
-/// The same as it was when it was read.
+/// The file's inode as it was when it was read.
 struct WritableInode {
     inode: Inode,
     open: Arc<OpenInode>,
-    /// It may have privileges that a write takes away.
+    /// The file may have privileges that a write removes.
     keep: Option<KeepSetId>,
 }
 
@@ -332,7 +332,7 @@ impl WriteFile for OpenForWriting {
 
     fn size(&self) -> Result<u64> {
         let fs = self.held.fs();
-        // A conversion moves the one to the other under the inode's lock.
+        // The lock is needed because a conversion moves blocks from one state to the other.
         let _shared = fs.share(self.held.number());
         let size = fs.watch(|| self.held.inode())?.size();
         Ok(size.max(self.open.pending.size()))

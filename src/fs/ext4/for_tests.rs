@@ -1,5 +1,5 @@
-//! Volumes for unit tests: made by mke2fs in a file, and examined by independent programs. A module adds helpers of its own if
-//! only its tests need them.
+//! Volumes for unit tests: mke2fs creates them in a file, and independent programs check them. Helpers that only one module needs are in
+//! that module.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,12 +17,12 @@ use crate::fs::Clock;
 use crate::fs::Timestamp;
 use crate::units::InodeNo;
 
-/// An image file, gone when dropped.
+/// An image file, which is deleted when this is dropped.
 pub(super) struct Image {
     dir: TempDir,
 }
 
-/// The output of a program, also of one that fails.
+/// The output of a program, even if it fails.
 pub(super) fn output(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).envs([("LC_ALL", "C"), ("TZ", "UTC")]).output().unwrap()
 }
@@ -38,15 +38,15 @@ pub(super) fn run(program: &str, args: &[&str]) -> String {
 
 impl Image {
     fn empty() -> Self {
-        // The name tells the clean-up whose it is.
+        // The clean-up recognises the owner by the process id in the name.
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
     }
 
-    /// A volume of this size, made with these options of mke2fs, as one writes them in a shell.
+    /// A volume of this size with these options of mke2fs, separated by spaces.
     pub(super) fn new(options: &str, size: &str) -> Self {
         let image = Self::empty();
-        // Blocks that mke2fs leaves unwritten must not be zero by chance.
+        // Blocks that mke2fs does not write must not be zero by chance.
         if options.contains("nodiscard") {
             std::fs::write(image.path(), vec![0xA5; 32 << 20]).unwrap();
         }
@@ -54,7 +54,7 @@ impl Image {
         image
     }
 
-    /// The same with a tree that `fill` makes in a directory.
+    /// A volume with a tree that `fill` creates in a directory.
     pub(super) fn with_tree(options: &str, size: &str, fill: impl FnOnce(&Path)) -> Self {
         let image = Self::empty();
         let tree = image.beside("tree");
@@ -77,7 +77,7 @@ impl Image {
         self.beside("image")
     }
 
-    /// Where a file beside the image may lie.
+    /// The path of a file beside the image.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -87,7 +87,7 @@ impl Image {
         Arc::new(Psync::new(Arc::new(BlockFile::open(&self.path(), &mode).unwrap())))
     }
 
-    /// Opens it for writing, with a clock that stands.
+    /// Opens the image for writing, with a fixed clock.
     pub(super) fn open(&self) -> Arc<Ext4> {
         let clock = Clock::Fixed(Timestamp { seconds: 1_700_000_000, nanoseconds: 5 });
         Ext4::open_for_writing(self.device(true), &Arc::default(), clock).unwrap()
@@ -97,7 +97,7 @@ impl Image {
         Ext4::open(self.device(false), &Arc::default()).unwrap()
     }
 
-    /// The device as it is now, as after a crash.
+    /// A copy of the device in its present state, as after a crash.
     pub(super) fn copy(&self) -> Self {
         let copy = Self::empty();
         std::fs::copy(self.path(), copy.path()).unwrap();
@@ -116,14 +116,14 @@ impl Image {
         (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// e2fsck finds nothing to repair. It may offer to rebuild a tree that has room in its nodes.
+    /// Asserts that e2fsck finds nothing to repair. It may offer to rebuild a tree that has room in its nodes.
     pub(super) fn fsck(&self) {
         let (clean, text) = self.e2fsck();
         let mut questions = text.lines().filter(|line| line.contains("? "));
         assert!(clean && questions.all(|line| line.contains("Optimize? no")), "{text}");
     }
 
-    /// Lets e2fsck recover the journal; it must find nothing else to do.
+    /// Runs e2fsck to recover the journal; it must find nothing else.
     pub(super) fn recover(&self) {
         let out = output("e2fsck", &["-fy", self.path().to_str().unwrap()]);
         let text = String::from_utf8_lossy(&out.stdout);
@@ -132,7 +132,7 @@ impl Image {
         self.fsck();
     }
 
-    /// The kernel mounts it; `None` without root.
+    /// Mounts the image by the kernel; `None` without root.
     pub(super) fn mount(&self) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -146,7 +146,7 @@ impl Image {
 }
 
 impl Ext4 {
-    /// A transaction of its own, for a change of one structure alone.
+    /// Runs a transaction that changes only one structure.
     pub(super) fn transact<R>(
         self: &Arc<Self>,
         credits: u32,
@@ -156,7 +156,7 @@ impl Ext4 {
     }
 }
 
-/// A test is alone with its volume: no other thread changes an inode.
+/// A proof for tests, which have a volume to themselves: no other thread changes the inode.
 pub(super) struct Alone(pub(super) InodeNo);
 
 impl MayChange for Alone {
@@ -179,8 +179,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Others look at a new mount for a moment, and the loop device goes when nobody looks at it any more: each try takes a process's
-        // time.
+        // Other programs inspect a new mount for a moment, and the loop device goes away after its last user. Each try takes as long as a
+        // process runs.
         let gone = |program: &str, args: &[&str]| {
             (0..500).any(|_| {
                 let out = output(program, args);

@@ -1,4 +1,4 @@
-//! Group descriptors: where a group's inode table is.
+//! Group descriptors, which locate the inode tables.
 
 use std::ops::Range;
 
@@ -24,21 +24,21 @@ pub(crate) struct Group {
     pub(crate) block_bitmap: FsBlock,
     pub(crate) inode_bitmap: FsBlock,
     pub(crate) inode_table: FsBlock,
-    /// No inode of this group is in use.
+    /// Whether no inode of this group is in use.
     pub(crate) inodes_uninit: bool,
-    /// The block bitmap was never written.
+    /// Whether the block bitmap was never written.
     pub(crate) blocks_uninit: bool,
-    /// Counted in clusters.
+    /// The number of free clusters.
     pub(crate) free_clusters: u32,
     pub(crate) free_inodes: u32,
     pub(crate) directories: u32,
-    /// So many inodes at the table's end were never in use; 0 where descriptors have no checksums.
+    /// The number of inodes at the table's end that were never in use; 0 if descriptors have no checksums.
     pub(crate) unused_inodes: u32,
     pub(crate) block_bitmap_checksum: u32,
     pub(crate) inode_bitmap_checksum: u32,
 }
 
-/// A number whose upper half only large descriptors have.
+/// A number whose upper half exists only in large descriptors.
 macro_rules! halves {
     ($low:ident, $high:ident, $low_field:ident, $high_field:ident) => {
         u32::from($low.$low_field.get())
@@ -47,7 +47,7 @@ macro_rules! halves {
 }
 
 impl Ext4 {
-    /// The block that holds the descriptor of a group.
+    /// The block with the descriptor of a group.
     pub(super) fn descriptor_block(&self, group: u32) -> FsBlock {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
@@ -59,29 +59,29 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // In a meta group the descriptor block stands in the first group, after a backup superblock if there is one. With
-        // blocks of 1 KiB counted from 0 (bigalloc), the boot block stands before group 0's superblock.
+        // In a meta group the descriptor block is in the first group, after a backup superblock if there is one. With blocks of 1 KiB
+        // counted from 0 (bigalloc), the boot block precedes group 0's superblock.
         let first = index * per_block;
         let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
         let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
         FsBlock(sb.group_start(first).0 + before)
     }
 
-    /// Where the descriptor of a group stands in its block.
+    /// The range of a group's descriptor in its block.
     pub(super) fn descriptor_range(&self, group: u32) -> Range<usize> {
         let size = usize::from(self.superblock.descriptor_size);
         let at = (group as usize % (self.superblock.block_size.bytes() / size)) * size;
         at..at + size
     }
 
-    /// The same as a part with a checksum.
+    /// The descriptor of a group as a part with a checksum.
     pub(super) fn descriptor_part(&self, group: u32) -> Part {
         let sb = &self.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.descriptor_size);
         Part::numbered(Kind::Descriptors, group, per_block)
     }
 
-    /// The descriptor of a group, its checksum verified. `group` is below the number of groups.
+    /// The descriptor of a group with a verified checksum. `group` must be below the number of groups.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
         let sb = &self.superblock;
         let block = self.descriptor_block(group);
@@ -94,11 +94,11 @@ impl Ext4 {
         let verify = || self.verify_group(group, bytes, place);
         if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
             self.left.pass_over(group, error)?;
-            // Of what it says only the place of the table is used, and that is looked at below.
+            // Only the location of the table is used, which is checked below.
             group_found.inodes_uninit = false;
         }
         if sb.copy != 0 {
-            // A backup's flags are those of long ago.
+            // The flags in a backup are outdated.
             group_found.inodes_uninit = false;
         }
         let inode_table = group_found.inode_table;
@@ -121,7 +121,7 @@ impl Ext4 {
 }
 
 impl Superblock {
-    /// A decoded descriptor, none of it checked; `None` where it is cut short.
+    /// A decoded descriptor, unchecked; `None` if it is cut short.
     pub(super) fn decode_group(&self, bytes: &[u8]) -> Option<Group> {
         let (low, rest) = RawGroupLow::ref_from_prefix(bytes).ok()?;
         let high = RawGroupHigh::ref_from_prefix(rest).ok().map(|(high, _)| high);
@@ -156,18 +156,18 @@ impl Superblock {
         })
     }
 
-    /// Whether descriptors have checksums, and with them the flags of groups that are not initialised.
+    /// Whether descriptors have checksums, and therefore flags for uninitialised groups.
     pub(super) fn has_uninit_groups(&self) -> bool {
         self.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// The checksum of a descriptor as it is stored, and as the content gives it; `None` where the volume has none.
+    /// The stored checksum of a descriptor, and the computed one; `None` if the volume has none.
     pub(super) fn descriptor_checksums(&self, group: u32, bytes: &[u8]) -> Option<(u16, u16)> {
         let stored = bytes.get(CHECKSUM_OFFSET..)?.first_chunk()?;
         Some((u16::from_le_bytes(*stored), self.descriptor_checksum(group, bytes)?))
     }
 
-    /// The checksum of a group's descriptor: a CRC32C, or without metadata_csum a CRC16. `None` where the volume has neither.
+    /// The checksum of a group's descriptor: CRC32C, or CRC16 without metadata_csum. `None` if the volume has neither.
     fn descriptor_checksum(&self, group: u32, bytes: &[u8]) -> Option<u16> {
         let number = group.to_le_bytes();
         if let Some(seed) = self.seed {
@@ -181,7 +181,7 @@ impl Superblock {
         }
     }
 
-    /// Stores the checksum of a group's descriptor, which has the size that the superblock says.
+    /// Stores the checksum of a group's descriptor, whose length must be that of the superblock.
     pub(crate) fn seal_descriptor(&self, group: u32, descriptor: &mut [u8]) {
         if let Some(sum) = self.descriptor_checksum(group, descriptor) {
             descriptor[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_le_bytes());
@@ -199,34 +199,34 @@ impl Superblock {
         self.seed.map(|seed| crc32c_raw(seed.0, &bitmap[..self.inodes_per_group as usize / 8]))
     }
 
-    /// Stores the checksum of the block bitmap in the descriptor, which is to be sealed afterwards. A descriptor of 32 bytes keeps
-    /// the lower half only.
+    /// Stores the checksum of the block bitmap in the descriptor, which must be sealed afterwards. A descriptor of 32 bytes stores only the
+    /// lower half.
     pub(crate) fn seal_block_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
         if let Some(sum) = self.block_bitmap_checksum(bitmap) {
             GroupMut::new(descriptor).set_block_bitmap_checksum(sum);
         }
     }
 
-    /// The same for the inode bitmap.
+    /// Stores the checksum of the inode bitmap in the descriptor, as above.
     pub(crate) fn seal_inode_bitmap(&self, bitmap: &[u8], descriptor: &mut [u8]) {
         if let Some(sum) = self.inode_bitmap_checksum(bitmap) {
             GroupMut::new(descriptor).set_inode_bitmap_checksum(sum);
         }
     }
 
-    /// How many blocks the inode table of a group takes.
+    /// The number of blocks of a group's inode table.
     pub(crate) fn inode_table_blocks(&self) -> u64 {
         let bytes = u64::from(self.inodes_per_group) * u64::from(self.inode_size);
         self.block_size.blocks_for(bytes)
     }
 }
 
-/// A group's descriptor that is being changed. The function that made it seals it afterwards.
+/// A group's descriptor under change. The function that created this value seals the descriptor afterwards.
 pub(crate) struct GroupMut<'a> {
     bytes: &'a mut [u8],
 }
 
-/// Stores a number in its two halves, where the descriptor has room for both.
+/// Stores a number in its two halves, if the descriptor has room for both.
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $low:ident, $high:ident) => {
         $(#[$doc])*
@@ -241,13 +241,13 @@ macro_rules! setter {
 }
 
 impl<'a> GroupMut<'a> {
-    /// Of bytes as many as a descriptor has.
+    /// `bytes` must have the length of a descriptor.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes }
     }
 
     setter!(
-        /// Counted in clusters.
+        /// The number is in clusters.
         set_free_clusters: bg_free_blocks_count_lo, bg_free_blocks_count_hi
     );
     setter!(set_free_inodes: bg_free_inodes_count_lo, bg_free_inodes_count_hi);
@@ -256,7 +256,7 @@ impl<'a> GroupMut<'a> {
     setter!(set_block_bitmap_checksum: bg_block_bitmap_csum_lo, bg_block_bitmap_csum_hi);
     setter!(set_inode_bitmap_checksum: bg_inode_bitmap_csum_lo, bg_inode_bitmap_csum_hi);
 
-    /// The positions of the bitmaps and of the inode table.
+    /// Sets the positions of the bitmaps and of the inode table.
     pub(crate) fn set_places(&mut self, block_bitmap: u64, inode_bitmap: u64, inode_table: u64) {
         let Ok((low, rest)) = RawGroupLow::mut_from_prefix(self.bytes) else { return };
         low.bg_block_bitmap_lo.set(block_bitmap as u32);
@@ -269,12 +269,12 @@ impl<'a> GroupMut<'a> {
         }
     }
 
-    /// From now on the block bitmap is valid.
+    /// Marks the block bitmap as initialised.
     pub(crate) fn set_blocks_initialised(&mut self) {
         self.clear_flag(BLOCK_UNINIT);
     }
 
-    /// From now on the inode bitmap is valid.
+    /// Marks the inode bitmap as initialised.
     pub(crate) fn set_inodes_initialised(&mut self) {
         self.clear_flag(INODE_UNINIT);
     }

@@ -1,18 +1,18 @@
 //! The hash of a name in a hashed directory.
 //!
-//! Sources: the table "dirhash" in Linux's ext4 documentation; MD4's rounds from RFC 1320 (ext4 runs half of each); the
-//! Tiny Encryption Algorithm from Wheeler and Needham's paper; how names are packed into words and the legacy function
-//! from FreeBSD's description of the same format. Pinned by tests against debugfs.
+//! Sources: the table "dirhash" in Linux's ext4 documentation; MD4's rounds from RFC 1320 (ext4 runs half of each); the Tiny Encryption
+//! Algorithm from Wheeler and Needham's paper; the packing of names into words and the legacy function from FreeBSD's description of the
+//! same format. Tests compare with debugfs.
 
-/// Hashes at or above this mark the end of a directory for `readdir`, so no name has one.
+/// Hashes from here on mark the end of a directory for `readdir`, so no name has one.
 const END_OF_DIRECTORY: u32 = 0xFFFF_FFFE;
-/// The highest hash that a name has.
+/// The highest hash of a name.
 pub(super) const LAST_HASH: u32 = END_OF_DIRECTORY - 2;
 
-/// MD4's initial state, which stands in for a seed of zeros.
+/// MD4's initial state, which replaces a seed of zeros.
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// The function that a directory's root names.
+/// The hash function in a directory's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashVersion {
     Legacy,
@@ -21,8 +21,8 @@ pub(super) enum HashVersion {
 }
 
 impl HashVersion {
-    /// The function that a number on disk stands for. 6 is SipHash, keyed by the encryption key: only an encrypted directory has it,
-    /// and those are refused.
+    /// The function for a number on disk. 6 is SipHash, keyed by the encryption key: only encrypted directories have it, and those are
+    /// refused.
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             0 => Some(Self::Legacy),
@@ -33,18 +33,18 @@ impl HashVersion {
     }
 }
 
-/// A hash function with all that it depends on.
+/// A hash function with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameHash {
     pub(super) version: HashVersion,
-    /// Bytes above 127 count as positive. Volumes made where `char` is signed have it off.
+    /// Whether bytes above 127 count as positive. Volumes from machines with a signed `char` have this off.
     pub(super) unsigned: bool,
     /// `s_hash_seed`.
     pub(super) seed: [u32; 4],
 }
 
 impl NameHash {
-    /// The hash of a name; its lowest bit is 0, which the tree uses to mark a continued leaf.
+    /// The hash of a name. Its lowest bit is 0, because the tree uses it to mark a continued leaf.
     pub(super) fn of(&self, name: &[u8]) -> u32 {
         let mut state = if self.seed == [0; 4] { DEFAULT_SEED } else { self.seed };
         let hash = match self.version {
@@ -68,12 +68,12 @@ impl NameHash {
         }
     }
 
-    /// A byte as the number that the hash takes it for.
+    /// A byte as the number that the hash uses.
     fn widen(&self, byte: u8) -> u32 {
         if self.unsigned { u32::from(byte) } else { byte as i8 as u32 }
     }
 
-    /// The front of a name in `N` big-endian words, missing bytes filled with the length of the rest of the name.
+    /// The start of a name in `N` big-endian words. Missing bytes are filled with the length of the rest of the name.
     fn pack<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let pad = rest.len() as u32 * 0x0101_0101;
         let mut words = [pad; N];
@@ -139,7 +139,7 @@ mod tests {
     /// The words of the seed 00112233-4455-6677-8899-aabbccddeeff.
     const SEED: [u32; 4] = [0x3322_1100, 0x7766_5544, 0xBBAA_9988, 0xFFEE_DDCC];
 
-    /// All six functions give what debugfs gives for `dx_hash -h N [-s SEED] NAME`.
+    /// All six functions give the same result as debugfs's `dx_hash -h N [-s SEED] NAME`.
     #[test]
     fn hashes_are_those_of_debugfs() {
         #[rustfmt::skip]

@@ -1,7 +1,7 @@
 //! Hashed directories: from a name's hash, down a tree of hash ranges, to the block that holds the entry.
 //!
-//! The tree hides in blocks that a linear reader takes for unused space. It only says where to look: names are compared in
-//! the leaves, which are ordinary blocks of entries.
+//! The tree is in blocks that a linear reader takes for unused space. It only locates blocks: names are compared in the leaves, which are
+//! ordinary blocks of entries.
 
 use zerocopy::FromBytes;
 
@@ -27,16 +27,16 @@ pub(super) const ENTRY: usize = size_of::<RawDxEntry>();
 pub(super) struct DxRoot {
     pub(super) area: Area,
     pub(super) hash: NameHash,
-    /// How many levels of nodes are below it.
+    /// The number of levels of nodes below the root.
     pub(super) levels: u8,
 }
 
-/// The search of one name.
+/// A search for a name.
 struct Search<'a> {
     dir: &'a Inode,
     wanted: &'a Wanted<'a>,
     hash: u32,
-    /// How many more blocks may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
     budget: u64,
 }
 
@@ -48,7 +48,7 @@ impl Inode {
             && self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 
-    /// The entry of a name, by the tree alone.
+    /// The entry of a name, found only by the tree.
     pub(super) fn find_hashed(&self, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let root = self.dx_root()?;
         let hash = root.hash.of(wanted.hashed_bytes());
@@ -56,7 +56,7 @@ impl Inode {
         search.node(&root.area, root.levels)
     }
 
-    /// The root, checked except for its entries.
+    /// The root. Its entries are not checked.
     pub(super) fn dx_root(&self) -> Result<DxRoot> {
         let Some(area) = self.dir_block(FileBlock(0))? else {
             return Err(PLACE.inode(self.number).corrupt("the root is a hole"));
@@ -78,14 +78,14 @@ impl Inode {
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(bytes) else {
             return Err(place.corrupt("its entries are cut short"));
         };
-        // The first entry has no hash: it takes all that is below the second one's.
+        // The first entry has no hash: it covers all hashes below the second one's.
         if !entries[1..].is_sorted_by_key(|entry| entry.hash.get()) {
             return Err(place.field("hash").corrupt("the entries are out of order"));
         }
         Ok(entries)
     }
 
-    /// The block that a node's entry points to.
+    /// The block of a node's entry.
     pub(super) fn dx_child(&self, entry: &RawDxEntry, node: &Area) -> Result<Area> {
         let place = Place { structure: PLACE.structure, ..node.place }.field("block");
         let block = FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK));
@@ -99,7 +99,7 @@ impl Inode {
         }
     }
 
-    /// The hash function of a directory by its root, all of the root's other fields checked.
+    /// The hash function in a directory's root. All other fields of the root are checked.
     fn name_hash(&self, info: &RawDxRootInfo, place: Place) -> Result<NameHash> {
         let sb = &self.fs.superblock;
         let corrupt = |field, value: u8| Err(place.field(field).corrupt(format!("{value}")));
@@ -143,7 +143,7 @@ impl Inode {
         }
     }
 
-    /// How many entries a node has room for, and how many it has; each counts the header as one.
+    /// The capacity of a node and its number of entries; both count the header as one.
     fn capacity(&self, bytes: &[u8], offset: usize, place: Place) -> Result<(usize, usize)> {
         let header = bytes.get(offset..).and_then(|rest| RawDxCount::ref_from_prefix(rest).ok());
         let Some((header, _)) = header else { return Err(place.corrupt("it is cut short")) };
@@ -160,12 +160,12 @@ impl Inode {
 }
 
 impl Superblock {
-    /// How many levels of nodes a root may have below it.
+    /// The maximum number of levels below a root.
     pub(super) fn deepest_htree(&self) -> u8 {
         if self.incompat.contains(Incompat::LARGEDIR) { 2 } else { 1 }
     }
 
-    /// How many entries fit into a node whose entries begin at a byte, the header counted as one.
+    /// The capacity of a node whose entries begin at `offset`, with the header counted as one.
     pub(super) fn dx_limit(&self, offset: usize) -> usize {
         let tail = if self.seed.is_some() { size_of::<RawDxTail>() } else { 0 };
         (self.block_size.bytes() - offset - tail) / ENTRY
@@ -173,11 +173,11 @@ impl Superblock {
 }
 
 impl Search<'_> {
-    /// Searches below a node that has `levels` levels of nodes under it, so the recursion ends.
+    /// Searches below a node with `levels` levels of nodes under it, so the recursion ends.
     fn node(&mut self, node: &Area, levels: u8) -> Result<Option<Found>> {
         let entries = self.dir.dx_entries(node)?;
         let start = dx_position(entries, self.hash);
-        // Names of one hash may continue in the next leaf: the lowest bit of that one's hash says so.
+        // Names of one hash may continue in the next leaf: the lowest bit of that leaf's hash marks this.
         let hash = self.hash;
         let continued =
             entries[start + 1..].iter().take_while(|entry| entry.hash.get() & !1 == hash);
@@ -205,7 +205,7 @@ impl Search<'_> {
 }
 
 impl Area {
-    /// Where the entries begin, if it is a node.
+    /// The offset of the entries, if this is a node.
     pub(super) fn dx_offset(&self) -> usize {
         match self.home {
             Home::Block(block, _) => dx_offset(block),
@@ -214,23 +214,23 @@ impl Area {
     }
 }
 
-/// Which of a node's entries leads to a hash: the last one that is not above it.
+/// The index of the node's entry for a hash: the last one whose hash is not greater.
 pub(super) fn dx_position(entries: &[RawDxEntry], hash: u32) -> usize {
     entries[1..].partition_point(|entry| entry.hash.get() <= hash)
 }
 
-/// Where a node's entries begin. The first block holds the root.
+/// The offset of a node's entries. The first block holds the root.
 pub(super) fn dx_offset(block: FileBlock) -> usize {
     if block.0 == 0 { DX_ROOT_COUNT_OFFSET } else { DX_NODE_COUNT_OFFSET }
 }
 
-/// The checksum of a node: over all up to the last entry in use, then over the tail with the checksum as 0.
+/// The checksum of a node: over everything up to the last used entry, then over the tail with the checksum as 0.
 fn dx_checksum(seed: u32, used: &[u8], tail: &RawDxTail) -> u32 {
     let sum = crc32c_raw(crc32c_raw(seed, used), &tail.dt_reserved.to_bytes());
     crc32c_raw(sum, &[0; 4])
 }
 
-/// Stores the checksum of a node, whose `limit` and `count` are set; the seed is the directory's.
+/// Stores the checksum of a node, whose `limit` and `count` must be set. The seed is the directory's.
 pub(crate) fn seal_dx_block(seed: Option<u32>, block: FileBlock, bytes: &mut [u8]) {
     let Some(seed) = seed else { return };
     let offset = dx_offset(block);

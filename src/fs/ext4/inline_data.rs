@@ -8,7 +8,7 @@ use crate::units::{FilePos, InodeNo};
 
 /// The bytes in `i_block`.
 pub(super) const FRONT: usize = 60;
-/// An inline directory begins with the number of its parent; there are no entries `.` and `..`.
+/// The length of the parent's number at the start of an inline directory, which has no entries `.` and `..`.
 pub(super) const PARENT: usize = 4;
 
 impl Inode {
@@ -17,14 +17,14 @@ impl Inode {
         self.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// How many bytes of the content the inode holds. The bytes of the size beyond them are zeros: Linux leaves a file so when a crash
-    /// comes between its new size and the blocks that it gets for it, and mke2fs where the file is only a hole.
+    /// The number of content bytes in the inode. Bytes of the size past them are zeros. Linux leaves a file in this state if a crash comes
+    /// between its new size and its new blocks; mke2fs does so for a file that is only a hole.
     pub(super) fn inline_len(&self) -> Result<usize> {
         let held = FRONT + self.inline_rest()?.len();
         Ok(usize::try_from(self.size).unwrap_or(usize::MAX).min(held))
     }
 
-    /// Copies inline data from `pos` to `buf`; the range lies within the file.
+    /// Copies inline data from `pos` to `buf`. The range must lie within the file.
     pub(super) fn read_inline_data(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
         let rest = if self.size > FRONT as u64 { self.inline_rest()? } else { &[] };
         let start = usize::try_from(pos.0).unwrap_or(usize::MAX);
@@ -35,8 +35,7 @@ impl Inode {
         Ok(())
     }
 
-    /// The parts of an inline directory by their number: the two entries that are not there, then those in `i_block`, then
-    /// those in `system.data`.
+    /// A part of an inline directory by its number: the two implicit entries, then those in `i_block`, then those in `system.data`.
     pub(super) fn inline_dir_part(&self, part: u64) -> Result<Option<Area>> {
         let bytes = match part {
             0 => return Ok(Some(Area::dots(self.number, self.inline_parent()))),

@@ -1,4 +1,4 @@
-//! Inodes: found by number, checked, and decoded.
+//! Inodes: lookup by number, checks, and decoding.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// Attributes of inodes of 256 bytes need no memory of their own.
+/// The attributes of 256-byte inodes need no allocation.
 const XATTR_ROOM: usize = 96;
 
 impl InodeFlags {
@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// Of these, the flags that a file of another type cannot get: the kernel refuses every later `chattr` on it. Held against a kernel's mount by a
-    /// test.
+    /// The changeable flags that a file of this type cannot get: the kernel would refuse every later `chattr` on it. A test compares with a kernel's
+    /// mount.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -49,8 +49,8 @@ impl InodeFlags {
         }
     }
 
-    /// The directory's flags that a new file inherits: those about the treatment of content. Flags about directories go to
-    /// directories only, and files without content get the fewest. Held against a kernel's mount by a test.
+    /// The directory's flags that a new file inherits: those about the treatment of content. Only directories inherit flags about directories, and
+    /// files without content get the fewest. A test compares with a kernel's mount.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -70,13 +70,13 @@ impl InodeFlags {
     }
 }
 
-/// How often an inode is read that others change meanwhile.
+/// The maximum number of reads of an inode that changes at the same time.
 const ATTEMPTS: u32 = 64;
 
-/// The short name in this format.
+/// The short name within this format.
 pub(super) type Inode = Ext4Inode;
 
-/// An inode in memory, with the map of its file once that was needed.
+/// An inode in memory. Its map is loaded at the first use.
 pub struct Ext4Inode {
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: InodeNo,
@@ -84,26 +84,26 @@ pub struct Ext4Inode {
     pub(crate) flags: InodeFlags,
     pub(crate) size: u64,
     pub(crate) file_type: FileType,
-    /// `i_block`: the root of the map, inline data, a short link's target, or a device's number.
+    /// `i_block`: the root of the map, inline data, the target of a short link, or a device number.
     pub(crate) i_block: [u8; 60],
     /// The block of extended attributes, if there is one.
     pub(crate) xattr_block: Option<FsBlock>,
-    /// The bytes after the fixed fields within the inode: extended attributes, from `i_extra_isize` on.
+    /// The bytes past the fixed fields of the inode: extended attributes, from `i_extra_isize` on.
     pub(crate) xattr_area: SmallVec<[u8; XATTR_ROOM]>,
-    /// `i_version`, `i_atime` as raw words: an EA inode keeps a reference count and a hash there.
+    /// Raw words of `i_version` and `i_atime`: an EA inode stores a reference count and a hash in them.
     pub(crate) raw_atime: u32,
-    /// `i_dtime`: when it was deleted, or the next inode in the list of orphans.
+    /// `i_dtime`: the deletion time, or the next inode in the orphan list.
     pub(super) raw_dtime: u32,
     stat: Stat,
     pub(crate) map: OnceLock<Option<Arc<ExtentMap>>>,
 }
 
 impl Ext4 {
-    /// The inode with this number, checked.
+    /// The checked inode with this number.
     ///
     /// # Errors
-    /// `NotFound` where it is not in use, or has no name any more: a deleted inode cannot be opened by its number, as with
-    /// Linux's file handles; so is a number that no inode has. `Corrupt` where the inode is wrong.
+    /// `NotFound` if it is not in use or has no name, or if no inode has this number: a deleted inode cannot be opened by its number, as with
+    /// Linux's file handles. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         let mut inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -113,10 +113,10 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Looks at an inode while nobody changes it. One without a name is there as long as someone [holds](Self::hold) it.
+    /// Reads an inode while no operation changes it. An inode without a name exists as long as a program [holds](Self::hold) it.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode), and what `look` gives.
+    /// As [`inode`](Self::inode), and the errors of `look`.
     pub fn inspect<T>(
         self: &Arc<Self>,
         number: InodeNo,
@@ -134,7 +134,7 @@ impl Ext4 {
         })
     }
 
-    /// The size that was written and is not in the metadata yet.
+    /// Applies a size that was written but is not in the metadata yet.
     fn show_unconverted(&self, inode: &mut Inode) {
         let writing = self.writing.as_ref();
         if let Some(open) = writing.and_then(|writing| writing.locks.open(inode.number)) {
@@ -143,7 +143,7 @@ impl Ext4 {
         }
     }
 
-    /// The same, also where it has no name any more.
+    /// The inode with this number, even if it has no name.
     pub(crate) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<Inode> {
         self.check_stopped()?;
         let sb = &self.superblock;
@@ -152,16 +152,16 @@ impl Ext4 {
         let InodePlace { block, at, part, uninit } = self.inode_place(number)?;
         let edit = self.fast_commits.inode(number);
         if uninit {
-            // The table may hold anything; a fast commit can have made the group's first inode.
+            // The table has undefined content here, unless a fast commit has created an inode in this group.
             let Some(edit) = edit else { return Err(not_in_use(number)) };
             return Inode::decode(self, number, &edit.inode(&vec![0; size]), place, |_| Ok(()));
         }
-        // Before the bytes: stamps that go into them meanwhile are seen in one place or both.
+        // The stamps are read before the bytes: stamps that move to the bytes in between are seen in one place or in both.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
         let content = self.blocks.read(block, place)?;
         let (bytes, place) = (&content[at..at + size], place.block(block));
         if let Some(edit) = edit {
-            // Composed of two parts, each of which had a checksum of its own.
+            // The inode is combined from two parts, whose checksums were verified separately.
             return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
         let mut inode = Inode::decode(self, number, bytes, place, |generation| match sb.seed {
@@ -176,7 +176,7 @@ impl Ext4 {
         Ok(inode)
     }
 
-    /// Whether an inode is in memory, for now, with what tells whether a write has to strip privileges.
+    /// Whether an inode is in memory at present, with everything that a write needs to decide about privileges.
     pub(crate) fn has_inode(self: &Arc<Self>, number: InodeNo) -> Result<bool> {
         if !self.blocks.has(self.inode_place(number)?.block) {
             return Ok(false);
@@ -186,24 +186,24 @@ impl Ext4 {
     }
 }
 
-/// Where an inode stands.
+/// The location of an inode.
 pub(super) struct InodePlace {
-    /// The block of the table, and the byte in it.
+    /// The block of the table, and the offset in it.
     pub(super) block: FsBlock,
     pub(super) at: usize,
-    /// The same, as a part with a checksum.
+    /// The inode as a part with a checksum.
     pub(super) part: Part,
-    /// No inode of its group is in use.
+    /// Whether no inode of its group is in use.
     uninit: bool,
 }
 
 impl Ext4 {
-    /// Where an inode stands.
+    /// The location of an inode.
     pub(super) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let sb = &self.superblock;
         let number32 = u32::try_from(number.0).ok().filter(|n| (1..=sb.inodes_count).contains(n));
         let Some(number32) = number32 else {
-            // The number can come from anywhere: this is not an error of the volume.
+            // The number can come from outside the volume, so this is not an error of the volume.
             let what = format!("inode {number}: the number is outside 1 to {}", sb.inodes_count);
             return Err(Error::new(ErrorKind::NotFound, what));
         };
@@ -219,7 +219,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// That an inode is the one that was decoded as `earlier`, and not another one that has got its number.
+    /// Checks that the inode is the one that was decoded as `earlier`, not another one with the same number.
     ///
     /// # Errors
     /// `NotFound`.
@@ -231,11 +231,11 @@ impl Inode {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Reads by this inode without its lock, as often as the inode was changed meanwhile: blocks that were read may have been another's
-    /// already, and they can be that only after the inode has changed.
+    /// Runs `read` without the inode's lock, and repeats it if the inode has changed in between: the blocks that were read may have been reused, but
+    /// only after a change of the inode.
     ///
     /// # Errors
-    /// `NotFound` where its number is another inode's by now; `Busy` where it never stays the same; the errors of `read`.
+    /// `NotFound` if its number belongs to another inode; `Busy` if the inode never stays the same; the errors of `read`.
     pub(super) fn read_current<T>(&self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         if self.fs.writing.is_none() {
             return read(self);
@@ -248,8 +248,8 @@ impl Inode {
             now.check_is(&self.stat)?;
             if now.points_as(inode) {
                 match result {
-                    // A list of attributes changes at its place, and a value that it named has been another's since: the list is read again.
-                    // Checksums detect it, and real corruption is found each time.
+                    // A list of attributes changes in place, and a value that it named may have been reused since, so the list is read again.
+                    // Checksums detect this, and real corruption is found each time.
                     Err(error) if error.kind() == ErrorKind::Corrupt => corrupt = Some(error),
                     result => return result,
                 }
@@ -263,7 +263,7 @@ impl Inode {
         Err(corrupt.unwrap_or_else(busy))
     }
 
-    /// Whether it has its content and attributes where another version of it has.
+    /// Whether its content and attributes are in the same place as those of another version.
     fn points_as(&self, other: &Self) -> bool {
         self.i_block == other.i_block
             && self.size == other.size
@@ -273,7 +273,7 @@ impl Inode {
 }
 
 impl Inode {
-    /// Decodes an inode; `verify` gets its generation.
+    /// Decodes an inode. `verify` is called with its generation.
     pub(super) fn decode(
         fs: &Arc<Ext4>,
         number: InodeNo,
@@ -290,7 +290,7 @@ impl Inode {
             return Err(not_in_use(number));
         }
 
-        // The extra part: zero-filled beyond i_extra_isize, so that a field that is not there reads as 0.
+        // The extra part is zero-filled past i_extra_isize, so that a missing field reads as 0.
         let mut extra_bytes = [0_u8; 32];
         let mut extra_size = 0;
         if let Some(length) = rest.first_chunk::<2>() {
@@ -326,12 +326,12 @@ impl Inode {
         }
 
         let mut blocks = sectors(sb, raw);
-        // Linux counts data in the inode too: a program that copies holes as holes would take the file for one.
+        // Linux counts data in the inode too: otherwise a program that preserves holes would take the file for a hole.
         if flags.contains(InodeFlags::INLINE_DATA) && file_type == FileType::Regular {
             blocks += size.div_ceil(512);
         }
         let mut xattr_block = u64::from(raw.i_file_acl_lo.get());
-        // Without 64bit, the upper half may never have been cleared: block numbers do not need it.
+        // Without 64bit, the upper half may never have been cleared, because block numbers do not need it.
         if sb.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
             xattr_block |= u64::from(raw.i_file_acl_high.get()) << 32;
         }
@@ -380,12 +380,12 @@ impl Inode {
         })
     }
 
-    /// The file system that it is of.
+    /// The file system of the inode.
     pub(crate) fn file_system(&self) -> &Arc<Ext4> {
         &self.fs
     }
 
-    /// Shows stamps that are not in its bytes yet.
+    /// Applies stamps that are not in its bytes yet.
     fn stamp(&mut self, stamps: Waiting) {
         let stat = &mut self.stat;
         stat.accessed = stamps.read.unwrap_or(stat.accessed);
@@ -393,7 +393,7 @@ impl Inode {
         stat.changed = stamps.written.unwrap_or(stat.changed);
     }
 
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
         self.number
@@ -405,33 +405,33 @@ impl Inode {
         &self.stat
     }
 
-    /// Its type.
+    /// The file type.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.file_type
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The size of its file system's blocks.
+    /// The block size of its file system.
     #[must_use]
     #[inline]
     pub fn block_size(&self) -> BlockSize {
         self.fs.superblock.block_size
     }
 
-    /// Its flags.
+    /// The flags.
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
         self.flags
     }
 }
 
-/// `i_blocks`: the space that an inode takes, in units of 512 bytes.
+/// `i_blocks` as the space of an inode in units of 512 bytes.
 pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     let low = u64::from(raw.i_blocks_lo.get());
     if !sb.ro_compat.contains(RoCompat::HUGE_FILE) {
@@ -442,7 +442,7 @@ pub(super) fn sectors(sb: &Superblock, raw: &RawInode) -> u64 {
     if in_blocks { blocks << (sb.block_size.shift() - 9) } else { blocks }
 }
 
-/// The checksum of an inode, without the two fields that hold it; and whether the upper half has a place in the inode.
+/// The checksum of an inode without the two checksum fields, and whether the inode has room for the upper half.
 fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     let (old, extra) = bytes.split_at(GOOD_OLD_SIZE);
     let mut sum = crc32c_raw(seed, &old[..CHECKSUM_LO_OFFSET]);
@@ -458,7 +458,7 @@ fn inode_checksum(seed: u32, bytes: &[u8]) -> (u32, bool) {
     (crc32c_raw(sum, &extra[at + 2..]), true)
 }
 
-/// The checksum of an inode as it is stored, and as its bytes give it.
+/// The stored checksum of an inode, and the computed one.
 pub(super) fn inode_checksums(seed: u32, bytes: &[u8]) -> (u32, u32) {
     let half = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (computed, wide) = inode_checksum(seed, bytes);
@@ -475,7 +475,7 @@ fn verify_inode(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// Stores the checksum of an inode; `bytes` are all of it, as long as the superblock says.
+/// Stores the checksum of an inode. `bytes` are the whole inode, with the length in the superblock.
 pub(crate) fn seal_inode(sb: &Superblock, number: InodeNo, bytes: &mut [u8]) {
     let Ok((raw, _)) = RawInode::ref_from_prefix(bytes) else { return };
     let Some(seed) = sb.inode_seed(number, raw.i_generation.get()) else { return };
@@ -491,7 +491,7 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number} is not in use"))
 }
 
-/// Linux's two encodings of a device number in `i_block`: 8 + 8 bits in the first word, or 12 + 20 bits in the second.
+/// A device number in Linux's two encodings in `i_block`: 8 + 8 bits in the first word, or 12 + 20 bits in the second.
 fn device_number(file_type: FileType, i_block: &[u8; 60]) -> Option<(u32, u32)> {
     if !matches!(file_type, FileType::CharDevice | FileType::BlockDevice) {
         return None;

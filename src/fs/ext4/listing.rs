@@ -1,9 +1,8 @@
-//! Listing a directory that changes meanwhile: each entry that stays comes exactly once.
+//! Listings of a directory that may change at the same time: each entry that stays appears exactly once.
 //!
-//! A split moves entries between blocks, so that a place in a block does not show which entries were listed. A name's hash stays what it is: where there
-//! is a hash tree, or will be one as soon as the directory grows, entries come in the order of their hashes, as Linux lists them. In a
-//! row of blocks entries stay where they are, and come in the order of their places. Each part, a leaf or a block, is read under the
-//! directory's lock.
+//! A split moves entries between blocks, so a position in a block does not show which entries were listed. The hash of a name is constant. If there
+//! is a hash tree, or will be one when the directory grows, entries are listed in the order of their hashes, as in Linux. In a linear directory
+//! entries stay in place, and are listed in the order of their positions. Each part, a leaf or a block, is read under the directory's lock.
 
 use std::sync::Arc;
 
@@ -23,10 +22,10 @@ use crate::fs::{DirCursor, DirEntry, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
 impl DirCursor {
-    /// After all entries.
+    /// The position after all entries.
     const END: Self = Self(i64::MAX as u64);
 
-    /// Before the first name of a hash. `.` and `..` come before all.
+    /// The position before the first name of a hash. `.` and `..` precede all names.
     fn at_hash(hash: u32) -> Self {
         Self((u64::from(hash.min(LAST_HASH) >> 1) << 32) + 2)
     }
@@ -40,22 +39,22 @@ impl DirCursor {
     }
 }
 
-/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time is listed exactly once, in an order that
-/// stays. Made by [`Inode::list`]. Holds the entries of one block, and the directory itself. On a volume that is only read, a damaged block is
-/// passed over and [reported](Ext4::take_left), as the kernel does. After an error it ends.
+/// The entries of a directory that may change, `.` and `..` first: an entry that exists all the time appears exactly once, in a stable order.
+/// [`Inode::list`] creates it. It holds the entries of one block, and the directory itself. On a volume that is open for reading, a damaged block is
+/// skipped and [reported](Ext4::take_left), as in the kernel. The listing ends after an error.
 pub struct Ext4Listing {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// Keeps the directory there, where it can be removed.
+    /// Keeps the directory alive, if it can be removed.
     held: Option<Ext4Held>,
     next: DirCursor,
-    /// In reverse order.
+    /// The entries of the current part, in reverse order.
     part: Vec<(DirCursor, DirEntry)>,
-    /// Where the next part begins.
+    /// The start of the next part.
     behind_part: DirCursor,
 }
 
-/// Entries with their places in the order, and where the next ones begin.
+/// Entries with their positions in the order, and the start of the next part.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
 impl Ext4Listing {
@@ -69,7 +68,7 @@ impl Ext4Listing {
         Ok(Self { fs, number, held, next: from, part: Vec::new(), behind_part: from })
     }
 
-    /// After the last entry that was given.
+    /// The cursor after the last entry that was returned.
     #[must_use]
     pub fn cursor(&self) -> DirCursor {
         self.next
@@ -108,18 +107,18 @@ impl Iterator for Ext4Listing {
 }
 
 impl Inode {
-    /// The entries of this directory from a cursor on. Those that are added or removed meanwhile come or do not; all others come exactly
-    /// once. A directory that has been removed has none.
+    /// The entries of this directory from a cursor on. An entry that is added or removed during the listing may or may not appear; every other entry
+    /// appears exactly once. A directory that has been removed has no entries.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir); `NotFound` where it has been removed already.
+    /// As [`read_dir`](Self::read_dir); `NotFound` if it has already been removed.
     pub fn list(&self, from: DirCursor) -> Result<Ext4Listing> {
         self.check_directory()?;
         self.check_readable_names()?;
         Ext4Listing::new(self, from)
     }
 
-    /// The entries from a cursor on, as many as are read together.
+    /// The entries from a cursor on that are read together.
     fn part(&self, from: DirCursor) -> Result<Part> {
         let grows_a_tree = self.fs.superblock.compat.contains(Compat::DIR_INDEX)
             && !self.flags.contains(InodeFlags::INDEX)
@@ -133,8 +132,8 @@ impl Inode {
         }
     }
 
-    /// Whether its tree can be walked. If the root is broken, a read-only volume is read block by block, as in the kernel; a writable one
-    /// returns the error.
+    /// Whether the tree can be walked. If the root is damaged, a volume that is open for reading is read block by block, as in the kernel; a
+    /// writable one returns the error.
     fn has_tree(&self) -> bool {
         let root = || self.dx_root().and_then(|root| self.dx_entries(&root.area).map(drop));
         self.fs.writing.is_some() || root().is_ok()
@@ -168,7 +167,7 @@ impl Inode {
         Ok((entries, DirCursor::END))
     }
 
-    /// The function of the tree that this directory gets when it grows.
+    /// The hash function of the tree that this directory gets when it grows.
     fn later_hash(&self) -> NameHash {
         let sb = &self.fs.superblock;
         let version = HashVersion::from_raw(sb.hash_version).unwrap_or(HashVersion::HalfMd4);
@@ -179,13 +178,13 @@ impl Inode {
         Ok(hash.of(self.wanted(name)?.hashed_bytes()))
     }
 
-    /// The entries of the first leaf that has any, and of those that may continue its last hash.
+    /// The entries of the first leaf with any, and of further leaves that may continue its last hash.
     fn leaves(&self, from: DirCursor) -> Result<Part> {
         let mut walk = Walk::new(self, from.hash())?;
         let hash = walk.hash;
         let mut entries = Vec::new();
         if from <= DirCursor::START.behind() {
-            // To a linear reader the root holds `.` and `..` only.
+            // A linear reader sees only `.` and `..` in the root.
             for (dot, (_, entry)) in self.used(&walk.nodes[0].area)?.into_iter().enumerate().take(2)
             {
                 entries.push((DirCursor(dot as u64), entry));
@@ -197,7 +196,7 @@ impl Inode {
                 Ok((leaf, least)) => {
                     let most = next.map_or(LAST_HASH, |next| next.saturating_sub(1) & !1);
                     for (_, entry) in self.used(&leaf)? {
-                        // One that stands in a wrong leaf comes with that leaf.
+                        // A name in a wrong leaf is listed with that leaf.
                         let hash = self.hash_of(&hash, &entry.name)?.clamp(least, most.max(least));
                         entries.push((place(&entry.name, hash), entry));
                     }
@@ -210,7 +209,7 @@ impl Inode {
             match next {
                 None => return Ok((entries, DirCursor::END)),
                 Some(next) => {
-                    // An odd one continues the hash before.
+                    // An odd hash continues the previous one.
                     let behind = DirCursor::at_hash(next);
                     let ends = next & 1 == 0 && next <= LAST_HASH && behind > from;
                     if ends && !entries.is_empty() {
@@ -222,7 +221,7 @@ impl Inode {
         }
     }
 
-    /// The entries of the first block that has any.
+    /// The entries of the first block with any.
     fn row(&self, from: DirCursor) -> Result<Part> {
         let size = self.fs.superblock.block_size;
         let mut block = FileBlock(from.0 >> size.shift());
@@ -251,7 +250,7 @@ impl Inode {
         }
     }
 
-    /// The entries of an area, with their places in it.
+    /// The entries of an area, with their offsets in it.
     fn used(&self, area: &Area) -> Result<Vec<(usize, DirEntry)>> {
         let (mut at, mut entries) = (0, Vec::new());
         while at < area.end {
@@ -276,28 +275,28 @@ impl Inode {
     }
 }
 
-/// A name's place in the order of hashes.
+/// The position of a name in the order of hashes.
 fn place(name: &[u8], hash: u32) -> DirCursor {
-    // Names of one hash need an order that depends on nothing but themselves; nothing on the device has this one.
+    // Names with the same hash need an order that depends only on the names; the format defines none.
     DirCursor(DirCursor::at_hash(hash).0 + u64::from(crc32c_raw(!0, name)))
 }
 
-/// A way down a hash tree, which goes on from leaf to leaf.
+/// A walk of a hash tree, from leaf to leaf.
 struct Walk<'a> {
     dir: &'a Inode,
     hash: NameHash,
     levels: usize,
-    /// From the root down.
+    /// The nodes from the root down.
     nodes: SmallVec<[Step; 3]>,
-    /// How many more blocks may be visited: a sound tree leads to each block of the directory at most once.
+    /// The number of further blocks that may be visited: a sound tree leads to each block of the directory at most once.
     budget: u64,
 }
 
 struct Step {
     area: Area,
-    /// Which of its entries leads on.
+    /// The index of the current entry.
     entry: usize,
-    /// The least hash of all below it.
+    /// The lowest hash below this node.
     least: u32,
 }
 
@@ -323,7 +322,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The block that the lowest node leads to, and the least hash in it.
+    /// The block of the current entry of the lowest node, and the lowest hash in it.
     fn child(&mut self) -> Result<(Area, u32)> {
         let node = &self.nodes[self.nodes.len() - 1];
         let Some(budget) = self.budget.checked_sub(1) else {
@@ -337,7 +336,7 @@ impl<'a> Walk<'a> {
         Ok((self.dir.dx_child(entry, &node.area)?, least))
     }
 
-    /// The hash from which on the leaf after the current one has names.
+    /// The lowest hash of the leaf after the current one.
     fn next_hash(&self) -> Result<Option<u32>> {
         for node in self.nodes.iter().rev() {
             if let Some(next) = self.dir.dx_entries(&node.area)?.get(node.entry + 1) {
@@ -347,14 +346,14 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// The block of the leaf that it stands at.
+    /// The block of the current leaf.
     fn leaf_block(&self) -> Result<FileBlock> {
         let node = &self.nodes[self.nodes.len() - 1];
         let entry = &self.dir.dx_entries(&node.area)?[node.entry];
         Ok(FileBlock(u64::from(entry.block.get() & DX_BLOCK_MASK)))
     }
 
-    /// Goes on to the next leaf, which there is.
+    /// Advances to the next leaf, which must exist.
     fn advance(&mut self) -> Result<()> {
         while let Some(node) = self.nodes.last_mut() {
             node.entry += 1;

@@ -1,4 +1,4 @@
-//! The map of an ext4 file, as the direct-I/O core sees it.
+//! The map of an ext4 file, in the form of the direct-I/O core.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::iomap::{
 };
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
-/// A map whose leaves (of an extent tree or of indirect blocks) number at most this many is read whole at the first use and
-/// kept: 64 MiB of metadata with blocks of 4 KiB. A larger one is looked up leaf by leaf through the metadata cache.
+/// A map with at most this many leaves (of an extent tree or of indirect blocks) is read completely at the first use and kept: 64 MiB of
+/// metadata with blocks of 4 KiB. In a larger map, lookups read single leaves through the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept either: 96 MiB, and 80 MiB for the index.
+/// A map with more extents than this is not kept: they take 96 MiB, and the index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl Inode {
-    /// Adds the extents of one leaf of the map to `into`, from `block` on at least; gives the first block after the leaf. Changes by
-    /// fast commits are applied, and relocated blocks are split off into extents of their own.
+    /// Adds the extents of one leaf of the map to `into`, at least from `block` on. Gives the first block after the leaf. Changes by fast
+    /// commits are applied, and relocated blocks become separate extents.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
         let end = self.home_leaf(block, into)?;
@@ -30,7 +30,7 @@ impl Inode {
         }
         if !self.fs.blocks.overlay().is_empty() {
             let extents = into.split_off(before);
-            // Each block belongs to one extent at most; else a small volume could split its extents without end.
+            // Each block belongs to at most one extent; otherwise a small volume could split its extents without end.
             let most = extents.len() + 2 * self.fs.blocks.overlay().len();
             for extent in extents {
                 self.split_relocated(extent, into);
@@ -48,7 +48,7 @@ impl Inode {
         Ok(end)
     }
 
-    /// The extents of one leaf as the map itself gives them.
+    /// The extents of one leaf in the map itself.
     pub(super) fn home_leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         if self.flags.contains(InodeFlags::EXTENTS) {
             self.extent_leaf(block, into)
@@ -57,7 +57,7 @@ impl Inode {
         }
     }
 
-    /// The extents of the map itself in a range.
+    /// The extents in a range of the map itself.
     pub(super) fn home_extents(&self, range: Range<FileBlock>) -> Result<Vec<Extent>> {
         let (mut extents, mut next) = (Vec::new(), range.start);
         while next < range.end {
@@ -110,7 +110,7 @@ impl Inode {
         let mut rest = extent;
         let physical = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
         for (block, content) in self.fs.blocks.overlay().range(physical) {
-            // An unwritten extent's blocks hold no data, whatever once stood there.
+            // The blocks of an unwritten extent hold no data, whatever their content.
             if extent.state == ExtentState::Unwritten {
                 break;
             }
@@ -140,7 +140,7 @@ impl Inode {
         }
     }
 
-    /// The whole map in memory; `None` where it is too large to be kept.
+    /// The whole map in memory; `None` if it is too large to be kept.
     fn resident(&self) -> Result<Option<&ExtentMap>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_deref());
@@ -149,7 +149,7 @@ impl Inode {
         Ok(self.map.get_or_init(|| map).as_deref())
     }
 
-    /// Reads the whole map into memory, unless it is too large for that.
+    /// Reads the whole map into memory, unless it is too large.
     pub(super) fn keep_map(&self) -> Result<()> {
         if self.has_inline_data() { Ok(()) } else { self.resident().map(|_| ()) }
     }
@@ -161,7 +161,7 @@ impl Inode {
         let mut block = FileBlock(0);
         for _ in 0..RESIDENT_LEAVES {
             block = self.leaf(block, &mut extents)?;
-            // An indirect map is walked up to the size only: the trees past it may be huge and empty.
+            // An indirect map is walked only up to the size: the trees past it may be huge and empty.
             let done = block >= limit
                 || (!self.flags.contains(InodeFlags::EXTENTS)
                     && block.0 >= size.blocks_for(self.size));
@@ -182,7 +182,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// Reads a map that lies in the inode, so that it is resident.
+    /// Reads a map whose root holds all of it, so that it is resident.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -198,7 +198,7 @@ impl Inode {
         self.map.get()?.as_ref()
     }
 
-    /// The mapping of a position from the one leaf that holds it: for a map that is about to change, or of which little is asked.
+    /// The mapping of a position from only its leaf: for a map that is about to change, or that is used rarely.
     pub(crate) fn map_by_leaf(&self, pos: FilePos) -> Result<Iomap> {
         let mut extents = Vec::new();
         let block = self.fs.superblock.block_size.block_of(pos);
@@ -222,14 +222,14 @@ impl Inode {
         }
     }
 
-    /// The block that holds a block of this file, or `None` for a hole. For metadata: directories, the journal, quota files. A caller that is
-    /// about to ask for many [keeps the map](Self::keep_map) before.
+    /// The block of the volume for a block of this file, or `None` for a hole. This is for metadata: directories, the journal, quota files. A
+    /// caller that needs many blocks first [keeps the map](Self::keep_map).
     pub(crate) fn fs_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         let (at, state) = self.block_and_state(block)?;
         Ok(at.filter(|_| state != IomapType::Unwritten))
     }
 
-    /// The same, also where the block is allocated as unwritten. Linux reads a directory's blocks so: they hold names.
+    /// The block of the volume, even if it is unwritten. Linux reads the blocks of a directory so: they hold names.
     pub(crate) fn allocated_block(&self, block: FileBlock) -> Result<Option<FsBlock>> {
         Ok(self.block_and_state(block)?.0)
     }
@@ -248,7 +248,7 @@ impl Inode {
         Ok((at, iomap.kind))
     }
 
-    /// The map of a file whose content lies in the inode: all of it, then nothing.
+    /// The map of a file whose content lies in the inode: one inline extent, then a hole.
     fn inline_map(&self, pos: FilePos) -> Iomap {
         let hole = pos.0 >= self.size;
         Iomap {
@@ -285,7 +285,7 @@ impl MapFile for Inode {
         if self.has_inline_data() {
             return self.read_inline_data(buf, pos);
         }
-        // A block whose copy in the journal is escaped: read as metadata is, which puts it right.
+        // The block's copy in the journal is escaped. A metadata read restores its first bytes.
         let size = self.fs.superblock.block_size;
         let (mut done, mut pos) = (0, pos);
         while done < buf.len() {

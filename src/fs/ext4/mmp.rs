@@ -1,8 +1,8 @@
-//! Multiple mount protection: whether another node has the volume.
+//! Multiple mount protection: detects whether another node uses the volume.
 //!
-//! Linux checks it for read-write mounts only. A reader beside a writer on another node would see blocks change under it, so
-//! here a read-only open is refused too while the other node is alive: while it is, it counts the sequence number on. A node
-//! that died left a number that stands still, and the volume is opened, with its journal recovered as after any crash.
+//! Linux checks it only for read-write mounts. A reader beside a writer on another node would see blocks change, so a read-only open is refused
+//! too while the other node is alive. A live node increments the sequence number regularly. If the number does not change, its node is dead:
+//! the volume is opened, and its journal is recovered as after any crash.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// How often the sequence number is looked at while waiting.
+/// The interval at which the sequence number is polled.
 const LOOK: Duration = Duration::from_millis(250);
-/// The longest interval that the format knows, in seconds: a volume that names a longer one is not believed.
+/// The longest interval of the format, in seconds. A longer one on a volume is not trusted.
 const LONGEST_INTERVAL: u16 = 300;
 
-/// How long a holder is waited for.
+/// The purpose of the open, which determines how long to wait for a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A reader who is wrong reads nonsense, and does no harm: 20 seconds are the most, whatever interval the volume names.
+    /// Reads wait at most 20 seconds, whatever interval the volume has: a wrong decision gives wrong data, but does no harm.
     Read,
-    /// As long as a holder that is alive may take to count on.
+    /// Writes wait as long as a live holder may take for an update.
     Write,
 }
 
@@ -39,13 +39,13 @@ impl Purpose {
     }
 }
 
-/// How long a node has to be waited for that counts on in intervals of so many seconds: twice, and a minute more than once where they are long.
+/// The wait for a node with this update interval: twice the interval, but at most a minute more than the interval.
 pub(super) fn patience(interval: u16) -> Duration {
     let interval = u64::from(interval.clamp(1, LONGEST_INTERVAL));
     Duration::from_secs((2 * interval + 1).min(interval + 60))
 }
 
-/// Refuses a volume that another node has: `Busy`, with the node's name.
+/// Refuses a volume that another node holds: `Busy`, with the node's name.
 pub(super) fn check(device: &dyn Device, sb: &Superblock, purpose: Purpose) -> Result<()> {
     let Some(block) = sb.mmp_block else { return Ok(()) };
     check_with(device, sb, block, purpose, std::thread::sleep)
@@ -75,7 +75,7 @@ fn check_with(
         let what = format!("e2fsck is running on it, from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
-    // The holder raises its interval where the device is slow.
+    // A holder raises its interval if its device is slow.
     let limit =
         patience(first.mmp_check_interval.get().max(sb.mmp_interval)).min(purpose.longest());
     for _ in 0..limit.as_millis() / LOOK.as_millis() {
@@ -87,7 +87,7 @@ fn check_with(
     Ok(())
 }
 
-/// The block as the device holds it now: it changes, so that it is never cached.
+/// The block as it is on the device. It changes, so it is never cached.
 pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Result<RawMmp> {
     let place = Place::new("MMP block").block(block);
     if block.0 == 0 || !sb.contains(block) {
@@ -113,7 +113,7 @@ pub(super) fn read(device: &dyn Device, sb: &Superblock, block: FsBlock) -> Resu
     Ok(raw)
 }
 
-/// The checksum of the block, over all before it.
+/// The checksum of the block, over everything before the checksum field.
 fn mmp_checksum(seed: MetadataSeed, block: &[u8]) -> u32 {
     crc32c_raw(seed.0, &block[..CHECKSUM_OFFSET])
 }
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::device::{BlockFile, OpenMode, Psync};
 
-    /// Opens a volume made by mke2fs whose sequence number is set to `seq`, and which `step` counts on at each wait. Gives the
-    /// outcome and how long was waited.
+    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Gives the outcome and the time
+    /// waited.
     fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
         opened_to(Purpose::Read, 5, features, seq, step)
     }

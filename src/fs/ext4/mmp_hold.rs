@@ -1,5 +1,5 @@
-//! Multiple mount protection of a volume that is open for writing: it counts on, so that other nodes keep off, and looks whether one did
-//! not.
+//! Multiple mount protection of a volume that is open for writing: it updates the sequence number, so that other nodes do not use the volume, and
+//! detects a node that does.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -21,12 +21,12 @@ use crate::fs::Clock;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// Sequence numbers above this have meanings of their own.
+/// Sequence numbers above this have special meanings.
 const SEQ_MAX: u32 = 0xE24D_4D4F;
-/// So many of the newest numbers may be on the device: each attempt to connect again takes one, and older ones are sent again after it.
+/// The number of newest values that may be on the device: each attempt to reconnect uses one, and earlier ones are sent again after it.
 const OURS: u32 = 1024;
 
-/// The protection of a volume, until it is dropped. A thread of its own keeps it up.
+/// The protection of a volume, until it is dropped. A separate thread updates the number.
 pub(crate) struct MmpHold {
     count: Arc<Count>,
     thread: Option<JoinHandle<()>>,
@@ -42,7 +42,7 @@ struct Count {
     newest: Mutex<u32>,
     ended: Mutex<bool>,
     told: Condvar,
-    /// Another node has taken the volume.
+    /// Whether another node has taken the volume.
     lost: AtomicBool,
 }
 
@@ -53,12 +53,12 @@ impl fmt::Debug for Count {
 }
 
 impl MmpHold {
-    /// Takes a volume whose last holder is gone: [`mmp::check`] has seen to that. Waits as long as two nodes need to see each other, and counts
-    /// meanwhile: a third node, which looks at the number now, sees it change. Anything that was read of the volume before may be old afterwards: another
-    /// node may have had it between the check and this.
+    /// Takes a volume whose last holder is gone, which [`mmp::check`] has verified. It waits as long as two nodes need to see each other, and updates
+    /// the number during the wait: a third node that polls the number sees it change. Data that were read from the volume before may be outdated
+    /// afterwards, because another node may have held it between the check and this call.
     ///
     /// # Errors
-    /// `Busy` where another node took it at the same time; `Io`.
+    /// `Busy` if another node took it at the same time; `Io`.
     pub(super) fn take(
         device: &Arc<dyn Device>,
         sb: &Superblock,
@@ -97,7 +97,7 @@ impl MmpHold {
         Ok(Some(held))
     }
 
-    /// `Busy` where another node has taken the volume, or the device no longer answers: nothing may be written any more.
+    /// `Busy` if another node has taken the volume, or the device does not answer: nothing may be written any more.
     pub(super) fn check(&self) -> Result<()> {
         if self.count.lost.load(Ordering::Relaxed) { Err(taken()) } else { Ok(()) }
     }
@@ -114,7 +114,7 @@ impl Drop for MmpHold {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // A node that was stopped for long must not release the volume of the next one.
+        // A node that was stopped for a long time must not release a volume that another node has taken.
         if self.check().is_ok() && self.count.is_ours().unwrap_or(false) {
             let _ = self.count.write(SEQ_CLEAN);
         }
@@ -143,7 +143,7 @@ impl Count {
         Ok(self.wrote(raw.mmp_seq.get()))
     }
 
-    /// Whether a number is one of the newest that this node has written.
+    /// Whether a number is one of the newest that this node wrote.
     fn wrote(&self, seq: u32) -> bool {
         let newest = *self.newest.lock();
         let age = if seq <= newest { newest - seq } else { newest + (SEQ_MAX - seq.min(SEQ_MAX)) };
@@ -164,7 +164,7 @@ impl Count {
         if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut buffer) {
             self.fill(raw, seq);
         }
-        // Other nodes see it in the device's cache, too: a flush that fails here would be known to nobody else.
+        // Other nodes see the number in the device's cache too. A failed flush here would be reported to no caller.
         let through = !self.events.durability().calls_flush();
         self.device.write_all_at(&[IoSlice::new(&buffer)], at, through)
     }
@@ -181,8 +181,8 @@ impl Count {
     }
 }
 
-/// A node that takes a volume waits for a number that counts on. So one count right after a lost connection makes it wait again, or comes too late:
-/// then the number is another's.
+/// A node that takes a volume waits for an update of the number. So an update right after a lost connection either makes that node wait again, or
+/// comes too late: in that case the number belongs to the other node.
 impl Fence for Count {
     fn place(&self) -> (DevOffset, usize) {
         (self.sb.block_size.offset_of(self.block), self.sb.block_size.bytes())

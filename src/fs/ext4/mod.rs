@@ -1,4 +1,4 @@
-//! ext4, and with it ext2 and ext3: the formats as Linux writes them.
+//! ext2, ext3 and ext4, as Linux writes them.
 
 mod alloc;
 mod attr;
@@ -91,33 +91,32 @@ pub struct Ext4 {
     pub(crate) blocks: Blocks,
     pub(crate) fast_commits: FastCommits,
     journal: Journal,
-    /// Where the device of its journal is seen, if it has one.
+    /// The range at which an external journal's device appears, if there is one.
     journal_range: Option<DeviceRange>,
     writing: Option<Writing>,
-    /// The quota files of a volume that is open for writing, if it has any.
+    /// The quota files of a volume that is open for writing, if there are any.
     quota: OnceLock<Quota>,
     left: PassedOver,
 }
 
 impl Ext4 {
-    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. A group
-    /// descriptor or a block of multiple mount protection with a wrong checksum is no reason to refuse it, nor is a damaged superblock that
-    /// has a backup: faults that were passed over are [reported](Self::take_left).
+    /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory: nothing is written. The open
+    /// tolerates a wrong checksum of a group descriptor or of the block of multiple mount protection, and a damaged superblock that has a
+    /// backup: such faults are [reported](Self::take_left).
     ///
     /// # Errors
-    /// `UnknownFormat` if the device has none, `Unsupported` by name, `Corrupt` with block and field, `Busy` where multiple mount
-    /// protection says that another node has it: that may take some seconds to find out. The device's errors are told to
-    /// `events` too.
+    /// `UnknownFormat` if the device has none, `Unsupported` with the feature's name, `Corrupt` with block and field, `Busy` if another node
+    /// holds the volume by multiple mount protection: the check may take some seconds. Errors of the device are also reported to `events`.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// The same by a backup of its superblock where one is named, with the device of its journal where that is given, or without its journal:
-    /// then the changes in the journal are missing, and metadata may contradict each other.
+    /// Opens the file system with a given backup of its superblock, with the given device of its journal, or without its journal. Without the
+    /// journal its changes are missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `UnknownFormat` where the block holds no superblock; `InvalidInput` where the device is not that of the
-    /// volume's journal.
+    /// As [`open`](Self::open); `UnknownFormat` if the block has no superblock; `InvalidInput` if the device does not hold the volume's
+    /// journal.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -143,7 +142,7 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// The superblock, or a backup of it: the one that is asked for, else where the superblock is damaged.
+    /// The superblock, or a backup of it: the requested one, or any if the superblock is damaged.
     fn superblock_for_reading(
         device: &dyn Device,
         rescue: Rescue,
@@ -169,7 +168,7 @@ impl Ext4 {
         Self::check_sectors(device, backup)
     }
 
-    /// Refuses a volume that another node has. For reading, a damaged block of that protection is passed over, as Linux does.
+    /// Refuses a volume that another node holds. For reads, a damaged block of that protection is ignored, as in Linux.
     fn check_holder(device: &dyn Device, superblock: &Superblock, left: &PassedOver) -> Result<()> {
         match mmp::check(device, superblock, mmp::Purpose::Read) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -180,7 +179,7 @@ impl Ext4 {
         }
     }
 
-    /// The same for a caller that has its multiple mount protection, or needs none.
+    /// Opens the volume for a caller that holds its multiple mount protection, or needs none.
     fn open_held(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -202,7 +201,7 @@ impl Ext4 {
         Ok(Arc::new(fs))
     }
 
-    /// The superblock on a device, checked.
+    /// The checked superblock on a device.
     fn superblock_of(device: &dyn Device) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let mut bytes = vec![0; len];
@@ -218,7 +217,7 @@ impl Ext4 {
 
     /// Refuses a device whose sectors are larger than a block.
     fn check_sectors(device: &dyn Device, superblock: Superblock) -> Result<Superblock> {
-        // Before anything is written: recovery writes single blocks.
+        // This must come before any write: recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
             let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
@@ -243,7 +242,7 @@ impl Ext4 {
         }
     }
 
-    /// The superblock as the journal holds it, where it does.
+    /// The superblock's copy in the journal, or the present one if the journal has none.
     fn recovered_superblock(&self, overlay: &Overlay) -> Result<Superblock> {
         let (at, len) = Superblock::RANGE;
         let size = self.superblock.block_size;
@@ -252,14 +251,14 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The journal's own blocks were counted in the size that the device's superblock gives.
+        // The journal's own blocks were counted with the block size in the device's superblock.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("it differs between the device and the journal"));
         }
         let mut recovered = Superblock::parse(bytes, self.blocks.device().size())?;
         recovered.copy = self.superblock.copy;
-        // An error that ends a volume is written to the superblock directly, not through the journal.
+        // An error that ends a volume is written directly to the superblock, not through the journal.
         if self.superblock.errors.count > recovered.errors.count {
             recovered.errors = self.superblock.errors.clone();
         }
@@ -272,7 +271,7 @@ impl Ext4 {
         &self.superblock
     }
 
-    /// The journal, and in what state it was found.
+    /// The journal, and the state in which it was found.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.journal

@@ -1,9 +1,9 @@
 //! The order in which a thread takes locks, checked in debug builds: a file's content, the rename lock,
 //! inodes, a transaction's handle, a group, a block.
 //!
-//! A thread with a later one never waits for an earlier one, and has only one of each; but several inodes, each once: a directory before the
-//! entries in it, two others by their numbers. A commit waits for handles, and a handle may wait for a commit: to wait for an inode with
-//! a handle stops the volume.
+//! A thread that holds a later lock never waits for an earlier one. It holds at most one lock of each kind, except for several inodes, each
+//! once: a directory before its entries, otherwise in the order of numbers. A commit waits for handles, and a handle may wait for a commit:
+//! waiting for an inode while holding a handle would deadlock the volume.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,16 +15,16 @@ pub(super) enum Rank {
     Content,
     Rename,
     Inode(InodeNo),
-    /// A handle; a commit counts as one while it waits for those of others.
+    /// A handle. A commit counts as one while it waits for other handles.
     Handle,
     Group,
     Block,
 }
 
-/// That a thread has a lock.
+/// A proof that this thread holds a lock.
 pub(crate) struct Held(#[cfg(debug_assertions)] Rank);
 
-/// A lock's guard, and that its thread has it.
+/// A lock's guard, with the proof that its thread holds it.
 pub(crate) struct Ordered<G> {
     guard: G,
     _held: Held,
@@ -81,7 +81,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may go while its thread ends.
+            // A guard may be dropped while its thread ends.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {
@@ -105,5 +105,5 @@ mod checked {
     }
 }
 
-/// Before a lock is waited for.
+/// Checks the order before a wait for a lock.
 pub(super) use checked::before;

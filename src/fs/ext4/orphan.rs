@@ -1,5 +1,4 @@
-//! Orphans: inodes without a name that were still open, or that were being truncated. Reading needs nothing of them; they
-//! are counted for reports.
+//! Orphans: inodes without a name that were open, or that were being truncated. Reads do not need them; they are counted for reports.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A longer list is refused: the set of seen inodes takes 16 MiB then.
+/// The maximum length of the list: the set of visited inodes takes 16 MiB.
 const MAX_LISTED: usize = 1 << 20;
 /// The blocks of an orphan file. Source: Linux 6.18 mounts no volume whose orphan file has more.
 pub(super) const MAX_BLOCKS: u64 = 512;
@@ -22,7 +21,7 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const FILE: Place = Place::new("orphan file");
 
 impl Ext4 {
-    /// How many orphans the volume records, in the list that the superblock begins and in the orphan file.
+    /// The number of recorded orphans, in the list that begins in the superblock and in the orphan file.
     ///
     /// # Errors
     /// `Corrupt` where the list loops or leaves the volume, or a block of the file is wrong; `LimitExceeded` past a million, or for a
@@ -40,7 +39,7 @@ impl Ext4 {
         }
     }
 
-    /// The inode that begins the list, or 0: as the superblock is now.
+    /// The first inode of the list, or 0, from the present superblock.
     fn newest_orphan(&self) -> Result<u32> {
         let (block, at) = self.superblock.position();
         let content = self.blocks.read(block, SUPERBLOCK)?;
@@ -49,7 +48,7 @@ impl Ext4 {
             .map_err(|_| SUPERBLOCK.corrupt("it is cut short"))
     }
 
-    /// The list, the newest first.
+    /// The list, newest first.
     fn listed_orphans(self: &Arc<Self>) -> Result<Vec<InodeNo>> {
         match self.follow_orphans(|number| self.inode_or_orphan(number))? {
             (listed, None) => Ok(listed),
@@ -57,7 +56,7 @@ impl Ext4 {
         }
     }
 
-    /// Follows the list, the newest first: each orphan names the next in `i_dtime`. Gives what ends it too early as well.
+    /// Follows the list, newest first: each orphan has the next in `i_dtime`. Also gives the error that ends it early.
     pub(super) fn follow_orphans(
         &self,
         look: impl Fn(InodeNo) -> Result<Inode>,
@@ -86,8 +85,8 @@ impl Ext4 {
     }
 }
 
-/// The list in memory: which orphans are on it, in the order in which they came. Nothing about it takes longer the longer it is, since a hostile
-/// orphan file names millions.
+/// The list in memory: its orphans in the order in which they were added. Every operation takes constant time, because a hostile orphan file can
+/// name millions.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanList {
     by_age: BTreeMap<u64, InodeNo>,
@@ -107,7 +106,7 @@ impl OrphanList {
         self.by_age.values().rev().copied()
     }
 
-    /// The orphans that came next after one and before it; `None` where it is not on the list.
+    /// The orphans that were added just after this one and just before it; `None` if it is not on the list.
     pub(super) fn beside(&self, number: InodeNo) -> Option<(Option<InodeNo>, Option<InodeNo>)> {
         let age = *self.ages.get(&number)?;
         let newer = self.by_age.range(age + 1..).next();
@@ -129,7 +128,7 @@ impl OrphanList {
 }
 
 impl FromIterator<InodeNo> for OrphanList {
-    /// The oldest comes first.
+    /// The oldest orphan comes first.
     fn from_iter<I: IntoIterator<Item = InodeNo>>(numbers: I) -> Self {
         let mut list = Self::default();
         numbers.into_iter().for_each(|number| list.push(number));
@@ -139,7 +138,7 @@ impl FromIterator<InodeNo> for OrphanList {
 
 /// An entry of the orphan file.
 pub(super) struct FiledOrphan {
-    /// The block that it stands in, and which of its entries it is.
+    /// The block, and the index of the entry in it.
     pub(super) block: FsBlock,
     pub(super) index: usize,
     pub(super) inode: InodeNo,
@@ -198,12 +197,12 @@ impl Inode {
     }
 }
 
-/// The checksum of a block of the orphan file: over the block's number and the entries.
+/// The checksum of a block of the orphan file, over the block's number and the entries.
 fn orphan_checksum(seed: u32, block: FsBlock, entries: &[u8]) -> u32 {
     crc32c_raw(crc32c_raw(seed, &block.0.to_le_bytes()), entries)
 }
 
-/// Writes the tail of a block of the orphan file that stands at `block`; the seed is the orphan file's.
+/// Writes the tail of the block of the orphan file at `block`. The seed is that of the orphan file.
 pub(crate) fn seal_orphan_block(seed: Option<u32>, block: FsBlock, bytes: &mut [u8]) {
     let (entries, tail) = bytes.split_at_mut(bytes.len() - size_of::<RawOrphanTail>());
     let Ok(tail) = RawOrphanTail::mut_from_bytes(tail) else { return };

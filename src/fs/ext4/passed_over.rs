@@ -1,4 +1,4 @@
-//! Faults that were passed over, and work that was left undone, without a failed operation: lines for the caller that opened the volume.
+//! Faults that were tolerated, and work that was skipped, without a failed operation: lines for the caller that opened the volume.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use crate::error::Error;
 use crate::sync::Mutex;
 use crate::units::{FileBlock, InodeNo};
 
-/// How many lines are kept until someone takes them.
+/// The maximum number of lines that are kept.
 const MOST: usize = 1024;
 
-/// The lines, and the faults that are passed over.
+/// The lines, and the tolerated faults.
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// The faults that are passed over; `None` where a fault is an error.
+    /// The tolerated faults; `None` if every fault is an error.
     faults: Option<Mutex<HashSet<Fault>>>,
 }
 
@@ -28,12 +28,12 @@ enum Fault {
 }
 
 impl PassedOver {
-    /// For a volume that is only read: all readable parts are given.
+    /// For a volume that is open for reading: every readable part is returned.
     pub(super) fn lenient() -> Self {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Another one that passes over the same.
+    /// An empty record with the same tolerance.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }
@@ -45,15 +45,15 @@ impl PassedOver {
         }
     }
 
-    /// Whether damaged structures are passed over.
+    /// Whether damaged structures are tolerated.
     pub(super) fn is_lenient(&self) -> bool {
         self.faults.is_some()
     }
 
-    /// Passes over a descriptor with a wrong checksum, and reports it once.
+    /// Tolerates a descriptor with a wrong checksum, and reports it once.
     ///
     /// # Errors
-    /// The error, where the descriptor must be right.
+    /// The error, if descriptors must be valid.
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
@@ -61,7 +61,7 @@ impl PassedOver {
         })
     }
 
-    /// Passes over the rest of a directory's block, and reports it once.
+    /// Skips the rest of a directory's block, and reports it once.
     ///
     /// # Errors
     /// As [`pass_over`](Self::pass_over).
@@ -93,9 +93,10 @@ impl PassedOver {
 }
 
 impl Ext4 {
-    /// Takes the reports of faults that were passed over and of work that was left undone since the last call, a line each. Of a volume that is only read: group descriptors,
-    /// multiple mount protection and blocks of directories that are damaged, a backup of the superblock, and a journal that was not loaded. Of one that is written: inodes without a name that
-    /// broken metadata kept from being freed, and which the superblock's record of errors leads e2fsck to.
+    /// Takes the reports since the last call of tolerated faults and skipped work, one per line. On a volume that is open for reading: damaged group
+    /// descriptors, multiple mount protection and blocks of directories, a backup of the superblock, and a journal that was not loaded. On a volume
+    /// that is open for writing: inodes without a name that could not be freed because of damaged metadata; the superblock records these as errors,
+    /// so e2fsck checks them.
     #[must_use]
     pub fn take_left(&self) -> Vec<String> {
         std::mem::take(&mut *self.left.lines.lock())

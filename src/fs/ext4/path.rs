@@ -1,4 +1,4 @@
-//! Paths: one component after the other from the root, symbolic links put in their place.
+//! Path walks: component by component from the root, with the targets of symbolic links inserted.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::fs::{FileType, Follow};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// The inode that a path names. It starts at the root of the volume, and so do absolute links; `..` of the root is the
-    /// root; an empty path is the root. Slashes at the end ask for a directory. Permissions are not looked at.
+    /// The inode that a path names. The path and absolute links start at the root of the volume; `..` of the root is the root; an empty
+    /// path is the root. A path with slashes at its end must name a directory. Permissions are not checked.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and those of [`Inode::lookup`], each with the path named.
+    /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`], each with the path.
     pub fn resolve(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         self.watch(|| self.walk(path, follow))
             .context(|| String::from_utf8_lossy(path).into_owned())
     }
 
-    /// The inode of a name in a directory. Waits for changes of the directory that are under way.
+    /// The inode of a name in a directory. Waits for running changes of the directory.
     ///
     /// # Errors
-    /// Those of [`Inode::lookup`].
+    /// The errors of [`Inode::lookup`].
     pub fn lookup(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<Inode> {
         self.watch(|| self.enter(dir)?.inode.lookup(name))
     }
@@ -33,8 +33,8 @@ impl Ext4 {
     fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
         let mut current = self.enter(ROOT)?;
         let mut links = 0;
-        // The rest of the path, the targets of links inserted: bounded by MAX_LINKS targets of a block each. It is walked
-        // by position, since taking each component off would be quadratic in a length that the volume controls.
+        // The rest of the path, with the targets of at most MAX_LINKS links inserted, a block each. A position walks it: removing each
+        // component from the front would take quadratic time in a length that the volume controls.
         let (mut text, mut at) = (Cow::Borrowed(path), 0);
         while let Some((name, behind)) = next_component(&text[at..]) {
             let dir = &current.inode;
@@ -44,7 +44,7 @@ impl Ext4 {
             }
             let last = behind.is_empty();
             let number = dir.entry_number(name)?;
-            // Before the entry can change: the inode decoded now need not be decoded again.
+            // The lock is taken before the entry can change: the inode decoded here need not be decoded again.
             let lock = (!last).then(|| self.try_share(number));
             let found = dir.entry_inode(number, name)?;
             if found.file_type == FileType::Symlink && !(last && follow == Follow::NotLast) {
@@ -69,7 +69,8 @@ impl Ext4 {
             }
             at = text.len() - behind.len();
             current = match lock {
-                // Someone changes it. That is not waited for with another directory's lock: a corrupt one may be below itself.
+                // Another thread changes the directory. The walk does not wait for it with another directory's lock: a damaged directory
+                // may be below itself.
                 Some(Err(_)) => {
                     drop(current);
                     self.enter(number)?
@@ -80,14 +81,14 @@ impl Ext4 {
         Ok(current.inode)
     }
 
-    /// Waits for changes of a directory that are under way.
+    /// Waits for running changes of a directory.
     fn enter(self: &Arc<Self>, number: InodeNo) -> Result<Entered<'_>> {
         let _lock = self.share(number);
         Ok(Entered { inode: self.inode(number)?, _lock })
     }
 }
 
-/// A directory on the way, which does not change meanwhile.
+/// A directory on the path, which does not change during the step.
 struct Entered<'a> {
     inode: Inode,
     _lock: Option<Shared<'a>>,

@@ -1,4 +1,4 @@
-//! Changes of superblock, group descriptors and inodes, each with a new checksum.
+//! Changes of the superblock, group descriptors and inodes, each with a new checksum.
 
 use bitflags::bitflags;
 use zerocopy::FromBytes;
@@ -18,19 +18,19 @@ const SUPERBLOCK: Place = Place::new("superblock");
 const GROUP: Place = Place::new("group descriptor");
 const INODE: Place = Place::new("inode");
 
-/// An inode's bytes in its table.
+/// An inode's bytes in its table, for changes.
 pub(crate) struct InodeMut<'a> {
     number: InodeNo,
     bytes: &'a mut [u8],
     stage: Stage,
     values: i64,
     values_added: i64,
-    /// Which time stamps were set: those that waited are of before.
+    /// The time stamps that were set: pending ones for these are older.
     times_set: TimesSet,
 }
 
 bitflags! {
-    /// The time stamps of an inode that can wait.
+    /// The time stamps of an inode that can be pending.
     #[derive(Clone, Copy)]
     pub(crate) struct TimesSet: u8 {
         const ACCESSED = 1;
@@ -39,13 +39,13 @@ bitflags! {
     }
 }
 
-/// Whether an inode counts for its owners.
+/// Whether an inode is charged to its owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The inode begins: the old bytes in its place had no owner.
+    /// The inode is new: the previous bytes in its place are not charged.
     Begins,
     Goes,
-    /// No longer.
+    /// The inode is freed and no longer charged.
     Ends,
 }
 
@@ -62,7 +62,7 @@ impl Handle<'_> {
         self.update(block, SUPERBLOCK, |bytes| change_superblock(&mut bytes[at..], change))
     }
 
-    /// Says in the superblock that there are errors, with a change that leaves some: a crash cannot separate the two.
+    /// Sets the error mark in the superblock, in the transaction that leaves errors: a crash cannot separate the two.
     pub(super) fn mark_errors(&mut self) -> Result<()> {
         self.update_superblock(|raw| {
             raw.s_state.set(raw.s_state.get() | STATE_ERROR);
@@ -70,7 +70,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes a group's descriptor. `group` is below the number of groups.
+    /// Changes a group's descriptor. `group` must be below the number of groups.
     ///
     /// # Errors
     /// As [`update`](Self::update).
@@ -90,7 +90,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes an inode in its table. Time stamps that waited go with it.
+    /// Changes an inode in its table. Its pending time stamps are stored too.
     ///
     /// # Errors
     /// As [`update`](Self::update); `Corrupt` for a number that no inode has.
@@ -102,8 +102,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the time stamps of an inode that wait into its table. They wait in a table with a lock of its own, so this needs no proof that
-    /// nobody else changes the inode.
+    /// Moves the pending time stamps of an inode into its table. Pending stamps have a separate lock, so this needs no proof that no other
+    /// thread changes the inode.
     ///
     /// # Errors
     /// As [`update_inode`](Self::update_inode).
@@ -160,27 +160,27 @@ impl Handle<'_> {
 }
 
 impl InodeMut<'_> {
-    /// It is a new inode: from now on its owners are charged with it.
+    /// Marks the inode as new: from now on its owners are charged.
     pub(crate) fn begin(&mut self) {
         self.stage = Stage::Begins;
     }
 
-    /// It is an inode no more, and nobody is charged with it.
+    /// Marks the inode as freed: its owners are no longer charged.
     pub(crate) fn end(&mut self) {
         self.stage = Stage::Ends;
     }
 
-    /// So many of its attributes have their values in inodes, which count as its own: to be said when its owner changes.
+    /// Sets the number of its attributes with values in inodes, which count as its own. A change of the owner needs this.
     pub(crate) fn has_values(&mut self, count: usize) {
         self.values = count as i64;
     }
 
-    /// So many more of its attributes have their values in inodes.
+    /// Adds to the number of its attributes with values in inodes.
     pub(crate) fn add_values(&mut self, change: i64) {
         self.values_added += change;
     }
 
-    /// Notes that a time stamp was set.
+    /// Records that a time stamp was set.
     pub(crate) fn note_set(&mut self, times: TimesSet) {
         self.times_set |= times;
     }
@@ -190,7 +190,7 @@ impl InodeMut<'_> {
         self.times_set
     }
 
-    /// All of it.
+    /// All bytes of the inode.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         self.bytes
     }
@@ -202,13 +202,13 @@ impl InodeMut<'_> {
         fields.map(|(fields, _)| fields).map_err(|_| place.corrupt("it is cut short"))
     }
 
-    /// How many bytes after the first 128 hold fields.
+    /// The length of the fields after the first 128 bytes.
     pub(crate) fn extra_size(&self) -> usize {
         let length = self.bytes.get(GOOD_OLD_SIZE..).and_then(|rest| rest.first_chunk::<2>());
         length.map_or(0, |length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// The fields after them, where the inode has room for all; which of them are valid says [`extra_size`](Self::extra_size).
+    /// The fields after them, if the inode has room for all; [`extra_size`](Self::extra_size) gives the valid part.
     pub(crate) fn extra(&mut self) -> Option<&mut RawInodeExtra> {
         let rest = self.bytes.get_mut(GOOD_OLD_SIZE..)?;
         RawInodeExtra::mut_from_prefix(rest).ok().map(|(extra, _)| extra)

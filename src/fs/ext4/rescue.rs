@@ -1,7 +1,7 @@
-//! Backups of the superblock, for reading a volume whose own is damaged.
+//! Backups of the superblock, for reads of a volume with a damaged superblock.
 //!
-//! A backup is believed where it passes every check of a superblock, names its group, and stands where that group begins. As with Linux
-//! (`sb=N`), the descriptors beside it are read with it. It does not say whether the journal needs recovery, so that the journal is asked, as e2fsck does.
+//! A backup is trusted if it passes every check of a superblock, has the number of its group, and is where that group begins. As with Linux (`sb=N`),
+//! the descriptors beside it are used with it. It does not record whether the journal needs recovery, so the journal itself decides, as in e2fsck.
 
 use zerocopy::FromBytes;
 
@@ -12,21 +12,21 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// Groups that have a backup with sparse_super, and with hardly any other layout none.
+/// Groups that have a backup with sparse_super, and with most other layouts too.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 25, 27, 49];
-/// Sizes of blocks, as powers of two.
+/// Block sizes, as powers of two.
 const SHIFTS: std::ops::RangeInclusive<u8> = 10..=16;
-/// Blocks of a cluster: without bigalloc, and with it as mke2fs chooses them.
+/// Blocks in a cluster: without bigalloc, and the choice of mke2fs with it.
 const CLUSTERS: [u64; 2] = [1, 16];
 
 impl Superblock {
-    /// The superblock in a block, whose number is counted in blocks of the volume.
+    /// The superblock in a block, which is counted in blocks of the volume.
     ///
     /// # Errors
-    /// `UnknownFormat` if it is not there; as [`parse`](Self::parse); the device's.
+    /// `UnknownFormat` if the block has none; as [`parse`](Self::parse); errors of the device.
     pub(super) fn backup_at(device: &dyn Device, block: u64) -> Result<Self> {
         for size in SHIFTS.filter_map(BlockSize::from_shift) {
-            // The superblock itself is after the boot block.
+            // The primary superblock comes after the boot block.
             let at = match block {
                 0 => Some(Self::RANGE.0.0),
                 block => block.checked_mul(size.bytes() as u64),
@@ -42,17 +42,17 @@ impl Superblock {
         Err(Error::new(ErrorKind::UnknownFormat, what))
     }
 
-    /// Refuses a superblock of revision 0 whose backup has a newer one: it was overwritten in part, since no program goes back. Fields without a
-    /// meaning in revision 0 are not checked otherwise.
+    /// Refuses a superblock of revision 0 with a backup of a newer revision: it was partly overwritten, because no program lowers the revision.
+    /// Otherwise, fields without a meaning in revision 0 are not checked.
     ///
     /// # Errors
-    /// `Corrupt`; the device's.
+    /// `Corrupt`; errors of the device.
     pub(super) fn check_revision(&self, device: &dyn Device) -> Result<()> {
         if self.revision >= REV_DYNAMIC {
             return Ok(());
         }
         let Some(backup) = Self::find_backup(device)? else { return Ok(()) };
-        // The upper half of the number of blocks is one of the fields without a meaning.
+        // The upper half of the number of blocks has no meaning in revision 0.
         let same = backup.blocks_count as u32 == self.blocks_count as u32
             && backup.inodes_count == self.inodes_count;
         if !same || backup.revision == self.revision {
@@ -64,10 +64,10 @@ impl Superblock {
         Err(PLACE.field("s_rev_level").corrupt(what))
     }
 
-    /// The first backup that is whole, where mke2fs puts them, or where the damaged superblock says that groups begin.
+    /// The first sound backup, at the places that mke2fs uses, or at the group starts that the damaged superblock gives.
     ///
     /// # Errors
-    /// The device's.
+    /// Errors of the device.
     pub(super) fn find_backup(device: &dyn Device) -> Result<Option<Self>> {
         let mut layouts = Vec::new();
         let (at, len) = Self::RANGE;
@@ -78,7 +78,7 @@ impl Superblock {
         for size in SHIFTS.filter_map(BlockSize::from_shift) {
             for cluster in CLUSTERS {
                 let blocks = size.bytes() as u64 * 8 * cluster;
-                // Blocks of 1 KiB are counted from 1, but with bigalloc.
+                // Blocks of 1 KiB are counted from 1, except with bigalloc.
                 let first = u64::from(size.bytes() == 1024 && cluster == 1);
                 layouts.push((size, first, blocks));
             }
@@ -87,7 +87,7 @@ impl Superblock {
             for (size, first, blocks) in &layouts {
                 let block = first + u64::from(group) * blocks;
                 let Some(at) = block.checked_mul(size.bytes() as u64) else { continue };
-                // A copy that is damaged or cannot be read does not count.
+                // A damaged or unreadable copy is ignored.
                 if let Ok(Some(superblock)) = copy_at(device, at)
                     && superblock.copy == group
                 {
@@ -99,7 +99,7 @@ impl Superblock {
     }
 }
 
-/// The block size of the volume on a device by the backup in a block, or by the first that is found.
+/// The block size of the volume on a device, from the backup in `block`, or from the first sound backup.
 pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> Option<usize> {
     let backup = match block {
         Some(block) => Superblock::backup_at(device, block).ok(),
@@ -108,7 +108,7 @@ pub(crate) fn block_size_by_backup(device: &dyn Device, block: Option<u64>) -> O
     backup.map(|superblock| superblock.block_size.bytes())
 }
 
-/// The block size, the first data block and the blocks of a group in a damaged superblock.
+/// The block size, the first data block and the blocks per group in a damaged superblock.
 fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
     let blocks = u64::from(raw.s_blocks_per_group.get());
@@ -116,7 +116,7 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// The superblock at a byte of the device, which has to be the copy of a group that begins there; `None` where nothing looks like one.
+/// The superblock at a byte of the device, which must be the copy of a group that begins there; `None` if there is none.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
@@ -139,7 +139,7 @@ fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
         return Ok(None);
     }
     superblock.copy = group;
-    // A backup does not say whether the journal needs recovery.
+    // A backup does not record whether the journal needs recovery.
     if superblock.journal_inode.is_some() || superblock.has_external_journal() {
         superblock.incompat.insert(Incompat::RECOVER);
     }

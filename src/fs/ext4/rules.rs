@@ -1,7 +1,7 @@
-//! The rules that a superblock has to keep: those without which Linux mounts no volume, and those that e2fsck has besides. The opening obeys the first,
-//! a check tells the others. The fields that the geometry is computed from are checked in [`superblock`](super::superblock).
+//! The rules for a superblock: those that Linux enforces at a mount, and those that e2fsck adds. An opening enforces the first; a check reports the
+//! others. The fields for the geometry are checked in [`superblock`](super::superblock).
 //!
-//! Source: each field with hostile values, mounted by Linux 6.18 and shown to e2fsck 1.47; the test `sweep` repeats it.
+//! Source: each field was set to hostile values, mounted by Linux 6.18 and checked by e2fsck 1.47; the test `sweep` repeats this.
 
 use super::disk::inode::GOOD_OLD_SIZE;
 use super::disk::superblock::{FIRST_INODE, REV_DYNAMIC, RawSuperblock};
@@ -10,23 +10,23 @@ use super::superblock::{PLACE, Superblock, features};
 use crate::error::Result;
 use crate::fs::check::{Findings, Kind};
 
-/// `s_log_groups_per_flex` is a shift of 32 bits.
+/// `s_log_groups_per_flex` is a shift in 32 bits.
 const MOST_FLEX: u8 = 31;
-/// The largest cluster has 2 to this power of KiB.
+/// The largest cluster has 2 to this power KiB.
 const MOST_CLUSTER: u32 = 20;
 /// `s_creator_os`: the GNU Hurd, whose inodes have other fields.
 const HURD: u32 = 1;
-/// `s_def_hash_version`: TEA of unsigned bytes. The next one, SipHash, is no volume's default.
+/// `s_def_hash_version`: TEA of unsigned bytes. The next one, SipHash, is never the default of a volume.
 const LAST_HASH: u8 = 5;
 /// The largest `s_desc_size`.
 const MOST_DESCRIPTOR: u16 = 1024;
 /// `s_encoding`: UTF-8 after Unicode 12.1.
 const UTF8: u16 = 1;
 
-/// The program that refuses a superblock which breaks a rule.
+/// The program that refuses a superblock for a violation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
-    /// Each mount.
+    /// Every mount.
     Mount,
     /// A mount for writing.
     Writing,
@@ -36,12 +36,12 @@ pub(super) enum By {
 struct Rule {
     by: By,
     field: &'static str,
-    /// The fault of the value.
+    /// The text for the fault.
     fault: &'static str,
     broken: Broken,
 }
 
-/// The value, where it breaks the rule. It reads the superblock alone: no rule takes time or memory for each group.
+/// Gives the value if it breaks the rule. It reads only the superblock: no rule takes time or memory for each group.
 type Broken = fn(&RawSuperblock, &Superblock) -> Option<u64>;
 
 const fn mount(field: &'static str, fault: &'static str, broken: Broken) -> Rule {
@@ -60,7 +60,7 @@ fn unless(kept: bool, value: impl Into<u64>) -> Option<u64> {
     (!kept).then(|| value.into())
 }
 
-/// In the order in which Linux asks, so that a value that a later rule relies on has been checked.
+/// The rules in the order in which Linux checks them, so that a value that a later rule relies on has been checked.
 const RULES: &[Rule] = &[
     mount("s_log_cluster_size", "not the size of a block, without bigalloc", |raw, sb| {
         let log = raw.s_log_cluster_size.get();
@@ -195,13 +195,13 @@ impl Superblock {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether inodes have room for so many bytes of fields after the first 128.
+    /// Whether inodes have room for `extra` bytes of fields after the first 128.
     fn has_room_for(&self, extra: u16) -> bool {
         let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
     }
 
-    /// Refuses a superblock that a program refuses.
+    /// Refuses a superblock that a program would refuse.
     ///
     /// # Errors
     /// `Corrupt`, with the field.
@@ -214,7 +214,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// The faults of a superblock that Linux mounts for reading.
+    /// Reports the violations of a superblock that Linux mounts for reading.
     pub(super) fn find_broken_rules(&self, raw: &RawSuperblock, findings: &mut Findings) {
         for rule in RULES.iter().filter(|rule| rule.by != By::Mount) {
             if let Some(stored) = (rule.broken)(raw, self) {

@@ -1,41 +1,42 @@
-//! Time stamps that are kept lazily: reads and overwrites leave them on an open inode, without a transaction.
+//! Lazy time stamps: reads and overwrites set them on an open inode, without a transaction.
 //!
-//! They wait beside the inode's lock, in two words that are set without one, and every reader of the inode sees them. They go into the
-//! inode's bytes with the next change of it; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Ext4Held); and
-//! otherwise by the [timer](super::CommitTimer). A crash takes those that have not: the file is as old then as its last transaction.
+//! They are kept beside the inode's lock, in two words that are set without a lock; every reader of the inode sees them. They are stored in
+//! the inode with its next change; with [`sync`](super::Ext4::sync), `close`, and the last [`Held`](super::Ext4Held); and otherwise by the
+//! [timer](super::CommitTimer). A crash loses stamps that are not stored: the file then has the times of its last transaction.
 
 use crate::fs::{Access, Timestamp};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The first second that an inode can express, and how many there are.
+/// The first second that an inode can represent, and the number of seconds.
 const FIRST: i64 = i32::MIN as i64;
 const SECONDS: i64 = 1 << 34;
 const SECOND: u64 = 1_000_000_000;
 /// No stamp.
 const NONE: u64 = 0;
 
-/// The stamps of an inode that no transaction has yet.
+/// The stamps of an inode that are in no transaction yet.
 #[derive(Default)]
 pub(crate) struct Stamps {
     read: Stamp,
     written: Stamp,
 }
 
-/// Their values at one moment.
+/// The values of the stamps at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// When the content was read last.
+    /// The last read of the content.
     pub(crate) read: Option<Timestamp>,
-    /// When the content was changed last, and with it the inode.
+    /// The last change of the content, and of the inode with it.
     pub(crate) written: Option<Timestamp>,
 }
 
-/// Nanoseconds after the one before [`FIRST`], which fit all times of an inode; or [`NONE`].
+/// Nanoseconds since the one before [`FIRST`], enough for all times of an inode; or [`NONE`].
 #[derive(Default)]
 struct Stamp(AtomicU64);
 
 impl Stamps {
-    /// Whether this stamp waits. Between two ticks of the clock nothing changes, and the line stays with all processors that read it.
+    /// Whether this stamp is pending. Between two ticks of the clock nothing changes, so the cache line stays shared by all processors that
+    /// read it.
     #[inline]
     pub(crate) fn has(&self, access: Access, now: Timestamp) -> bool {
         let slot = match access {
@@ -45,7 +46,7 @@ impl Stamps {
         slot.0.load(Ordering::Relaxed) == encode(now)
     }
 
-    /// Sets a stamp; says whether there was none.
+    /// Sets a stamp. Gives whether there was none.
     #[inline]
     pub(crate) fn set(&self, access: Access, now: Timestamp) -> bool {
         match access {
@@ -58,7 +59,7 @@ impl Stamps {
         Waiting { read: self.read.get(), written: self.written.get() }
     }
 
-    /// Takes them out; gives how many there were, too.
+    /// Takes the stamps, and gives their number.
     pub(crate) fn take(&self) -> (Waiting, usize) {
         let pending = Waiting { read: self.read.take(), written: self.written.take() };
         (pending, usize::from(pending.read.is_some()) + usize::from(pending.written.is_some()))
@@ -96,7 +97,7 @@ fn decode(slot: u64) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    /// A fixed clock may stand at any time that an inode can express, the epoch among them.
+    /// A fixed clock may have any time that an inode can represent, including the epoch.
     #[test]
     fn all_times_of_an_inode_can_wait() {
         let stamps = Stamps::default();

@@ -1,4 +1,4 @@
-//! The superblock, checked: geometry and features that the rest may rely on.
+//! The checked superblock: geometry and features that other code relies on.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,37 +23,37 @@ const CHECKSUM_TYPE_CRC32C: u8 = 1;
 /// `s_flags`: directory hashes are computed on unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
-/// `s_encoding_flags`: names that are not of the encoding are refused.
+/// `s_encoding_flags`: names that violate the encoding are refused.
 const ENCODING_STRICT: u16 = 1;
 
-/// The decoded superblock, with every field that the rest relies on checked against the others and the device's size.
+/// The decoded superblock. Every field that other code relies on was checked against the others and the device's size.
 #[derive(Clone, Debug)]
 pub struct Superblock {
-    /// Size of a block.
+    /// The block size.
     pub block_size: BlockSize,
-    /// Blocks of the file system.
+    /// The number of blocks.
     pub blocks_count: u64,
-    /// Blocks of an allocation cluster; 1 without bigalloc.
+    /// Blocks in an allocation cluster; 1 without bigalloc.
     pub cluster_blocks: u32,
     /// Free blocks as last recorded.
     pub free_blocks: u64,
-    /// Blocks kept for the superuser.
+    /// Blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// Blocks that metadata take from the start, as `mke2fs` counted them (`s_overhead_clusters`); 0 where it did not.
+    /// Blocks of static metadata, as counted by `mke2fs` (`s_overhead_clusters`); 0 if it did not.
     pub overhead_blocks: u64,
     /// First block of group 0.
     pub first_data_block: u32,
-    /// Blocks of a group.
+    /// Blocks in a group.
     pub blocks_per_group: u32,
-    /// Inodes of the file system.
+    /// The number of inodes.
     pub inodes_count: u32,
     /// Free inodes as last recorded.
     pub free_inodes: u32,
-    /// Inodes of a group.
+    /// Inodes in a group.
     pub inodes_per_group: u32,
     /// Size of an inode in bytes.
     pub inode_size: u16,
-    /// First inode that is not reserved.
+    /// The first inode that is not reserved.
     pub first_inode: u32,
     /// Revision of the format: 0, or 1 with features and inodes of any size.
     pub revision: u32,
@@ -63,77 +63,77 @@ pub struct Superblock {
     pub groups: u32,
     /// Features that may be ignored.
     pub compat: Compat,
-    /// Features that must be understood for reading.
+    /// Features that a reader must support.
     pub incompat: Incompat,
-    /// Features that must be understood for writing.
+    /// Features that a writer must support.
     pub ro_compat: RoCompat,
     /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Its label, without trailing NULs.
+    /// The label, without trailing NULs.
     pub label: Vec<u8>,
-    /// Where it was last mounted, without trailing NULs.
+    /// The last mount point, without trailing NULs.
     pub last_mounted: Vec<u8>,
-    /// Unmounted cleanly, as `s_state` says.
+    /// Whether it was unmounted cleanly, by `s_state`.
     pub clean: bool,
-    /// Errors that were recorded, or zero.
+    /// The recorded errors, or zero.
     pub errors: RecordedErrors,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
-    /// When the file system was made, last mounted, last written, last checked.
+    /// The times of creation, last mount, last write and last check.
     pub times: Times,
     /// `i_extra_isize` of new inodes.
     pub(crate) extra_isize: u16,
     pub(crate) seed: Option<MetadataSeed>,
     pub(crate) hash_seed: [u32; 4],
     pub(crate) hash_unsigned: bool,
-    /// `s_def_hash_version`: the function of directories that become hashed.
+    /// `s_def_hash_version`: the hash function of directories that become hashed.
     pub(crate) hash_version: u8,
     pub(crate) journal_inode: Option<InodeNo>,
-    /// Of a journal on a device of its own.
+    /// The UUID of an external journal.
     pub(crate) journal_uuid: [u8; 16],
     pub(crate) first_meta_bg: u32,
-    /// Blocks kept after each copy of the descriptors for their growth.
+    /// Blocks reserved after each copy of the descriptors, for growth.
     pub(crate) reserved_descriptor_blocks: u16,
-    /// Groups whose bitmaps and tables lie together; 1 without flex_bg.
+    /// Groups whose bitmaps and tables are stored together; 1 without flex_bg.
     pub(crate) flex_groups: u32,
-    /// Blocks of a RAID's stripe, or 0.
+    /// Blocks in a RAID stripe, or 0.
     pub(crate) stripe: u32,
     pub(crate) backup_groups: [u32; 2],
     pub(crate) mmp_block: Option<FsBlock>,
     pub(crate) mmp_interval: u16,
     pub(crate) encoding: u16,
-    /// Names in directories without regard to case must be of the encoding.
+    /// Names in case-insensitive directories must obey the encoding.
     pub(crate) encoding_strict: bool,
     pub(crate) orphan_file: Option<InodeNo>,
     /// The quota files of users, groups and projects.
     pub(crate) quota_files: [Option<InodeNo>; 3],
-    /// The group of the copy that this was read from, and beside which descriptors are read: 0 except in a rescue.
+    /// The group of the copy that was read, whose descriptors are used: 0 except in a rescue.
     pub(crate) copy: u32,
 }
 
 /// The errors that the superblock records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedErrors {
-    /// `s_state` says that errors were detected.
+    /// Whether `s_state` has the error mark.
     pub detected: bool,
-    /// How many were recorded since the last check.
+    /// The number of errors since the last check.
     pub count: u32,
-    /// When the first and the last was seen.
+    /// The time of the first error.
     pub first: Timestamp,
-    /// See `first`.
+    /// The time of the last error.
     pub last: Timestamp,
-    /// The function that reported the last one.
+    /// The function that reported the last error.
     pub last_function: String,
-    /// The inode concerned by the last one, or 0.
+    /// The inode of the last error, or 0.
     pub last_inode: u32,
-    /// The block concerned by the last one, or 0.
+    /// The block of the last error, or 0.
     pub last_block: u64,
 }
 
 /// The superblock's time stamps, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Made.
+    /// Creation.
     pub made: u64,
     /// Last mounted.
     pub mounted: u64,
@@ -144,7 +144,7 @@ pub struct Times {
 }
 
 impl Superblock {
-    /// The oldest of ext2, ext3 and ext4 that knows all the features.
+    /// The oldest of ext2, ext3 and ext4 that supports all the features.
     #[must_use]
     pub fn format(&self) -> &'static str {
         let incompat = Incompat::FILETYPE | Incompat::RECOVER | Incompat::META_BG;
@@ -158,10 +158,10 @@ impl Superblock {
         }
     }
 
-    /// Where the superblock lies and how long it is.
+    /// The position of the superblock on the device, and its length.
     pub(crate) const RANGE: (DevOffset, usize) = (DevOffset(OFFSET), 1024);
 
-    /// Whether the device holds an ext2, ext3 or ext4, sound or not.
+    /// Whether the device holds an ext2, ext3 or ext4, sound or damaged.
     pub(crate) fn is_on(device: &dyn Device) -> Result<bool> {
         let mut magic = [0; 2];
         let at = OFFSET + std::mem::offset_of!(RawSuperblock, s_magic) as u64;
@@ -172,7 +172,7 @@ impl Superblock {
         Ok(u16::from_le_bytes(magic) == MAGIC)
     }
 
-    /// The size of a block that a superblock's bytes name, if there is such a size.
+    /// The block size in a superblock's bytes, if it is valid.
     pub(super) fn block_size_of(bytes: &[u8]) -> Option<BlockSize> {
         let (raw, _) = RawSuperblock::ref_from_prefix(bytes).ok()?;
         BlockSize::from_shift(u8::try_from(raw.s_log_block_size.get()).ok()?.checked_add(10)?)
@@ -187,7 +187,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The same without the rules, which a superblock that is in the making does not keep yet.
+    /// Decodes without the rules, which a superblock under construction does not obey yet.
     pub(super) fn decode(bytes: &[u8], device_size: u64) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(PLACE.corrupt("the device ends within it"));
@@ -201,7 +201,7 @@ impl Superblock {
             let names: Vec<_> = refused.names().collect();
             return Err(Error::unsupported(format!("the volume needs {}", names.join(", "))));
         }
-        // With uninit_bg beside it, metadata_csum alone counts.
+        // If uninit_bg is set too, only metadata_csum counts.
         let seed = Self::verify(raw, bytes, incompat, ro_compat)?;
         let geometry = Geometry::parse(raw, incompat, ro_compat, device_size)?;
 
@@ -230,7 +230,7 @@ impl Superblock {
             block_size: geometry.block_size,
             blocks_count: geometry.blocks_count,
             cluster_blocks: geometry.cluster_blocks,
-            // In blocks even where groups count clusters.
+            // The counter is in blocks, even if groups count clusters.
             free_blocks: hi32(raw.s_free_blocks_count_lo.get(), raw.s_free_blocks_count_hi.get()),
             overhead_blocks: u64::from(raw.s_overhead_clusters.get())
                 * u64::from(geometry.cluster_blocks),
@@ -325,12 +325,12 @@ impl Superblock {
         Ok(Some(MetadataSeed(seed)))
     }
 
-    /// Whether the journal is on a device of its own.
+    /// Whether the journal is external.
     pub(crate) fn has_external_journal(&self) -> bool {
         self.compat.contains(Compat::HAS_JOURNAL) && self.journal_inode.is_none()
     }
 
-    /// The seed of what belongs to one inode; `None` where the volume has no checksums.
+    /// The seed of structures that belong to one inode; `None` if the volume has no checksums.
     pub(crate) fn inode_seed(&self, inode: InodeNo, generation: u32) -> Option<u32> {
         self.seed.map(|seed| seed.of_inode(inode, generation))
     }
@@ -352,7 +352,7 @@ impl Superblock {
         }
     }
 
-    /// The group that a block is in; `None` for the boot block, and outside of the volume.
+    /// The group of a block; `None` for the boot block, and outside the volume.
     pub(super) fn group_of_block(&self, block: FsBlock) -> Option<u32> {
         let within = block.0.checked_sub(u64::from(self.first_data_block))?;
         let group = u32::try_from(within / u64::from(self.blocks_per_group)).ok()?;
@@ -367,7 +367,8 @@ impl Superblock {
     }
 }
 
-/// How much of a new inode holds fields after the first 128 bytes: the wanted size if it fits, else the size of the fields that Linux knows.
+/// The length of the fields after the first 128 bytes in a new inode: the wanted size if it fits, otherwise the size of the fields that Linux
+/// supports.
 fn extra_isize(raw: &RawSuperblock, inode_size: u16, ro_compat: RoCompat) -> u16 {
     let room = inode_size.saturating_sub(GOOD_OLD_SIZE as u16);
     let known = (size_of::<RawInodeExtra>() as u16).min(room);
@@ -388,7 +389,7 @@ pub(crate) fn sparse_backup(group: u32) -> bool {
     group <= 1 || power_of(3) || power_of(5) || power_of(7)
 }
 
-/// The checksum of a superblock, over all of it but the sum itself.
+/// The checksum of a superblock, over everything except the checksum field.
 pub(super) fn superblock_checksum(bytes: &[u8]) -> u32 {
     crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET])
 }
@@ -491,7 +492,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 impl Superblock {
-    /// The block of the superblock, and where in it.
+    /// The block of the superblock, and its offset there.
     pub(super) fn position(&self) -> (FsBlock, usize) {
         let (at, _) = Self::RANGE;
         let size = self.block_size;
@@ -499,7 +500,7 @@ impl Superblock {
     }
 }
 
-/// The features of a volume, whatever its revision: Linux obeys them in revision 0 too.
+/// The features of a volume of any revision: Linux obeys them in revision 0 too.
 pub(super) fn features(raw: &RawSuperblock) -> Features {
     Features {
         compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
@@ -508,7 +509,8 @@ pub(super) fn features(raw: &RawSuperblock) -> Features {
     }
 }
 
-/// Stores changed features. A volume of revision 0 that gets one becomes one of revision 1, whose fields say what revision 0 implies: as in Linux.
+/// Stores changed features. A volume of revision 0 that gets a feature becomes one of revision 1, with the fields that revision 0 implies, as in
+/// Linux.
 pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut Features)) {
     let mut now = features(raw);
     change(&mut now);
@@ -522,7 +524,7 @@ pub(super) fn change_features(raw: &mut RawSuperblock, change: impl FnOnce(&mut 
     }
 }
 
-/// Changes a superblock in bytes that begin with it.
+/// Changes a superblock at the start of `bytes`.
 pub(super) fn change_superblock<R>(
     bytes: &mut [u8],
     change: impl FnOnce(&mut RawSuperblock) -> Result<R>,

@@ -9,11 +9,11 @@ use crate::fs::FileType;
 use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
-/// The size of `i_block`, where a short target fits with its NUL.
+/// The size of `i_block`, which holds a short target and its NUL.
 pub(super) const SHORT_LINK: u64 = 60;
 
-/// Whether a link's target stands in the inode, as Linux decides: it has no blocks but that of its attributes, since a short target can stand in a block
-/// too. With ea_inode, where blocks of other inodes count as its own, it is a short one.
+/// Whether a link's target is in the inode, decided as in Linux: the link has no blocks except that of its attributes, because a short target can be
+/// in a block too. With ea_inode the size decides, because blocks of other inodes count as its own.
 pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: bool) -> bool {
     if sb.incompat.contains(Incompat::EA_INODE) {
         return (1..SHORT_LINK).contains(&size);
@@ -23,7 +23,7 @@ pub(super) fn is_in_inode(sb: &Superblock, size: u64, sectors: u64, attributes: 
 }
 
 impl Inode {
-    /// Whether it is a link whose target stands in the inode.
+    /// Whether this is a link with its target in the inode.
     pub(super) fn is_fast_symlink(&self) -> bool {
         let (size, sectors) = (self.size, self.stat().blocks);
         self.file_type == FileType::Symlink
@@ -34,7 +34,7 @@ impl Inode {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` for anything else; `Encrypted`; `Corrupt` where the target is empty, too long or holds a NUL.
+    /// `WrongFileType` for anything else; `Encrypted`; `Corrupt` if the target is empty, too long or contains a NUL.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         self.read_current(Self::target)
     }
@@ -50,7 +50,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::Encrypted, what));
         }
         let place = Place::new("symbolic link").inode(number);
-        // A target is kept with a NUL after it, in one block at most.
+        // A target is stored with a NUL after it, in at most one block.
         let block_size = self.fs.superblock.block_size.bytes();
         let len = usize::try_from(self.size).ok().filter(|len| (1..block_size).contains(len));
         let Some(len) = len else {

@@ -1,4 +1,4 @@
-//! A volume that is open for writing: how it becomes one, what it has besides, and how it ends.
+//! A volume that is open for writing: its opening, its additional state, and its end.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::open_file::Alone;
 use crate::sync::Mutex;
 use crate::sys::coarse_time;
 
-/// Without a journal: how many blocks are changed before they are written.
+/// Without a journal: the number of changed blocks after which they are written.
 const UNJOURNALED_LIMIT: u32 = 8192;
 
 impl Clock {
@@ -46,31 +46,31 @@ impl Clock {
 /// The state of a volume that is open for writing.
 pub(crate) struct Writing {
     pub(crate) transactions: Transactions,
-    /// `None` where the volume has no journal.
+    /// The log; `None` if the volume has no journal.
     pub(crate) log: Mutex<Option<LogWriter>>,
     pub(crate) alloc: Allocator,
     pub(crate) locks: Locks,
     pub(crate) clock: Clock,
     /// The list of orphans on the device.
     pub(crate) orphans: Mutex<OrphanList>,
-    /// The source of the next new inode's generation.
+    /// The source of the generations of new inodes.
     generations: AtomicU32,
-    /// Keeps other nodes off a volume with multiple mount protection.
+    /// The protection against other nodes, on a volume with multiple mount protection.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
-    /// The result of the close, once it was closed. A second close waits until the first is done.
+    /// The result of the close, once it has run. A second close waits until the first is done.
     closed: Mutex<Option<Result<(), (ErrorKind, String)>>>,
     /// The costs of writing.
     pub(crate) counters: Counters,
-    /// An error that only the last handle of a file met: the next sync tells it.
+    /// An error that occurred at the last close of a file and was returned to no caller: the next sync returns it.
     pub(crate) unheard: Mutex<Option<Error>>,
-    /// The corruption that was met.
+    /// The corruption that was found.
     pub(super) errors: Errors,
-    /// An operation has switched a feature on, which the backups of the superblock do not have yet.
+    /// Whether an operation has enabled a feature that the backups of the superblock do not have yet.
     pub(super) features_switched: AtomicBool,
 }
 
 impl Writing {
-    /// Without a log; a transaction changes at most `limit` blocks.
+    /// The state without a log. A transaction changes at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
         Self {
             transactions: Transactions::new(limit),
@@ -85,7 +85,7 @@ impl Writing {
             counters: Counters::default(),
             unheard: Mutex::default(),
             errors: Errors::new(fs.superblock.on_error),
-            // The first feature of revision 0 has been needs_recovery, if there is a journal.
+            // On revision 0 with a journal, needs_recovery was the first feature.
             features_switched: AtomicBool::new(
                 fs.superblock.revision < REV_DYNAMIC
                     && fs.superblock.compat.contains(Compat::HAS_JOURNAL),
@@ -93,7 +93,7 @@ impl Writing {
         }
     }
 
-    /// The generation of a new inode: file handles of one that had its number before are not valid for it.
+    /// The generation of a new inode: file handles of an earlier inode with its number are not valid for it.
     pub(crate) fn generation(&self) -> u32 {
         // Any odd step visits all numbers; this one spreads them.
         self.generations.fetch_add(0x9E37_79B9, Ordering::Relaxed)
@@ -101,10 +101,10 @@ impl Writing {
 }
 
 impl Ext4 {
-    /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered to the device.
+    /// Opens the file system on a device for reading and writing. A journal that needs recovery is recovered on the device.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` for volumes that are not written, with the reason.
+    /// As [`open`](Self::open); `ReadOnly` for volumes that do not support writes, with the reason.
     pub fn open_for_writing(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -115,7 +115,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // A holder that was waited for may have changed it.
+        // A holder may have changed the volume during the wait.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -133,17 +133,17 @@ impl Ext4 {
         let mut wrong = Vec::new();
         if !found.fast_commits.is_empty() {
             wrong = found.recover_fast_commits(&device, events, clock)?;
-            // Their changes are in their home blocks.
+            // The recovered changes are now in their home blocks.
             found = open()?;
         }
-        // The checks that can refuse the volume come before anything is written.
+        // All checks that can refuse the volume come before any write.
         let alloc = Allocator::load(&found)?;
         found.check_own_inodes()?;
         let mut log = jbd2::restore(&found)?;
         let mut fs = Self::assemble(device, found.superblock.clone(), events);
         fs.journal = journal;
         drop(found);
-        // First: e2fsck asks what to do with a log of a volume that does not say that it has one.
+        // This comes first: e2fsck asks the user about a log in a volume whose superblock does not record it.
         fs.mark_open(log.as_ref(), clock)?;
         if let Some(log) = &mut log {
             log.forget_abort()?;
@@ -159,8 +159,8 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// The volume that was found, for changes that are all one transaction, however many: nothing is written before
-    /// [`commit_to`](Self::commit_to), and a drop writes nothing. The blocks of the log are at home.
+    /// The found volume, for changes that form one transaction of any size: nothing is written before [`commit_to`](Self::commit_to), and a
+    /// drop writes nothing. The blocks of the log must be written home.
     pub(super) fn for_one_transaction(
         found: &Self,
         device: &Arc<dyn Device>,
@@ -170,13 +170,13 @@ impl Ext4 {
         let mut fs = Self::assemble(Arc::clone(device), found.superblock.clone(), events);
         let mut writing = Writing::new(&fs, Allocator::load(&fs)?, u32::MAX, clock);
         writing.closed = Mutex::new(Some(Ok(())));
-        // Errors are reported to the caller that opens it, and to nobody else.
+        // Errors are reported only to the caller that opens it.
         writing.errors = Errors::new(OnError::Continue);
         fs.writing = Some(writing);
         Ok(Arc::new(fs))
     }
 
-    /// Whether it was opened for writing.
+    /// Whether the volume was opened for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writing.is_some()
@@ -185,15 +185,15 @@ impl Ext4 {
     /// The volume's state for writing.
     ///
     /// # Errors
-    /// `ReadOnly` where it was not opened for it.
+    /// `ReadOnly` if it was not opened for writing.
     pub(crate) fn writing(&self) -> Result<&Writing> {
         self.writing.as_ref().ok_or_else(|| Error::read_only("the volume was opened read-only"))
     }
 
-    /// Whether the volume is one that can be opened for writing.
+    /// Checks that the volume can be opened for writing.
     ///
     /// # Errors
-    /// `ReadOnly`, with the names of the features that are not written.
+    /// `ReadOnly`, with the names of the features that do not support writes.
     pub fn check_writable(&self) -> Result<()> {
         if self.superblock.has_external_journal() {
             return Err(Error::read_only(
@@ -243,7 +243,7 @@ impl Ext4 {
         raw.map(|(raw, _)| raw).map_err(|_| PLACE.corrupt("it is cut short"))
     }
 
-    /// Says on the device that the volume is in use, and that it has errors where only the journal says so.
+    /// Marks the volume as in use on the device, and as having errors if only the journal records them.
     fn mark_open(&self, log: Option<&LogWriter>, clock: Clock) -> Result<()> {
         let now = clock.now();
         self.write_superblock(|raw| {
@@ -261,14 +261,14 @@ impl Ext4 {
         })
     }
 
-    /// Commits and writes everything to its place, and says on the device that nothing is to be recovered. Further changes are refused.
-    /// Closing it again gives what it gave.
+    /// Commits, writes everything home, and records that no recovery is needed. Further changes are refused. A second close gives the same
+    /// result.
     ///
-    /// Requests in flight of other threads are waited for.
+    /// The close waits for requests in flight of other threads.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync), the volume being then as after a crash; `Busy` where the calling thread has requests in flight, and may try
-    /// again after they completed.
+    /// As [`sync`](Self::sync), with the volume as after a crash; `Busy` if the calling thread has requests in flight, and may try again
+    /// after they complete.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
@@ -279,12 +279,12 @@ impl Ext4 {
             }
             None => {}
         }
-        // Their writes are noted when they end, and could not be converted any more.
+        // Their writes are recorded when they end, and could not be converted after the close.
         let mut alone = Ok(());
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // Of a queue that is lost some never end, which has ended the volume.
+                // Requests of a lost queue may never end; such a loss has ended the volume.
                 waited => alone = alone.and(waited),
             }
         }
@@ -299,7 +299,7 @@ impl Ext4 {
         ended
     }
 
-    /// The same, all files being converted, and waiting stamps being stored; of a volume that is dropped, errors may wait still.
+    /// Ends the volume after all files are converted and pending stamps stored. If the volume is dropped, errors may still be pending.
     fn end(&self, writing: &Writing) -> Result<()> {
         self.check_stopped()?;
         writing.transactions.check()?;
@@ -326,7 +326,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// Changes the superblock on the device, outside of every transaction. Nobody else may change it at the same time.
+    /// Changes the superblock on the device, outside of transactions. No other thread may change it at the same time.
     pub(super) fn write_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let (block, at) = self.superblock.position();
         let mut content = self.blocks.read_device(block)?;
@@ -342,7 +342,7 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        // A caller that wants the result calls `close`. Nobody has files open any more.
+        // A caller that needs the result calls `close`. No file is open any more.
         if let Some(writing) = &self.writing
             && writing.closed.lock().is_none()
         {

@@ -1,9 +1,9 @@
-//! The change that no lease holds up: an open for *reading* with `O_TRUNC`, and a truncate through an overlay above the file. Linux
-//! breaks a read lease only for an open for writing and for `truncate(2)` of the file itself.
+//! Changes that no lease delays: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux breaks a
+//! read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
-//! Each file that is read raw is watched by inotify. The watching thread is notified as for a lease, but only afterwards: a truncation
-//! does not wait. Until the thread runs, a reader can get the previous content. It takes a commit of the file system's journal before
-//! the blocks can be another file's.
+//! An inotify watch covers each file that is read raw. The watching thread is notified as for a lease, but only afterwards: a truncation
+//! does not wait. Until the thread runs, a reader can get the previous content. The blocks cannot belong to another file before the journal
+//! of the file system commits.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -15,16 +15,16 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::error::Errno;
 
-/// The events that inotify watches. A watch is one for all handles of an inode, and ends with its first event.
+/// The inotify events. All handles of an inode share one watch, which ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// Users may have few of these. Without one no file is read raw, and each says so.
+    /// A user may have few inotify instances. Without one no file is read raw, and each file reports this.
     inotify: Result<OwnedFd, Errno>,
-    /// How many files there are to each watch.
+    /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,
 }
 
-/// The files that were changed.
+/// The changed files.
 pub(super) enum Changed {
     All,
     Watched(HashSet<i32>),
@@ -44,7 +44,7 @@ impl Changed {
 }
 
 impl Changes {
-    /// No file's watch.
+    /// The watch number of a file without a watch.
     pub(super) const NONE: i32 = -1;
 
     pub(super) fn new() -> Self {
@@ -56,13 +56,13 @@ impl Changes {
         self.inotify.as_ref().map(AsFd::as_fd).map_err(|errno| *errno)
     }
 
-    /// Watches a file from now on. `own` is its watch.
+    /// Starts to watch a file. `own` receives the watch number.
     pub(super) fn watch(&self, file: BorrowedFd<'_>, own: &AtomicI32) -> Result<(), Errno> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
         let watch = inotify::add_watch(self.fd()?, path, flags)?;
-        // Before the lock is free: the thread that takes an event of this watch must find its file.
+        // Set before the lock is released: the thread that handles an event of this watch must find its file.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
             *watches.entry(watch).or_default() += 1;
@@ -80,19 +80,19 @@ impl Changes {
         *files -= 1;
         if *files == 0 {
             watches.remove(&watch);
-            // It fails where there was an event.
+            // This fails if the watch has ended with an event.
             let _ = self.fd().map(|inotify| inotify::remove_watch(inotify, watch));
         }
     }
 
-    /// Takes the events.
+    /// Takes the pending events.
     pub(super) fn take(&self) -> Changed {
         let _watches = self.lock();
         let mut memory = [MaybeUninit::uninit(); 4096];
         let mut watches = HashSet::new();
         let Ok(inotify) = self.fd() else { return Changed::Watched(watches) };
         let mut reader = Reader::new(inotify, &mut memory);
-        // Without an event it fails.
+        // The read fails if there is no event.
         while let Ok(event) = reader.next() {
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                 return Changed::All;

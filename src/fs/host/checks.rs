@@ -1,4 +1,4 @@
-//! Checks of a file before a lease is taken: whether its file system keeps data where FIEMAP says, and only there.
+//! Checks of a file before a lease is taken: whether its data lie where FIEMAP reports them, and nowhere else.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use super::Refusal;
 use crate::error::{Errno, Result};
 use crate::sys::{has_reflink, is_realtime};
 
-/// The file systems whose files may be read around the kernel.
+/// The file systems whose files may be read raw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostFs {
@@ -20,7 +20,7 @@ pub enum HostFs {
 }
 
 impl HostFs {
-    /// A name for programs: that of the kernel's driver.
+    /// The name for programs: that of the kernel's driver.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Facts {
         Ok(Self { statx: statx(file)?, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
     }
 
-    /// The same of the file as it is now.
+    /// The description of the same file at present.
     pub(super) fn now(self, file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         Ok(Self { statx: statx(file)?, ..self })
     }
@@ -78,7 +78,7 @@ impl Facts {
         self.statx.stx_attributes.contains(StatxAttributes::IMMUTABLE)
     }
 
-    /// The file system, if it is one of those that can be read.
+    /// The file system, if it is a supported one.
     pub(super) fn fs(&self) -> Result<HostFs, Refusal> {
         match self.magic {
             EXT => Ok(HostFs::Ext),
@@ -96,7 +96,7 @@ fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
-/// The first reason not to read a file around the kernel, independent of its users.
+/// The first reason against raw reads of a file that does not depend on its users.
 pub(super) fn refuse(
     file: BorrowedFd<'_>,
     facts: &Facts,
@@ -124,7 +124,7 @@ pub(super) fn refuse(
                 return Err(Refusal::Realtime);
             }
             let safe = facts.is_immutable() || assume_no_dedupe;
-            // A kernel that does not say whether there is reflink may have it.
+            // A kernel that does not report reflink may still have it.
             if !safe && has_reflink(file).unwrap_or(true) {
                 return Err(Refusal::Dedupe);
             }
@@ -133,7 +133,7 @@ pub(super) fn refuse(
     }
 }
 
-/// The options that are in force, defaults among them, stand in `/proc/fs/ext4/DEVICE/options`; `mountinfo` leaves defaults out.
+/// `/proc/fs/ext4/DEVICE/options` has the options in force, including defaults; `mountinfo` omits defaults.
 fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusal> {
     let flags = rustix::fs::ioctl_getflags(file)
         .map_err(|errno| Refusal::Failed("inode flags", errno.into()))?;
@@ -152,20 +152,20 @@ fn refuse_data_journal(file: BorrowedFd<'_>, facts: &Facts) -> Result<(), Refusa
             Err(Refusal::DataJournal)
         }
         Some(_) => Ok(()),
-        // The ext2 driver of old, which has no journal, has no such file either.
+        // The old ext2 driver has no journal and no such file.
         None if mounted_as(major, minor).as_deref() == Some("ext2") => Ok(()),
         None => Err(Refusal::UnknownDataMode),
     }
 }
 
-/// The size of a block device in bytes, as it is now.
+/// The present size of a block device in bytes.
 pub(super) fn device_size(major: u32, minor: u32) -> Option<u64> {
     let size = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
-    // In units of 512 bytes, whatever the device's own are.
+    // The unit is 512 bytes, for any sector size of the device.
     size.trim().parse::<u64>().ok()?.checked_mul(512)
 }
 
-/// The name of the driver that has a device mounted, from `/proc/self/mountinfo`.
+/// The driver that mounts a device, from `/proc/self/mountinfo`.
 fn mounted_as(major: u32, minor: u32) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let device = format!("{major}:{minor}");
@@ -174,7 +174,7 @@ fn mounted_as(major: u32, minor: u32) -> Option<String> {
     end.split(' ').next().map(str::to_owned)
 }
 
-/// Waits until all writes to a file are on the device.
+/// Waits until all writes to a file have reached the device.
 pub(super) fn sync(file: &std::fs::File) -> Result<(), Refusal> {
     rustix::fs::fdatasync(file.as_fd())
         .map_err(|errno| Refusal::Failed("fdatasync", Errno::from(errno)))

@@ -1,4 +1,4 @@
-//! The keeper of all leases: a thread that answers their breaks and does nothing else, and one that takes them again.
+//! The keeper of all leases: one thread handles their breaks and does nothing else, a second thread takes them again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,29 +14,29 @@ use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
 
-/// How long after a break all leases are looked at.
+/// The delay after a break before all leases are checked.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// How long the thread sleeps without files: a wake-up may get lost if there is no space for its signal.
+/// The longest sleep of the thread without files: a wake-up may be lost if the signal queue is full.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The state that the threads that keep leases share with the files. There is one for all host files of a [`Host`](crate::Host).
+/// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
 #[derive(Debug)]
 pub struct Keeper {
     proof: Proof,
     changes: Changes,
     watches: Watches,
-    /// Set once by the thread that watches, before anyone else has the keeper.
+    /// The watching thread sets it once, before the keeper is shared.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
     plans: Mutex<Plans>,
     planned: Condvar,
-    /// Had by the thread that watches while it has a file.
+    /// The watching thread holds this lock while it uses a file.
     watching: Mutex<()>,
-    /// Had by the thread that takes leases again while it has a file.
+    /// The thread that takes leases again holds this lock while it uses a file.
     taking: Mutex<()>,
     ended: AtomicBool,
     next: AtomicU64,
-    /// Whose threads keep the leases.
+    /// The process that runs the keeper's threads.
     process: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Keeper {
 struct Files {
     /// The files that may have a lease, by descriptor.
     open: HashMap<RawFd, Weak<HostFile>>,
-    /// Which indexes are free below `indexes`.
+    /// The free indexes below `indexes`.
     free: Vec<u32>,
     indexes: u32,
 }
@@ -52,11 +52,11 @@ struct Files {
 #[derive(Debug, Default)]
 struct Plans {
     due: BinaryHeap<Reverse<Plan>>,
-    /// The thread that carries them out, once there was one.
+    /// The thread that carries out the plans, once it was started.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A lease that is to be taken again.
+/// A planned attempt to take a lease again.
 #[derive(Debug)]
 struct Plan {
     due: Instant,
@@ -101,12 +101,12 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.keeper.is_foreign() {
-            // There are no such threads to wait for.
+            // A forked process has no such threads to wait for.
             return;
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
         if let (Some(watcher), Some(thread)) = (self.keeper.watcher.get(), self.watching.take()) {
-            // Else it ends by itself, and there is nothing left for it to do.
+            // Without the wake-up the thread ends by itself, and has no work left.
             if watcher.wake() {
                 let _ = thread.join();
             }
@@ -124,10 +124,10 @@ impl Drop for Keeping {
 }
 
 impl Keeper {
-    /// Starts the thread that watches.
+    /// Starts the watching thread.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads.
+    /// `Io` if no thread can be started.
     pub fn start() -> Result<Keeping> {
         let keeper = Arc::new(Self {
             proof: Proof::new(),
@@ -158,20 +158,20 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the one that has the leases. It shares them, and what watches the files, but has none of
-    /// the threads, and whatever lock one of them had then is never free again.
+    /// Whether this process was forked from the owner of the leases. It shares the leases and the watches, but not the threads. A lock that
+    /// a thread held at the fork is never released.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// When the leases were last known to stand.
+    /// The time at which the leases were last proven to be held.
     #[must_use]
     #[inline(always)]
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
 
-    /// An even number that was never given before.
+    /// An even number that was not returned before.
     pub(super) fn unique(&self) -> u64 {
         self.next.fetch_add(2, Ordering::Relaxed)
     }
@@ -184,16 +184,16 @@ impl Keeper {
         })
     }
 
-    /// From now on the file is notified of breaks.
+    /// Registers a file: breaks of its lease are handled.
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // Before the next one, whose lease this would prove else, can be registered.
+        // The time is read before another file, whose lease it would wrongly prove, can be registered.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
-            // The thread has slept without proving anything, since there was nothing to prove.
+            // The thread has slept without a proof, because there was no lease to prove.
             self.proof.renew(begun);
             self.watcher.get().map(|watcher| watcher.wake());
         }
@@ -214,7 +214,7 @@ impl Keeper {
         })
     }
 
-    /// Answers breaks until the end. Nothing in it waits for anything but the next break: as long as it does, writers wait.
+    /// Handles breaks until the keeper ends. This loop waits only for the next break: while it is busy, writers wait.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -223,7 +223,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // Where many are broken at once, the kernel may have had no room for all signals.
+                    // After many breaks at once, the kernel may have dropped signals.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until no thread has a file that its user has let go: it is closed then, and its file system can be unmounted.
+    /// Waits until no thread uses a file that its user has dropped: such a file is then closed, and its file system can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -254,7 +254,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the tenures of files that were changed though their leases stand.
+    /// Ends the tenures of files that changed without a break of their leases.
     fn answer_changes(&self) {
         let changed = self.changes.take();
         if changed.is_none() {
@@ -267,8 +267,7 @@ impl Keeper {
         });
     }
 
-    /// Looks at all leases; those that are being broken, but whose signal got lost, are answered. Gives the time at which the next
-    /// proof is due.
+    /// Checks all leases, and handles breaks whose signal was lost. Gives the time at which the next proof is due.
     fn prove(&self) -> Instant {
         let begun = Proof::begin();
         self.answer_changes();
@@ -287,12 +286,12 @@ impl Keeper {
         &self.changes
     }
 
-    /// The marks of programs that the kernel asks before a read.
+    /// The marks of programs that the kernel asks for permission before a read.
     pub(super) fn watches(&self) -> &Watches {
         &self.watches
     }
 
-    /// Plans to take a lease again.
+    /// Plans an attempt to take a lease.
     pub(super) fn plan(self: &Arc<Self>, file: &Arc<HostFile>, due: Instant) {
         if self.ended.load(Ordering::SeqCst) {
             return;
@@ -301,14 +300,14 @@ impl Keeper {
         plans.due.push(Reverse(Plan { due, file: Arc::downgrade(file) }));
         if plans.thread.is_none() {
             let own = Arc::clone(self);
-            // Without it the kernel goes on serving the file.
+            // Without the thread, the kernel continues to serve the file.
             plans.thread = spawn("ironmap-retake", move || own.carry_out()).ok();
         }
         drop(plans);
         self.planned.notify_one();
     }
 
-    /// Takes leases again until the end. It may wait for the device, which is why it is not the thread that watches.
+    /// Takes leases again until the keeper ends. It may wait for the device, so the watching thread cannot do it.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {
@@ -346,9 +345,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the lease of a file go whose tenure is over for the kernel.
+/// Releases the lease of a file if the kernel is breaking it.
 fn answer(file: &Arc<HostFile>) {
-    // A signal may be old: the descriptor's number was another file's, or the lease was taken again since.
+    // A signal may be stale: the descriptor's number may have belonged to another file, or the lease was taken again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
         file.break_lease();
     }

@@ -9,10 +9,10 @@ use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, MapFile};
 use crate::sys::{FiemapExtent, FiemapFlags, fiemap};
 use crate::units::{BlockSize, FileBlock, FilePos, FsBlock};
 
-/// A map with more extents than this is not kept: 96 MiB, and 80 MiB for the index.
+/// The maximum number of extents of a map: they take 96 MiB, and the index 80 MiB.
 const MOST_EXTENTS: usize = 4 << 20;
 
-/// Where a host file's data lies on its device. It is true while the lease stands under which it was made.
+/// The location of a host file's data on its device. The map is valid while the lease under which it was read is held.
 #[derive(Debug)]
 pub struct HostMap {
     extents: ExtentMap,
@@ -20,7 +20,7 @@ pub struct HostMap {
     shared: bool,
 }
 
-/// The device beneath a host file, as far as the map must know it.
+/// The properties of the device beneath a host file that a map needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Beneath {
     /// Size of the file system's device in bytes.
@@ -30,7 +30,7 @@ pub struct Beneath {
 }
 
 impl HostMap {
-    /// Writes the file's data back and asks where it lies. `size` is that of the file; nobody may write to it.
+    /// Writes the file's data back and reads its map. `size` is the file's size; the lease must exclude writers.
     pub(super) fn read(
         file: BorrowedFd<'_>,
         size: u64,
@@ -44,7 +44,7 @@ impl HostMap {
         })?;
         let mut extents = Vec::with_capacity(found.len());
         let mut shared = false;
-        // Preallocated extents past the end may have no position yet, and are never read.
+        // Preallocated extents past the end may have no position yet. They are never read.
         for extent in found.iter().filter(|extent| extent.logical < end) {
             refuse(extent)?;
             shared |= extent.flags.contains(FiemapFlags::SHARED);
@@ -54,14 +54,14 @@ impl HostMap {
         Ok(Self { extents, size, shared })
     }
 
-    /// The file's size in bytes. It cannot change while the lease stands.
+    /// The file's size in bytes. It cannot change while the lease is held.
     #[must_use]
     #[inline(always)]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The extents in order, merged where they adjoin.
+    /// The extents in order. Adjoining ones are merged.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         self.extents.extents()
@@ -74,7 +74,7 @@ impl HostMap {
     }
 }
 
-/// Refuses data that does not lie on the device as it is read.
+/// Refuses an extent whose data a raw read would not return.
 fn refuse(extent: &FiemapExtent) -> Result<(), Refusal> {
     let of = |flags| extent.flags.intersects(flags);
     if of(FiemapFlags::ENCRYPTED) {
@@ -92,7 +92,7 @@ fn refuse(extent: &FiemapExtent) -> Result<(), Refusal> {
     }
 }
 
-/// Adds an extent, in pieces where it is longer than one of the map's can be.
+/// Adds an extent. One that is too long for an entry of the map is split.
 fn push(
     extent: &FiemapExtent,
     block: BlockSize,
@@ -138,7 +138,7 @@ impl MapFile for HostMap {
     }
 
     fn read_inline(&self, _buf: &mut [u8], _pos: FilePos) -> Result<()> {
-        // There are no such extents.
+        // FIEMAP extents with inline data are refused.
         Err(Error::invalid("a host file has no inline data"))
     }
 }

@@ -1,23 +1,22 @@
-//! Files of a file system that the kernel has mounted, read around it while a lease stands.
+//! Files of a file system that the kernel has mounted: raw reads under a lease, past the kernel.
 //!
 //! # Why it is safe
 //!
-//! A **read lease** (`F_SETLEASE`, `F_RDLCK`) is held only while no process has the file open or mapped for writing; a process that opens it
-//! for writing or truncates it waits until the lease is released. So the map that FIEMAP gives after the lease was taken and the data
-//! were written back stays valid as long as the lease is held.
+//! The kernel grants a **read lease** (`F_SETLEASE`, `F_RDLCK`) only while no process has the file open or mapped for writing. A process that opens
+//! the file for writing or truncates it waits until the lease is released. FIEMAP gives the map after the lease is taken and the data are written
+//! back, so the map stays valid while the lease is held.
 //!
-//! A read is **believed only if the lease stood until it had completed**. Each tenure of a lease has a number ([`Tenure`]) that a
-//! reader samples before and after; when a lease is broken, the number changes first and the lease goes then. A read that was cut
-//! by this is thrown away and done again through the kernel. Therefore nothing has to be drained: a writer waits for one thread to
-//! wake up, not for readers, of which some may not come back to their queue for a long time.
+//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a reader samples
+//! before and after. When a lease is broken, the number changes before the lease is released. The reader then discards the data and repeats the read
+//! through the kernel. Therefore no read has to be drained: a writer waits for one thread to wake up, not for readers, which may not return to their
+//! queue for a long time.
 //!
-//! The kernel takes a broken lease away by force after `/proc/sys/fs/lease-break-time`. A process that was stopped for so long would
-//! not have changed the number yet when it runs again. So the keeper of the leases proves them at intervals much shorter than that
-//! time, and a reader believes what it read only while the last [proof](Proof) is young.
+//! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. A process that was stopped for so long has not changed the
+//! number when it runs again. So the keeper of the leases proves them at intervals much shorter than that time, and a reader trusts its data only
+//! while the last [proof](Proof) is recent.
 //!
-//! Linux breaks no read lease for an open for reading with `O_TRUNC`, nor for a truncation that comes from an overlay above the file.
-//! Of these an inotify watch tells, afterwards: a reader can get what the file held until a moment ago, as long as the thread that
-//! answers has not run.
+//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An inotify watch
+//! reports these, but only afterwards: until the thread that handles the event has run, a reader can get the previous content of the file.
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
@@ -53,12 +52,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::lease;
 use crate::units::{BlockSize, InodeNo};
 
-/// A lease that did not stand this long is taken again later than the one before it.
+/// If a lease was held for less than this time, the delay before the next attempt doubles.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long after a break the lease is tried for again, at first and at most.
+/// The delay between a break and the next attempt to take the lease: the shortest and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
-/// A file of a mounted file system: its descriptor, its lease and, while that stands, its map.
+/// A file of a mounted file system: its descriptor, its lease and, while the lease is held, its map.
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
@@ -66,42 +65,41 @@ pub struct HostFile {
     facts: Facts,
     block: BlockSize,
     assume_no_dedupe: bool,
-    /// The underlying device, or why it is not known.
+    /// The underlying device, or the reason why it is unknown.
     beneath: Result<Beneath, Refusal>,
-    /// Its place among all files of its keeper.
+    /// The file's index among all files of its keeper.
     index: u32,
     keeper: Arc<Keeper>,
     tenure: Arc<Tenure>,
     status: Mutex<Status>,
-    /// There is a lease, of a tenure or of an attempt to begin one.
+    /// The file has a lease, for a tenure or for an attempt to begin one.
     holds: AtomicBool,
-    /// Reports changes that break no lease.
+    /// The inotify watch, which reports changes that break no lease.
     watch: AtomicI32,
-    /// It was read through the kernel since a lease was last tried for.
+    /// A read went through the kernel since the last attempt to take the lease.
     wanted: AtomicBool,
     /// No attempt to take the lease is planned: the next read through the kernel plans one.
     dormant: AtomicBool,
 }
 
-/// How a file is served just now, and what led to it.
+/// The way in which a file is served at present, and its reason.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The map, while the lease stands.
+    /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// Why the kernel serves it, while it does.
+    /// The reason why the kernel serves the file, while it does.
     pub refusal: Option<Refusal>,
-    /// How often the lease was broken.
+    /// The number of broken leases.
     pub breaks: u64,
     since: Instant,
     backoff: Duration,
 }
 
 impl HostFile {
-    /// Opens a regular file for reading, and takes the lease if nothing speaks against it. `beneath` finds the device of a device
-    /// number, major and minor.
+    /// Opens a regular file for reading, and takes the lease if possible. `beneath` finds the device for a device number (major and minor).
     ///
     /// # Errors
-    /// Those of opening a file; `WrongFileType` and `IsADirectory`. A file that cannot be read around the kernel is not an error.
+    /// The errors of opening a file; `WrongFileType` and `IsADirectory`. A file that only the kernel can read is not an error.
     pub fn open(
         path: &Path,
         assume_no_dedupe: bool,
@@ -111,8 +109,8 @@ impl HostFile {
         let named = |errno| Error::io(errno, path.display().to_string());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-        // NONBLOCK, since a FIFO without a writer would be waited for. A file on which somebody has a write lease is worth to be
-        // waited for.
+        // NONBLOCK, because an open of a FIFO without a writer would block. An open that fails because of a write lease is repeated without it, and
+        // waits for that lease.
         let file = match open(flags | OFlags::NONBLOCK) {
             Err(OsErrno::AGAIN) => open(flags),
             opened => opened,
@@ -162,7 +160,7 @@ impl HostFile {
         Ok(host_file)
     }
 
-    /// Its path, as given.
+    /// The path, as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -174,63 +172,63 @@ impl HostFile {
         &self.file
     }
 
-    /// Its inode number.
+    /// The inode number.
     #[must_use]
     pub fn inode(&self) -> InodeNo {
         InodeNo(self.facts.statx.stx_ino)
     }
 
-    /// Its file system, if that is one whose files can be read around the kernel.
+    /// The file system, if its files can be read raw.
     #[must_use]
     pub fn fs(&self) -> Option<HostFs> {
         self.facts.fs().ok()
     }
 
-    /// The number of the device that holds its file system: major and minor.
+    /// The number of the device that holds the file system: major and minor.
     #[must_use]
     pub fn device(&self) -> (u32, u32) {
         (self.facts.statx.stx_dev_major, self.facts.statx.stx_dev_minor)
     }
 
-    /// The block size of its file system.
+    /// The block size of the file system.
     #[must_use]
     pub fn block_size(&self) -> BlockSize {
         self.block
     }
 
-    /// Its place among the open files of its keeper: a small number, free again when it is dropped.
+    /// The index among the open files of the keeper: a small number, free again when the file is dropped.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The tenure of its lease.
+    /// The tenure of the lease.
     #[must_use]
     #[inline(always)]
     pub fn tenure(&self) -> &Arc<Tenure> {
         &self.tenure
     }
 
-    /// How it is served just now.
+    /// The way in which the file is served at present.
     #[must_use]
     pub fn status(&self) -> Status {
         self.lock().clone()
     }
 
-    /// The map of a tenure, if it stands still.
+    /// The map of a tenure, if that tenure is still current.
     #[must_use]
     pub fn map_of(&self, tenure: u64) -> Option<Arc<HostMap>> {
         let status = self.lock();
         status.map.clone().filter(|_| self.tenure.current() == tenure)
     }
 
-    /// Serves the file through the kernel from now on, for a reason that the device's side found.
+    /// Serves the file through the kernel from now on, for a reason that the device's code found.
     pub fn refuse(&self, refusal: Refusal) {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
 
-    /// Says that a reader had to go through the kernel, so that the lease is worth to be taken again.
+    /// Records that a read had to go through the kernel, so that the lease is taken again.
     pub fn want(self: &Arc<Self>) {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::SeqCst);
@@ -240,8 +238,8 @@ impl HostFile {
         }
     }
 
-    /// Tries to take the lease, and plans the next attempt where a writer is in the way. No two attempts run at once: the thread that opens the file makes
-    /// the first, before any other can be needed, and one thread makes the others.
+    /// Tries to take the lease, and plans the next attempt if a writer is in the way. Two attempts never run at once: the thread that opens the file
+    /// makes the first, and one thread makes all others.
     fn take(self: &Arc<Self>) {
         let before = {
             // The thread that ended the last tenure holds the status until its lease is released; otherwise it would release this attempt's lease.
@@ -254,7 +252,7 @@ impl HostFile {
         let refusal = match self.try_take() {
             Ok(map) => {
                 let mut status = self.lock();
-                // The tenure begins only if nothing has come between; the map is there before it does.
+                // The tenure begins only if no break has come between. The map must be in place before the tenure begins.
                 status.map = Some(Arc::new(map));
                 if self.tenure.begin(before, self.keeper.unique()) {
                     (status.refusal, status.since) = (None, Instant::now());
@@ -286,7 +284,7 @@ impl HostFile {
         let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
         changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
-        // A break that came before this line was not answered.
+        // A break that came before the file was registered as a holder was not handled.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }
@@ -295,18 +293,18 @@ impl HostFile {
             Facts::of(self.file.as_fd()).map_err(|errno| Refusal::Failed("statx", errno.into()))?;
         checks::refuse(self.file.as_fd(), &facts, self.assume_no_dedupe)?;
         checks::sync(&self.file)?;
-        // The file system may have grown since.
+        // The file system may have grown since the file was opened.
         let (major, minor) = self.device();
         let size = checks::device_size(major, minor).unwrap_or(0).max(beneath.size);
         let beneath = Beneath { size, ..*beneath };
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Serves the file through the kernel if it was read raw because it was immutable, and the flag is gone. No event reports this.
+    /// Serves the file through the kernel if it was read raw because it was immutable, and the flag has been removed. No event reports this.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
-        // Nothing else is asked of a file that is what it was: other questions can wait for locks of XFS.
+        // An unchanged file is not checked further: other checks can wait for locks of XFS.
         if relies
             && self.holds.load(Ordering::SeqCst)
             && let Ok(now) = self.facts.now(self.file.as_fd())
@@ -317,7 +315,7 @@ impl HostFile {
         }
     }
 
-    /// Whether it was truncated though its lease stands, or is tried for.
+    /// Whether the file was truncated while its lease is held or being taken.
     fn is_changed(&self, changed: &Changed) -> bool {
         self.holds.load(Ordering::SeqCst) && changed.has(self.watch.load(Ordering::SeqCst))
     }
@@ -327,7 +325,7 @@ impl HostFile {
         lease::release(self.file.as_fd());
     }
 
-    /// Answers the break of the lease: no read that is under way will be believed, then the writer may go on.
+    /// Handles a break of the lease: reads in flight become untrusted, then the writer continues.
     fn break_lease(self: &Arc<Self>) {
         let mut due = None;
         self.end_tenure(|status| {
@@ -345,7 +343,8 @@ impl HostFile {
     fn end_tenure(&self, update: impl FnOnce(&mut Status)) {
         let mut status = self.lock();
         self.tenure.end(self.keeper.unique());
-        // The writer that waits shall find the status, and the size, as they are with him; but not wait for memory to be freed.
+        // The status and the size must be up to date before the waiting writer continues. The map is freed afterwards, so the writer does not wait
+        // for that.
         update(&mut status);
         let map = status.map.take();
         self.let_go();
@@ -353,13 +352,13 @@ impl HostFile {
         drop(map);
     }
 
-    /// A planned attempt is due. A file that nobody reads is left to its writers.
+    /// Runs a planned attempt. The lease is not taken again for a file without readers.
     fn retake(self: &Arc<Self>) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that came between saw no sleeper to wake.
+        // A reader that came between saw `dormant` unset and planned no attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }
@@ -370,7 +369,7 @@ impl HostFile {
     }
 }
 
-/// The block size to use for a file system that has none.
+/// The block size for a file system that reports none.
 const PAGE: BlockSize = match BlockSize::from_shift(12) {
     Some(size) => size,
     None => panic!("4 KiB is a block size"),
@@ -382,7 +381,7 @@ impl Drop for HostFile {
             return;
         }
         self.keeper.forget(self.file.as_raw_fd(), self.index);
-        // A process that was forked meanwhile may have the file open still, and the lease would stand as long as it does.
+        // A forked process may still have the file open, and would keep the lease.
         self.let_go();
         self.keeper.changes().forget(*self.watch.get_mut());
     }

@@ -1,24 +1,24 @@
-//! How long ago the leases were known to stand.
+//! The time since the leases were last proven to be held.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sys::{rate, ticks};
 
-/// After this time the kernel takes a broken lease away, in seconds; 0 is never.
+/// The time in seconds after which the kernel removes a broken lease; 0 is never.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 /// The break time to assume if it cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// The longest time between two proofs: so long a break whose signal got lost goes unanswered.
+/// The longest time between two proofs. A break whose signal was lost is handled at most this much later.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// When the leases of a keeper were last proven, for readers: one line of the cache, written every few seconds.
+/// The time at which the leases of a keeper were last proven. Readers load this one cache line, which is written every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Proof {
-    /// In ticks.
+    /// The time of the proof in ticks.
     at: AtomicU64,
-    /// How old a proof may be, in ticks: half of the break time.
+    /// The maximum age of a proof in ticks: half of the break time.
     valid: AtomicU64,
     rate: u64,
 }
@@ -30,20 +30,20 @@ impl Proof {
         proof
     }
 
-    /// Whether no lease can have been taken away by force that stood unbroken at the last proof.
+    /// Whether the kernel cannot have removed a lease by force that was unbroken at the last proof.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {
-        // After a restart of the clock the difference is enormous, which is safe.
+        // If the clock restarts, the difference is enormous, which is safe.
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 
-    /// A moment before all leases are looked at, for [`renew`](Self::renew).
+    /// The time before a check of all leases, for [`renew`](Self::renew).
     pub(super) fn begin() -> u64 {
         ticks()
     }
 
-    /// All leases were found unbroken after the moment `begun`. Gives the time until the next proof is due.
+    /// Records that all leases were found unbroken after the time `begun`. Gives the time until the next proof is due.
     pub(super) fn renew(&self, begun: u64) -> Duration {
         let text = std::fs::read_to_string(BREAK_TIME).unwrap_or_default();
         let limit = text.trim().parse().map_or(UNKNOWN, Duration::from_secs);

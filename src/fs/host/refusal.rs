@@ -1,61 +1,61 @@
-//! Why a host file is not read around the kernel, one name for each reason.
+//! The reasons against raw reads of a host file, one name each.
 
 use std::fmt;
 
 use crate::error::Errno;
 
-/// Why a host file is served by the kernel.
+/// The reason why the kernel serves a host file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Its file system is not known to keep data where FIEMAP says, and to keep it there.
+    /// The file system is not known to keep data where FIEMAP reports them.
     FileSystem(&'static str),
-    /// It lies on no block device of its own (overlay, network and memory file systems; btrfs).
+    /// The file system has no block device of its own (overlay, network and memory file systems; btrfs).
     NoBlockDevice,
-    /// The block device could not be opened: missing permission, most often.
+    /// The block device could not be opened, usually for lack of permission.
     Device(String),
-    /// Someone has it open, or mapped, for writing.
+    /// A process has the file open, or mapped, for writing.
     Writers,
-    /// Someone opened it for writing or truncated it: the lease was let go. It is taken again when the writer is gone.
+    /// A process opened the file for writing or truncated it, so the lease was released. It is taken again when no writer remains.
     Broken,
-    /// It belongs to another user, and `CAP_LEASE` is missing.
+    /// The file belongs to another user, and `CAP_LEASE` is missing.
     LeasePermission,
-    /// The file system, or the system's settings, gives no leases.
+    /// The file system or the system's settings do not permit leases.
     NoLeases(Errno),
     /// XFS with reflink: dedupe can move its data without opening it for writing. `chattr +i`, or
     /// [`assume_no_dedupe`](crate::FileOptions::assume_no_dedupe), lifts this.
     Dedupe,
-    /// Its data lies on the realtime device of an XFS file system.
+    /// The data lie on the realtime device of an XFS file system.
     Realtime,
-    /// ext4 writes its data to the journal first (`data=journal`, or `chattr +j`).
+    /// ext4 writes the data to the journal first (`data=journal`, or `chattr +j`).
     DataJournal,
-    /// Whether ext4 journals its data cannot be found out.
+    /// Whether ext4 journals the data cannot be determined.
     UnknownDataMode,
-    /// It is encrypted.
+    /// The file is encrypted.
     Encrypted,
-    /// fanotify lets a program be asked before it is read (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). It is looked for when the file is
-    /// opened, and when its lease is taken again.
+    /// A program asks through fanotify for permission events of reads (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). This is checked when the file
+    /// is opened and when its lease is taken again.
     Watched,
-    /// Its content is checked by fs-verity as it is read.
+    /// fs-verity checks the content at each read.
     Verity,
-    /// It is compressed, or stored in another form.
+    /// The data are compressed, or stored in another encoding.
     Encoded,
-    /// Its data lies in the inode, or packed with that of other files.
+    /// The data lie in the inode, or are packed with those of other files.
     Inline,
     /// An extent begins or ends within a logical block of the device.
     Unaligned,
-    /// An extent has no place yet, though the data was written back.
+    /// An extent has no position yet, although the data were written back.
     NotAllocated,
     /// An extent lies outside of the device.
     OutsideDevice,
-    /// It has more extents than are kept in memory.
+    /// The file has more extents than are kept in memory.
     TooManyExtents,
-    /// A question to the kernel failed.
+    /// A system call failed.
     Failed(&'static str, Errno),
 }
 
 impl Refusal {
-    /// A name for programs.
+    /// The name for programs.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it ends when a writer goes.
+    /// Whether the reason ends when the writers close the file.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
         matches!(self, Self::Writers | Self::Broken)
@@ -108,7 +108,7 @@ impl fmt::Display for Refusal {
             }
             Self::Realtime => "the data lies on the realtime device",
             Self::DataJournal => "the data is written to the journal first (data=journal)",
-            Self::UnknownDataMode => "whether the data is journalled cannot be found out",
+            Self::UnknownDataMode => "it is unknown whether the data is journalled",
             Self::Encrypted => "the file is encrypted",
             Self::Watched => "a program is asked before the file is read (fanotify)",
             Self::Verity => "the file is under fs-verity",

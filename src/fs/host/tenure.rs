@@ -1,8 +1,8 @@
-//! The number of a lease's tenure: it shows a reader that the lease was held from before its read until after it.
+//! The number of a lease's tenure: it shows a reader that the lease was held during the whole read.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Odd while the lease stands and the map is true; even otherwise. No number comes twice among all files of a keeper.
+/// The number: odd while the lease is held and the map is valid; even otherwise. All numbers of a keeper's files are unique.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Tenure(AtomicU64);
@@ -13,14 +13,15 @@ impl Tenure {
         Self(AtomicU64::new(unique))
     }
 
-    /// The number before a read; [`stands`](Self::stands) asks for it after. A map found for it is true while it is the same.
+    /// The number before a read; [`stands`](Self::stands) compares it afterwards. A map that was found for a number is valid while the
+    /// number stays.
     #[must_use]
     #[inline(always)]
     pub fn current(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether a number is that of a lease that stands.
+    /// Whether a number is that of a held lease.
     #[must_use]
     #[inline(always)]
     pub fn is_raw(number: u64) -> bool {
@@ -45,7 +46,7 @@ impl Tenure {
         !Self::is_raw(before) && begin()
     }
 
-    /// Ends the tenure, or an attempt to begin one. The lease may be let go only after this.
+    /// Ends the tenure, or an attempt to begin one. The lease may be released only after this.
     pub(super) fn end(&self, unique: u64) {
         self.0.swap(unique, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -56,7 +57,7 @@ impl Tenure {
 mod tests {
     use super::*;
 
-    /// A break that comes while the map is read must not be lost: the tenure of that map never begins.
+    /// A break during the read of the map must not be lost: the tenure of that map never begins.
     #[test]
     fn a_tenure_begins_only_if_nothing_came_between() {
         let tenure = Tenure::new(2);

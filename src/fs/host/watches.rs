@@ -1,7 +1,8 @@
-//! Permission events of fanotify: programs that the kernel asks before a file is read, to scan it or to fill it. A raw read asks nobody.
+//! Permission events of fanotify: a program that scans or fills files can ask the kernel to wait for it before a read. A raw read asks no
+//! program.
 //!
-//! No system call says whether a file is marked. A mark is seen in the `fdinfo` of the descriptor that holds it, so all descriptors of all
-//! processes are looked at, as far as this process may. The answer is kept for a moment, and the longer the longer it took.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so the descriptors of all
+//! processes are read, as far as permitted. The result is cached; a result that took longer is kept for longer.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 
@@ -16,17 +17,18 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, StatxFlags};
 
 use super::Refusal;
 
-/// How long an answer is kept, in any case and as a multiple of the time that it took.
+/// The time for which a result is kept: the minimum, and a multiple of the time that it took.
 const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
-/// How much is read of what a descriptor says. A mark takes a line of about a hundred bytes.
+/// The maximum length that is read from the `fdinfo` of a descriptor. A mark takes a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// Asked before data is read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked for ours.
+/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked for
+/// ours.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
-/// A directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
+/// The flag of a directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
 
-/// The marks that were seen, and when.
+/// The marks, and when they were read.
 #[derive(Debug, Default)]
 pub(super) struct Watches(Mutex<Option<Seen>>);
 
@@ -37,28 +39,28 @@ struct Seen {
     marks: Arc<[Mark]>,
 }
 
-/// The objects with marks for reads.
+/// An object with a mark for reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// The inode, and the device number of its file system.
+    /// An inode, with the device number of its file system.
     Inode(u64, u64),
-    /// The mount.
+    /// A mount.
     Mount(u64),
-    /// By the device number; the file itself, or another one that counts for those that it contains.
+    /// A file system, by its device number: marked itself, or containing a marked directory.
     FileSystem(u64),
-    /// There are more than were read.
+    /// There are more marks than were read.
     Any,
 }
 
 impl Watches {
-    /// Refuses a file whose reads somebody is asked for.
+    /// Refuses a file if a program is asked for permission before its reads.
     pub(super) fn refuse(&self, file: &Statx) -> Result<(), Refusal> {
-        // As the kernel keeps it: twelve bits and twenty.
+        // The kernel's form: 12 bits of major, 20 bits of minor number.
         let device = u64::from(file.stx_dev_major) << 20 | u64::from(file.stx_dev_minor);
         let mount = (file.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(file.stx_mnt_id);
         let counts = |mark: &Mark| match *mark {
             Mark::Inode(inode, on) => (inode, on) == (file.stx_ino, device),
-            // Before Linux 5.8 a file does not say by which mount it was opened.
+            // Before Linux 5.8 `statx` does not report the mount of a file.
             Mark::Mount(id) => mount.is_none_or(|mount| mount == id),
             Mark::FileSystem(on) => on == device,
             Mark::Any => true,
@@ -79,13 +81,13 @@ impl Watches {
     }
 }
 
-/// The marks of all processes that may be looked into.
+/// The marks of all processes that this process may inspect.
 fn look() -> Vec<Mark> {
     let mut marks = Vec::new();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
     for process in processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes())) {
-        // Another's, or one that has just ended.
+        // This fails for a process of another user, and for one that has just ended.
         let _ = look_into(&process.path(), &mut marks);
     }
     marks
@@ -117,7 +119,7 @@ fn fd_name(name: &CStr) -> &str {
     name.to_str().unwrap_or_default()
 }
 
-/// Reads what a descriptor says of its marks.
+/// Reads the marks from the `fdinfo` of a descriptor.
 fn read(info: impl Read, marks: &mut Vec<Mark>) {
     let mut info = BufReader::new(info.take(LONGEST));
     let mut line = String::new();
@@ -139,8 +141,8 @@ fn read(info: impl Read, marks: &mut Vec<Mark>) {
     }
 }
 
-/// The mark in a line, if it is one by which reads are asked for: `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`, or with `mnt_id:`
-/// or `sdev:` alone; all numbers hexadecimal.
+/// The mark in a line, if it asks for permission before reads: `fanotify ino:7 sdev:800013 mflags:0 mask:20000 ...`, or with only `mnt_id:`
+/// or `sdev:`; all numbers are hexadecimal.
 fn mark(line: &str) -> Option<Mark> {
     let words = || line.strip_prefix("fanotify ").into_iter().flat_map(str::split_whitespace);
     let field = |name: &str| {
@@ -152,7 +154,7 @@ fn mark(line: &str) -> Option<Mark> {
         return None;
     }
     match (field("ino"), field("mnt_id"), field("sdev")) {
-        // Which directory a file is in, it does not say.
+        // The kernel does not report which directory contains a file.
         (Some(_), _, Some(device)) if mask & ON_CHILD != 0 => Some(Mark::FileSystem(device)),
         (Some(inode), _, Some(device)) => Some(Mark::Inode(inode, device)),
         (None, Some(mount), _) => Some(Mark::Mount(mount)),
@@ -165,7 +167,7 @@ fn mark(line: &str) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    /// Lines as Linux 6.18 gives them.
+    /// Lines in the form of Linux 6.18.
     #[test]
     fn marks_are_those_that_are_asked_before_a_read() {
         let info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2063\nfanotify flags:5 event-flags:80000\n\

@@ -1,9 +1,9 @@
-//! Features that a volume's superblock switches on.
+//! The feature flags in a volume's superblock.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// `sb_features_ro_compat`: a program that does not know one may read the volume.
+    /// `sb_features_ro_compat`: a program may read a volume with unknown bits here.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// B+trees of chunks with free inodes.
@@ -16,26 +16,26 @@ bitflags! {
         const INOBTCOUNT = 0x8;
     }
 
-    /// `sb_features_incompat`: a program that does not know one may not read the volume.
+    /// `sb_features_incompat`: a program may not read a volume with unknown bits here.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Incompat: u32 {
         /// Entries of directories have file types.
         const FTYPE = 0x1;
         /// Chunks of inodes can have holes.
         const SPARSE_INODES = 0x2;
-        /// The UUID of the metadata is not that of the volume.
+        /// The UUID in metadata differs from the volume's.
         const META_UUID = 0x4;
         /// Times up to the year 2486.
         const BIGTIME = 0x8;
-        /// `xfs_repair` has to be run.
+        /// The volume needs a run of `xfs_repair`.
         const NEEDS_REPAIR = 0x10;
         /// Files can have 2^47 extents.
         const NREXT64 = 0x20;
         /// Ranges of two files can be exchanged.
         const EXCHANGE_RANGE = 0x40;
-        /// Files know the directories that name them.
+        /// Files have pointers to the directories that name them.
         const PARENT = 0x80;
-        /// Internal files have a directory tree of their own.
+        /// Internal files have a separate directory tree.
         const METADIR = 0x100;
         /// Realtime zones that are written in order.
         const ZONED = 0x200;
@@ -45,14 +45,14 @@ bitflags! {
 }
 
 impl RoCompat {
-    /// The bits of features that are not known.
+    /// The unknown bits.
     pub(super) fn unknown(self) -> u32 {
         (self - Self::all()).bits()
     }
 }
 
 impl Incompat {
-    /// The bits of features that are not known.
+    /// The unknown bits.
     pub(super) fn unknown(self) -> u32 {
         (self - Self::all()).bits()
     }

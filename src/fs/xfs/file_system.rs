@@ -1,4 +1,4 @@
-//! XFS as the rest of the library knows it: [`FileSystem`].
+//! The [`FileSystem`] implementation of XFS.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ pub(crate) const FORMAT: Format = Format {
     },
 };
 
-/// Blocks of a group that are kept for its own trees.
+/// Blocks of a group that are reserved for its own trees.
 const SET_ASIDE: u64 = 8;
-/// No inode has a larger number.
+/// The largest inode number.
 const LARGEST_INODE: u64 = (1 << 56) - 1;
 
 impl FileSystem for Arc<Xfs> {
@@ -63,7 +63,7 @@ impl FileSystem for Arc<Xfs> {
         let most = match u128::from(sb.max_inode_percent) {
             0 => LARGEST_INODE,
             percent => {
-                // Whole chunks, since inodes are made by these.
+                // The space is rounded down to whole chunks, because inodes are created in chunks.
                 let blocks = (u128::from(sb.geometry.blocks) * percent / 100) as u64;
                 let chunk = u64::from(sb.geometry.inodes_made()) >> log_inodes;
                 (blocks / chunk * chunk) << log_inodes
@@ -113,7 +113,7 @@ impl FileSystem for Arc<Xfs> {
     }
 
     fn hold_read(&self, inode: fs::Inode) -> Result<(fs::Held, fs::Inode)> {
-        // Nothing changes.
+        // The volume is open for reading, so the inode cannot have changed.
         Ok((FileSystem::hold(self, inode.number())?, inode))
     }
 
@@ -144,7 +144,7 @@ impl FileOps for OpenFile {
     }
 }
 
-/// An open inode of a volume that is only read.
+/// An open inode of a volume that is open for reading.
 struct XfsHeld {
     fs: Arc<Xfs>,
     number: InodeNo,

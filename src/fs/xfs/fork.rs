@@ -1,4 +1,4 @@
-//! The forks of an inode: data and attributes, each by a list of extents or a B+tree.
+//! The forks of an inode: data and attributes, each mapped by a list of extents or a B+tree.
 
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
@@ -12,22 +12,22 @@ use crate::fs::block::{Block, Part};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// No map has more levels: the kernel's limit for the smallest blocks is below it.
+/// The maximum number of levels of a map; the kernel's limit for the smallest blocks is lower.
 const MAX_LEVELS: u16 = 16;
 /// The kind of a tree's block, for its checksum.
 const KIND: u8 = 2;
 
-/// A fork, as the inode has it.
+/// A fork of an inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Fork {
     pub(super) format: Format,
     /// Extents, the root of a tree, or the content itself. Most inodes have one extent or two.
     pub(super) bytes: SmallVec<[u8; 32]>,
-    /// How many extents the inode counts.
+    /// The inode's extent counter.
     pub(super) extents: u64,
-    /// How many bytes the inode has for it.
+    /// The length of the fork's area in the inode.
     pub(super) room: usize,
-    /// Its extents lie on the realtime device.
+    /// Whether the extents lie on the realtime device.
     pub(super) is_realtime: bool,
 }
 
@@ -43,16 +43,16 @@ pub(crate) enum Format {
     Tree,
 }
 
-/// The part of a map that one leaf has.
+/// The part of a map in one leaf.
 struct Leaf {
     block: Block,
     records: usize,
-    /// The first block after those that it maps.
+    /// The first block after the leaf's range.
     end: u64,
 }
 
 impl Fork {
-    /// The fork in its area of the inode. Of a list, the bytes after its end are not kept.
+    /// The fork in its area of the inode. Bytes past the end of an extent list are not kept.
     pub(super) fn new(format: Format, area: &[u8], extents: u64) -> Self {
         let list = usize::try_from(extents).ok().and_then(|count| count.checked_mul(16));
         let used = match format {
@@ -63,12 +63,13 @@ impl Fork {
         Self { format, bytes, extents, room: area.len(), is_realtime: false }
     }
 
-    /// Whether it maps blocks.
+    /// Whether the fork maps blocks.
     pub(super) fn has_blocks(&self) -> bool {
         matches!(self.format, Format::Extents | Format::Tree)
     }
 
-    /// Adds the extents of one leaf of the map to `into`, from that which holds `block` on at least; gives the first block after the leaf.
+    /// Adds the extents of one leaf of the map to `into`, at least from the extent that holds `block`. Gives the first block after the
+    /// leaf.
     pub(super) fn leaf(
         &self,
         fs: &Xfs,
@@ -100,7 +101,7 @@ impl Fork {
         Ok(FileBlock(end))
     }
 
-    /// Walks from the root of the tree to the leaf that holds a block.
+    /// Walks from the root of the tree to the leaf for a block.
     fn find_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> Result<Leaf> {
         let place = Place::new("root of extents").inode(owner);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(&self.bytes) else {
@@ -124,7 +125,7 @@ impl Fork {
         }
     }
 
-    /// The pointer of a node to the child that holds a block. `end` is where the node ends, then where the child ends.
+    /// The pointer of a node to the child for a block. `end` is the end of the node's range, and becomes the end of the child's.
     fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
         let room = bytes.len() / 16;
         if records == 0 || records > room {
@@ -134,7 +135,7 @@ impl Fork {
         let (Ok((keys, _)), Ok((pointers, _))) = (numbers(0), numbers(room * 8)) else {
             return Err(place.corrupt("it is cut short"));
         };
-        // Before the first key there is a hole, of which the first child says so.
+        // Blocks before the first key are a hole, which the first child confirms.
         let at = keys.partition_point(|key| key.get() <= block).saturating_sub(1);
         if let Some(next) = keys.get(at + 1) {
             *end = (*end).min(next.get());
@@ -142,7 +143,7 @@ impl Fork {
         Ok(pointers[at].get())
     }
 
-    /// Decodes extents, which are in order and before this block of the file.
+    /// Decodes extents, which must be in order and end before `end`.
     fn decode_extents(
         &self,
         fs: &Xfs,
@@ -182,7 +183,7 @@ impl Xfs {
         if self.superblock.is_v5() { HEADER_V5 } else { HEADER }
     }
 
-    /// A block of a file's map, checked, and how many records it has.
+    /// A checked block of a file's map, and its number of records.
     fn map_block(&self, number: u64, owner: InodeNo, level: u16) -> Result<(Block, usize)> {
         let place = Place::new("node of extents").inode(owner);
         let block = self.superblock.geometry.fs_block(number, 1, place.field("bb_ptr"))?;

@@ -1,19 +1,19 @@
-//! Sizes of a volume, and its numbers: blocks and inodes are counted in allocation groups.
+//! Sizes of a volume, and its numbering of blocks and inodes, which is by allocation groups.
 
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
-/// Sectors in which metadata name their own place are of this size, always.
+/// The size of the basic sectors in which metadata record their own place.
 pub(super) const BASIC_SHIFT: u8 = 9;
-/// Inodes of a chunk.
+/// Inodes in a chunk.
 const CHUNK: u32 = 64;
 
-/// The sizes that the superblock gives, checked.
+/// The checked sizes from the superblock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    /// Of a block.
+    /// The block size.
     pub(crate) block: BlockSize,
     /// Bytes of a sector.
     pub(crate) sector: usize,
@@ -21,23 +21,23 @@ pub(crate) struct Geometry {
     pub(crate) inode: usize,
     /// log2 of the inodes in a block.
     pub(crate) inodes_per_block_log: u8,
-    /// All blocks.
+    /// The number of blocks.
     pub(crate) blocks: u64,
-    /// Allocation groups.
+    /// The number of allocation groups.
     pub(crate) groups: u32,
-    /// Blocks of each group, except the last one.
+    /// The number of blocks of each group except the last.
     pub(crate) group_blocks: u32,
-    /// log2 of that, rounded up: bits of a block's number in its group.
+    /// log2 of the above, rounded up: the bits of a block number within its group.
     pub(crate) group_blocks_log: u8,
-    /// log2 of the blocks of a directory's block.
+    /// log2 of the blocks in a directory block.
     pub(crate) dir_block_log: u8,
 }
 
-/// Where an inode stands.
+/// The location of an inode.
 #[derive(Clone, Copy)]
 pub(crate) struct InodePlace {
     pub(crate) block: FsBlock,
-    /// Which inode of the block.
+    /// The index of the inode in the block.
     pub(crate) index: usize,
 }
 
@@ -47,13 +47,13 @@ impl Geometry {
         self.block.bytes() << self.dir_block_log
     }
 
-    /// Blocks of a group.
+    /// The number of blocks of a group.
     pub(crate) fn group_len(&self, group: u32) -> u64 {
         let start = u64::from(group) * u64::from(self.group_blocks);
         self.blocks.saturating_sub(start).min(self.group_blocks.into())
     }
 
-    /// The block that a number with a group in its upper bits stands for, where `count` blocks from it on are in that group.
+    /// The block for a number with the group in its upper bits, if `count` blocks from there lie in that group.
     pub(crate) fn fs_block(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let group = u32::try_from(number >> self.group_blocks_log).ok();
         let within = number & ((1 << self.group_blocks_log) - 1);
@@ -70,7 +70,7 @@ impl Geometry {
         Ok(FsBlock(u64::from(group) * u64::from(self.group_blocks) + within))
     }
 
-    /// The same of an extent of a file: none has a group's headers, which are in its first four sectors.
+    /// The first block of a file's extent. An extent cannot contain the headers of a group, which are in its first four sectors.
     pub(crate) fn extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let within = number & ((1 << self.group_blocks_log) - 1);
         if within << self.block.shift() < 4 * self.sector as u64 {
@@ -80,11 +80,11 @@ impl Geometry {
         self.fs_block(number, count, place)
     }
 
-    /// Where an inode stands, by its number alone.
+    /// The location of an inode, from its number only.
     pub(crate) fn inode_place(&self, number: InodeNo) -> Result<InodePlace> {
         let log = self.inodes_per_block_log;
         let outside = || {
-            // The number can come from anywhere: this is not an error of the volume.
+            // The number can come from outside the volume, so this is not an error of the volume.
             let what = format!("inode {number}: the number is outside the volume");
             Error::new(ErrorKind::NotFound, what)
         };
@@ -96,7 +96,7 @@ impl Geometry {
         Ok(InodePlace { block, index: (number.0 & ((1 << log) - 1)) as usize })
     }
 
-    /// The blocks that a chunk of inodes takes which one of them is in, if chunks are aligned: else some of the blocks around it.
+    /// The blocks of the inode chunk that contains a block, if chunks are aligned; otherwise some blocks around it.
     pub(crate) fn inode_blocks(&self, block: FsBlock) -> Range<u64> {
         let count = (self.inode_run_bytes() >> self.block.shift()) as u64;
         let group = block.0 / u64::from(self.group_blocks);
@@ -111,19 +111,19 @@ impl Geometry {
         self.inodes_made() as usize * self.inode
     }
 
-    /// How many inodes are made at a time: a chunk, and at least those of a block.
+    /// The number of inodes that are created at a time: a chunk, but at least a whole block.
     pub(crate) fn inodes_made(&self) -> u32 {
         CHUNK.max(1 << self.inodes_per_block_log)
     }
 
-    /// The number of an inode by its place.
+    /// The inode number for a location.
     pub(crate) fn inode_number(&self, block: FsBlock, index: usize) -> u64 {
         let group = block.0 / u64::from(self.group_blocks);
         let within = block.0 % u64::from(self.group_blocks);
         ((group << self.group_blocks_log | within) << self.inodes_per_block_log) | index as u64
     }
 
-    /// The group of a block, and which block of it that is.
+    /// The group of a block, and the block's number in it.
     pub(crate) fn in_group(&self, block: FsBlock) -> (u32, u32) {
         let per_group = u64::from(self.group_blocks);
         ((block.0 / per_group) as u32, (block.0 % per_group) as u32)
@@ -139,7 +139,7 @@ impl Geometry {
         self.block.offset_of(self.group_block(group))
     }
 
-    /// A block's place in basic sectors, as metadata name it.
+    /// A block's place in basic sectors, as metadata record it.
     pub(crate) fn basic_sector(&self, block: FsBlock) -> u64 {
         block.0 << (self.block.shift() - BASIC_SHIFT)
     }

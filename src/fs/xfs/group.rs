@@ -13,10 +13,10 @@ use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::DevOffset;
 
-/// Groups whose headers are looked at when a volume is opened: a volume of any size is opened soon.
+/// The number of groups whose headers are checked when a volume is opened, so that a volume of any size opens fast.
 const AGES: u32 = 1024;
 
-/// Adds up free blocks and inodes of all groups: after a crash the superblock has older counters.
+/// Adds up free blocks and inodes of all groups: after a crash the superblock's counters are outdated.
 pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     for group in 0..superblock.geometry.groups {
@@ -32,7 +32,7 @@ pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<
     Ok(())
 }
 
-/// A group's header of inodes, checked.
+/// A group's checked header of inodes.
 pub(super) fn inodes(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -43,8 +43,8 @@ pub(super) fn inodes(
     Ok(raw)
 }
 
-/// Refuses a volume that has a group with a header from past the head of the log, as Linux does, which reads all of them to reserve space.
-/// Of any other fault of a header its reader tells.
+/// Refuses a volume if a group has a header from past the head of the log, as Linux does, which reads all of them to reserve space. Other faults
+/// of a header are reported when the header is read.
 pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     for group in 0..superblock.geometry.groups.min(AGES) {
         if let Ok((raw, place)) = free_space_of_any_age(metadata, superblock, group) {
@@ -57,8 +57,8 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
-/// Refuses a volume if the group of the root inode has another length than the superblock says: a mount of Linux reads the header of that group's
-/// inodes. An operation that reads the header reports its other faults.
+/// Refuses a volume if the group of the root inode has another length than the superblock gives: a mount of Linux reads that group's inode
+/// header. Other faults of the header are reported when the header is read.
 pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;
@@ -90,11 +90,11 @@ fn inodes_of_any_age(
     Ok((raw, place))
 }
 
-/// Blocks of the trees of free space, without their roots: the superblock counts them as free.
+/// Blocks of the trees of free space without their roots: the superblock counts them as free.
 pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> Result<u64> {
     (0..superblock.geometry.groups).try_fold(0, |sum, group| {
         let free = free_space(metadata, superblock, group)?;
-        // The count has the tree of owners too.
+        // The count includes the tree of owners.
         let owners = match superblock.ro_compat.contains(RoCompat::RMAPBT) {
             true => free.agf_rmap_blocks.get().saturating_sub(1),
             false => 0,
@@ -103,7 +103,7 @@ pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> 
     })
 }
 
-/// A group's header of free space, checked.
+/// A group's checked header of free space.
 pub(super) fn free_space(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -130,7 +130,7 @@ fn free_space_of_any_age(
     Ok((free, place))
 }
 
-/// A sector of a group's beginning, its checksum right.
+/// A sector at the start of a group, after a check of its checksum.
 fn header(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -141,7 +141,7 @@ fn header(
 ) -> Result<Vec<u8>> {
     let geometry = &superblock.geometry;
     let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
-    // Sectors of the device can be larger than those of the volume.
+    // The device's sectors can be larger than the volume's.
     let unit = u64::from(metadata.device().limits().logical_block);
     let (from, to) = (at / unit * unit, (at + geometry.sector as u64).next_multiple_of(unit));
     let mut bytes = vec![0; (to - from) as usize];

@@ -1,4 +1,4 @@
-//! The B+trees of an allocation group whose keys are a number of 32 bits: inodes, and shared blocks.
+//! The B+trees of an allocation group with 32-bit keys: inodes, and shared blocks.
 
 use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -9,25 +9,25 @@ use crate::error::{Error, Place, Result};
 use crate::fs::block::{Block, Part};
 use crate::units::{FsBlock, InodeNo};
 
-/// No tree has more levels: with the smallest blocks 2^31 records need fewer.
+/// The maximum number of levels of a tree: even with the smallest blocks, 2^31 records need fewer.
 const MAX_LEVELS: u32 = 12;
 /// The kind of a block of such a tree, for its checksum.
 const KIND: u8 = 5;
 
-/// A tree of a group, as a header of the group names it.
+/// A tree of a group. A header of the group has its root.
 #[derive(Clone, Copy)]
 pub(super) struct GroupTree {
     pub(super) group: u32,
-    /// Its root: a block of the group.
+    /// The root: a block of the group.
     pub(super) root: u32,
     pub(super) levels: u32,
     /// `bb_magic` of its blocks.
     pub(super) magic: [u8; 4],
-    /// The name of its structure, for errors.
+    /// The name of the structure, for errors.
     pub(super) name: &'static str,
 }
 
-/// A block of the tree, checked.
+/// A checked block of the tree.
 struct Node {
     content: Block,
     place: Place,
@@ -51,7 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // A circle of these would be gone round as often as the group has blocks; one of others is found by the order of its records.
+            // A circle of empty leaves would be walked as many times as the group has blocks. In other circles the order of the records is
+            // wrong.
             if leaf.records == 0 {
                 return Err(leaf
                     .place
@@ -63,7 +64,7 @@ impl GroupTree {
         Err(leaf.place.field("bb_rightsib").corrupt("its leaves are a circle"))
     }
 
-    /// The last record whose key is not after this one, by `key_of`.
+    /// The last record whose key, by `key_of`, is not greater than `key`.
     pub(super) fn find<R>(
         &self,
         fs: &Xfs,
@@ -79,7 +80,7 @@ impl GroupTree {
         Ok(after.checked_sub(1).map(|at| records[at]))
     }
 
-    /// The leaf that has a key, or would have it.
+    /// The leaf whose range contains a key.
     fn leaf(&self, fs: &Xfs, key: u32) -> Result<Node> {
         if self.levels == 0 || self.levels > MAX_LEVELS {
             let what = format!("{} levels", self.levels);

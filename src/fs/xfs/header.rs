@@ -1,48 +1,49 @@
-//! Checksums, and the header by which a block of metadata says what, where and whose it is.
+//! Checksums, and the header in which a block of metadata records its kind, its place and its owner.
 //!
-//! Source: "Self-Describing Metadata" in the book. The checksum is CRC32C of the whole structure with its own field as zeros, stored little-endian.
+//! Source: "Self-Describing Metadata" in the book. The checksum is CRC32C of the whole structure with the checksum field as zeros, stored
+//! little-endian.
 
 use super::Xfs;
 use super::overlay::Replayed;
 use crate::error::{Place, Result};
 use crate::units::{FsBlock, InodeNo};
 
-/// CRC32C of bytes, four of them from `at` on taken as zeros.
+/// CRC32C of bytes, with the four bytes from `at` on as zeros.
 pub(super) fn crc_of(bytes: &[u8], at: usize) -> u32 {
     let sum = crc32c::crc32c(&bytes[..at]);
     let sum = crc32c::crc32c_append(sum, &[0; 4]);
     crc32c::crc32c_append(sum, &bytes[at + 4..])
 }
 
-/// Where a structure has the fields that all have: byte offsets in it.
+/// The byte offsets of the common fields in a structure.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) crc: usize,
-    /// Its place in basic sectors.
+    /// The place in basic sectors.
     pub(crate) blkno: usize,
-    /// The position in the log up to which it has all changes.
+    /// The log position up to which the structure has all changes.
     pub(crate) lsn: usize,
     pub(crate) uuid: usize,
     pub(crate) owner: usize,
 }
 
 impl Header {
-    /// Of a B+tree that a file has.
+    /// A block of a file's B+tree.
     pub(crate) const MAP: Self = Self { crc: 64, blkno: 24, lsn: 32, uuid: 40, owner: 56 };
-    /// Of a B+tree that a group has. The owner has 32 bits.
+    /// A block of a group's B+tree. The owner has 32 bits.
     pub(crate) const GROUP: Self = Self { crc: 52, blkno: 16, lsn: 24, uuid: 32, owner: 48 };
-    /// Of directory entries, and of the free space in a directory.
+    /// A block of directory entries, or of the free space in a directory.
     pub(crate) const DIR_DATA: Self = Self { crc: 4, blkno: 8, lsn: 16, uuid: 24, owner: 40 };
-    /// Of hash indexes of directories and attributes.
+    /// A block of a hash index of directories or attributes.
     pub(crate) const DA: Self = Self { crc: 12, blkno: 16, lsn: 24, uuid: 32, owner: 48 };
-    /// Of the bitmap and the summary of a realtime group.
+    /// A block of the bitmap or the summary of a realtime group.
     pub(crate) const REALTIME: Self = Self { crc: 4, blkno: 16, lsn: 24, uuid: 32, owner: 8 };
-    /// Of remote values and symbolic links.
+    /// A block of a remote value or a symbolic link.
     pub(crate) const REMOTE: Self = Self { crc: 12, blkno: 40, lsn: 48, uuid: 16, owner: 32 };
 }
 
 impl Xfs {
-    /// Checks the header of a structure of an inode, which lies in these blocks. Nothing to check where the volume has no checksums.
+    /// Checks the header of a structure of an inode, which lies in these blocks. A volume without checksums has no such header.
     pub(super) fn check_header(
         &self,
         bytes: &[u8],
@@ -62,7 +63,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// The same of a block of a tree that a group has.
+    /// Checks the header of a block of a group's tree.
     pub(super) fn check_group_header(
         &self,
         bytes: &[u8],
@@ -81,7 +82,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Checks all but the owner.
+    /// Checks all fields except the owner.
     fn check_place(
         &self,
         bytes: &[u8],
@@ -89,7 +90,7 @@ impl Xfs {
         blocks: &[FsBlock],
         place: Place,
     ) -> Result<()> {
-        // The log has no checksum of a structure, but of its own records.
+        // The log protects its records with checksums, not the structures in them.
         if self.metadata.replayed(blocks) == Replayed::No {
             let stored = u32::from_le_bytes(array(bytes, header.crc));
             let computed = crc_of(bytes, header.crc);
@@ -110,7 +111,7 @@ impl Xfs {
     }
 }
 
-/// The bytes of a field. The structure is longer: its caller has a whole block.
+/// The bytes of a field. The caller guarantees the length, because it has a whole block.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

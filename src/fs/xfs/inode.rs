@@ -1,4 +1,4 @@
-//! Inodes: found by number, checked, and decoded.
+//! Inodes: lookup by number, checks, and decoding.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,30 +21,30 @@ use crate::units::InodeNo;
 const PLACE: Place = Place::new("inode");
 /// The kind of a block of inodes, for its checksums.
 const KIND: u8 = 1;
-/// Times of inodes with `bigtime` count nanoseconds from so many seconds before 1970.
+/// `bigtime` time stamps count nanoseconds from this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
-/// `lsattr` shows it as `x`.
+/// `lsattr` shows this flag as `x`.
 const FS_DAX_FL: u32 = 0x0200_0000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// An inode in memory, with the map of its file once that was needed.
+/// An inode in memory. Its map is loaded at the first use.
 pub struct XfsInode {
     pub(super) fs: Arc<Xfs>,
     pub(super) stat: Stat,
     pub(super) data: Fork,
     pub(super) attributes: Option<Fork>,
-    /// It belongs to the file system itself.
+    /// Whether the inode is internal to the file system.
     pub(super) is_metadata: bool,
-    /// Some of its blocks may belong to other files too.
+    /// Whether some of its blocks may be shared with other files.
     pub(super) is_reflinked: bool,
     pub(super) map: OnceLock<Option<Arc<ExtentMap>>>,
 }
 
 impl Xfs {
-    /// The inode with this number, which can come from anywhere: content of a file can look like an inode.
+    /// The inode with a number from outside the volume. The inode tree is checked too, because file content can look like an inode.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode); `Corrupt` also where the tree of inodes is wrong.
+    /// As [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
     pub fn inode_by_number(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         self.superblock.geometry.inode_place(number)?;
         if !self.is_in_use(number)? {
@@ -53,10 +53,10 @@ impl Xfs {
         self.inode(number)
     }
 
-    /// The inode with a number that the volume's own metadata name, checked.
+    /// The checked inode with a number from the volume's own metadata.
     ///
     /// # Errors
-    /// `NotFound` where it is not in use, or has no name any more; so is a number that no inode has. `Corrupt` where the inode is wrong.
+    /// `NotFound` if it is not in use or has no name, or if no inode has this number. `Corrupt` if the inode is damaged.
     pub fn inode(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let inode = self.inode_or_orphan(number)?;
         if inode.stat.links == 0 {
@@ -65,7 +65,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// The same, also where it has no name any more.
+    /// The inode with this number, even if it has no name.
     pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let mut inode = self.inode_as_stored(number)?;
         if self.changes.has(number) {
@@ -74,7 +74,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// The same without the changes of maps that the log has begun.
+    /// The inode without the map changes that the log has begun.
     pub(super) fn inode_as_stored(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let InodePlace { block, index } = self.superblock.geometry.inode_place(number)?;
         let place = PLACE.inode(number).block(block);
@@ -88,7 +88,7 @@ impl Xfs {
             return Err(place.corrupt("it is cut short"));
         };
         if raw.di_magic.get() != MAGIC {
-            // The number can come from anywhere: an entry that names it adds that it is damaged.
+            // The number can come from outside the volume. For a number in an entry, the caller adds that the entry is damaged.
             let what = format!("inode {number}: no inode is there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
@@ -100,7 +100,7 @@ impl Xfs {
         if is_v5 {
             let part = Part::numbered(KIND, (start / size) as u32, u32::MAX);
             content.verify_once(part, || {
-                // Inodes that the log changed were sealed then.
+                // Inodes that the log changed were sealed during recovery.
                 let (stored, computed) = (u32::from_le_bytes(v3.di_crc), crc_of(bytes, CRC_OFFSET));
                 if stored == computed {
                     Ok(())
@@ -191,7 +191,7 @@ impl Xfs {
         })
     }
 
-    /// The forks of an inode. Extents that the inode counts fit into it, where it has a list.
+    /// The forks of an inode. An extent list must fit into the inode by the inode's own counter.
     fn forks(
         &self,
         bytes: &[u8],
@@ -261,7 +261,7 @@ fn not_in_use(number: InodeNo) -> Error {
     Error::new(ErrorKind::NotFound, format!("inode {number}: not in use"))
 }
 
-/// Seconds and nanoseconds, of 32 bits each.
+/// The seconds and nanoseconds, of 32 bits each.
 fn time(raw: u64) -> Timestamp {
     let nanoseconds = (raw as u32).min(NANOSECONDS as u32 - 1);
     Timestamp { seconds: i64::from((raw >> 32) as u32 as i32), nanoseconds }

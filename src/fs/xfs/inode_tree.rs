@@ -1,4 +1,4 @@
-//! The tree of each group's inodes: which of them are in use.
+//! The inode tree of each group: which inodes are in use.
 
 use super::Xfs;
 use super::disk::tree::RawChunk;
@@ -12,14 +12,14 @@ use crate::units::InodeNo;
 /// `bb_magic`, without and with checksums.
 const MAGIC: [u8; 4] = *b"IABT";
 const MAGIC_V5: [u8; 4] = *b"IAB3";
-/// Inodes of a chunk.
+/// Inodes in a chunk.
 const CHUNK: u32 = 64;
-/// Inodes that a bit of `ir_holemask` stands for.
+/// Inodes for each bit of `ir_holemask`.
 const INODES_PER_HOLE: u32 = 4;
-/// Groups whose roots are kept.
+/// The number of groups whose roots are cached.
 const ROOTS: usize = 1024;
 
-/// The trees by their groups.
+/// The trees by group.
 pub(super) type Roots = Cache<u32, GroupTree>;
 
 pub(super) fn no_roots() -> Roots {
@@ -27,12 +27,12 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// Whether an inode is in use by the tree of its group. The inode itself does not tell: content of a file can look like one.
+    /// Whether an inode is in use, by the tree of its group. The inode itself cannot show this: file content can look like one.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;
         let bits = u32::from(geometry.group_blocks_log) + u32::from(geometry.inodes_per_block_log);
-        // Numbers outside of all groups were refused, and those within one have 32 bits.
+        // Numbers outside all groups were refused, and group numbers have 32 bits.
         let group = (number.0 >> bits) as u32;
         let within = (number.0 & ((1 << bits) - 1)) as u32;
         let tree = roots.get_or_insert_with(&group, || {

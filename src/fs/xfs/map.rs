@@ -1,4 +1,4 @@
-//! The map of an XFS file, as the direct-I/O core sees it.
+//! The map of an XFS file, in the form of the direct-I/O core.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,14 +11,14 @@ use super::disk::btree::RawExtent;
 use super::fork::{Fork, Format};
 use super::map_changes::{MapChange, MapChanges};
 
-/// A map whose leaves number at most this many is read whole at the first use and kept. A larger one is looked up leaf by leaf through the
-/// metadata cache.
+/// A map with at most this many leaves is read completely at the first use and kept. In a larger map, lookups read single leaves through
+/// the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept either: 96 MiB, and 80 MiB for the index.
+/// A map with more extents than this is not kept: they take 96 MiB, and the index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl XfsInode {
-    /// The whole map in memory; `None` where it is too large to be kept.
+    /// The whole map in memory; `None` if it is too large to be kept.
     pub(super) fn resident(&self) -> Result<Option<&Arc<ExtentMap>>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
@@ -27,16 +27,16 @@ impl XfsInode {
         Ok(self.map.get_or_init(|| map).as_ref())
     }
 
-    /// Reads all of a fork's map; `None` where it is too large.
+    /// Reads all of a fork's map; `None` if it is too large.
     pub(super) fn load(&self, fork: &Fork) -> Result<Option<ExtentMap>> {
         let Some(extents) = self.load_extents(fork)? else { return Ok(None) };
         self.to_map(extents).map(Some)
     }
 
-    /// Makes changes in the map of the data that the log has begun, and counts the blocks that the file has then.
+    /// Applies the data map changes that the log has begun, and updates the file's block count.
     pub(super) fn change_map(&mut self, changes: &MapChanges) -> Result<()> {
         if self.data.is_realtime && self.fs.realtime_start.is_none() {
-            // The file is listed, and its content refused.
+            // The file remains visible in listings, but its content is refused.
             return Ok(());
         }
         let blocks = |extents: &[Extent]| extents.iter().map(|e| u64::from(e.len)).sum::<u64>();
@@ -64,7 +64,7 @@ impl XfsInode {
         let map = self.to_map(extents)?;
         let unit = self.fs.superblock.geometry.block.bytes() as u64 / 512;
         let mut others = self.stat.blocks.saturating_sub(before.saturating_mul(unit));
-        // A list that becomes too long for the inode goes to a leaf, and one that no longer is comes back.
+        // A list that becomes too long for the inode moves to a leaf, and a leaf that becomes short enough moves back.
         let fits = map.extents().len() <= self.data.room / size_of::<RawExtent>();
         match self.data.format {
             Format::Tree if fits => others = others.saturating_sub(unit),
@@ -86,7 +86,7 @@ impl XfsInode {
         Ok(map.extents().to_vec())
     }
 
-    /// The place of blocks that a change gives the file.
+    /// The block that a change assigns to the file.
     fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
         let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
         if change.is_realtime != self.data.is_realtime {
@@ -128,7 +128,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// The mapping of a position from the one leaf that holds it.
+    /// The mapping of a position from its leaf only.
     fn map_by_leaf(&self, fork: &Fork, pos: FilePos) -> Result<Iomap> {
         let size = self.fs.superblock.geometry.block;
         let (mut extents, block) = (Vec::new(), size.block_of(pos));
@@ -154,7 +154,7 @@ impl XfsInode {
         }
     }
 
-    /// The blocks of a structure that lies in consecutive blocks of a fork; `None` where one of them is a hole.
+    /// The blocks of a structure in consecutive blocks of a fork; `None` if one of them is a hole.
     pub(super) fn fs_blocks(
         &self,
         fork: &Fork,
@@ -173,7 +173,7 @@ impl XfsInode {
                 Some(map) => map.lookup(pos),
                 None => self.map_by_leaf(fork, pos)?,
             };
-            // Linux reads a directory's blocks without regard to that an extent is unwritten, too.
+            // Linux, too, reads a directory's blocks even if their extent is unwritten.
             if iomap.kind == IomapType::Hole {
                 return Ok(None);
             }

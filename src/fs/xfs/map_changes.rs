@@ -1,4 +1,4 @@
-//! Changes of maps that the log has begun and a recovery finishes: they are made when a map is read.
+//! Changes of maps that the log has begun and recovery finishes. They are applied when a map is read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,26 +7,26 @@ use crate::error::Result;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// A range of blocks of a file gets other blocks, or none.
+/// A change that maps a range of a file to other blocks, or to none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapChange {
     pub(super) first: FileBlock,
     pub(super) len: u32,
-    /// The blocks are those of a realtime file.
+    /// Whether the blocks are those of a realtime file.
     pub(super) is_realtime: bool,
-    /// The first of them, by its number as an extent has it.
+    /// The number of the first new block in the form of an extent.
     pub(super) to: Option<(u64, ExtentState)>,
 }
 
-/// Ranges of two files exchange their blocks.
+/// An exchange of the blocks of two file ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
     pub(super) sides: [Side; 2],
-    /// Blocks of each range.
+    /// Blocks in each range.
     pub(super) len: u64,
-    /// Only blocks that are written in the first file.
+    /// Only blocks that are written in the first file are exchanged.
     pub(super) only_written: bool,
-    /// Each file gets the size of the other.
+    /// The files also exchange their sizes.
     pub(super) sizes: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Side {
     pub(super) first: FileBlock,
 }
 
-/// The changes of each inode that has any, in their order. An exchange comes last, and has no range in common with the others.
+/// The changes of each inode, in order. An exchange comes last, and does not overlap the others.
 #[derive(Debug, Default)]
 pub(super) struct MapChanges {
     changes: BTreeMap<InodeNo, Vec<MapChange>>,
@@ -50,7 +50,7 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// False where one of the inodes has an exchange already: a file is locked until its exchange has ended.
+    /// Adds an exchange. False if one of the inodes already has one: a file is locked until its exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
         if inodes[0] == inodes[1] || inodes.iter().any(|inode| self.exchanges.contains_key(inode)) {
@@ -60,19 +60,19 @@ impl MapChanges {
         true
     }
 
-    /// Whether an inode has any.
+    /// Whether an inode has changes.
     pub(super) fn has(&self, inode: InodeNo) -> bool {
         self.changes.contains_key(&inode) || self.exchanges.contains_key(&inode)
     }
 
-    /// The exchange of an inode: the inode's side first.
+    /// The exchange of an inode, with the inode's side first.
     pub(super) fn exchange_of(&self, inode: InodeNo) -> Option<(Exchange, [Side; 2])> {
         let exchange = *self.exchanges.get(&inode)?;
         let [one, other] = exchange.sides;
         Some((exchange, if one.inode == inode { [one, other] } else { [other, one] }))
     }
 
-    /// Makes those changes of an inode that name their blocks, in extents that are in order. `locate` gives the place of new blocks.
+    /// Applies an inode's changes with explicit blocks to sorted extents. `locate` gives the position of new blocks.
     pub(super) fn apply(
         &self,
         inode: InodeNo,
@@ -80,7 +80,7 @@ impl MapChanges {
         locate: impl Fn(&MapChange, u64) -> Result<FsBlock>,
     ) -> Result<()> {
         let Some(changes) = self.changes.get(&inode) else { return Ok(()) };
-        // A log can have as many changes as the map has extents: each of them must not cost as much as all of the map.
+        // A log can have as many changes as the map has extents, so a change must not cost as much as the whole map.
         let mut pieces = Pieces::of(extents);
         for change in changes {
             let to = match change.to {
@@ -106,7 +106,7 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Gives one side's extents the blocks of the other. `first` are those of the exchange's first file.
+    /// Gives the extents of one side the blocks of the other. `first` is the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],
@@ -130,7 +130,7 @@ impl Exchange {
         *extents = pieces.in_order();
     }
 
-    /// The parts that are exchanged, in blocks from the beginning of the range on.
+    /// The exchanged parts, in blocks from the beginning of the range.
     fn parts(&self, first: &[Extent]) -> Vec<(u64, u64)> {
         if !self.only_written {
             return vec![(0, self.len)];
@@ -145,7 +145,7 @@ impl Exchange {
     }
 }
 
-/// Extents that change, by their first blocks.
+/// The extents under change, by first block.
 struct Pieces(BTreeMap<FileBlock, Extent>);
 
 impl Pieces {
@@ -157,10 +157,10 @@ impl Pieces {
         self.0.insert(extent.first, extent);
     }
 
-    /// Takes a range of the file out.
+    /// Removes a range of the file.
     fn cut(&mut self, range: &Range<FileBlock>) {
         let behind = range.end..FileBlock(u64::MAX);
-        // One that begins before the range can reach into it, or over it.
+        // An extent that begins before the range can extend into it or past its end.
         if let Some((_, extent)) = self.0.range_mut(..range.start).next_back() {
             let whole = *extent;
             if let Some(kept) = whole.within(&(FileBlock(0)..range.start)) {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(make(5, 20, None), [extent(0, 100, 5), extent(25, 205, 5)]);
         let made = make(5, 2, Some(300));
         assert_eq!(made, [extent(0, 100, 5), extent(5, 300, 2), extent(25, 205, 5)]);
-        // Within an extent, over several, and over all.
+        // The changes lie within an extent, over several, and over all.
         let made = make(1, 2, Some(400));
         let front = [extent(0, 100, 1), extent(1, 400, 2), extent(3, 103, 2), extent(5, 300, 2)];
         assert_eq!(made, [&front[..], &[extent(25, 205, 5)]].concat());

@@ -1,4 +1,4 @@
-//! Metadata: read once, kept in memory within a limit, and seen as the log's recovery leaves them.
+//! Metadata: read once, cached in memory up to a limit, and seen as the log's recovery leaves them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::sync::Cache;
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FilePos, FsBlock, InodeNo};
 
-/// How much memory cached runs of inodes may take, and how much other cached blocks, single ones and those of structures, in bytes.
+/// The maximum memory in bytes of cached inode runs, and of the other caches (single blocks and structures).
 const INODE_BYTES: usize = 16 << 20;
 const CACHE_BYTES: usize = 16 << 20;
 
-/// All metadata of a volume are read here.
+/// The reader of all metadata of a volume.
 pub(crate) struct Metadata {
     device: Arc<dyn Device>,
     geometry: Geometry,
     cache: Cache<FsBlock, Block>,
-    /// Runs of inodes by their first blocks.
+    /// Inode runs by first block.
     inodes: Cache<FsBlock, Block>,
     /// Structures of several blocks.
     structures: Cache<Vec<FsBlock>, Block>,
     pub(super) overlay: Overlay,
-    /// The position of the log's head. Larger than any where the log is not read, or metadata have no positions in it.
+    /// The position of the log's head, or the maximum if the log is not read or metadata have no log positions.
     pub(super) head: u64,
     events: Arc<Events>,
 }
@@ -43,13 +43,13 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure with changes from past the head of the log, as Linux does: these records are lost, and nothing else has the
-    /// changes that they had of other structures.
+    /// Refuses a structure with changes from past the head of the log, as Linux does: those log records are lost, and with them their changes of
+    /// other structures.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
             let what = format!(
-                "{lsn:#x} is past the head of the log, {head:#x}: records are lost, and xfs_repair has to mend the volume"
+                "{lsn:#x} is past the head of the log, {head:#x}: records are lost; run xfs_repair"
             );
             return Err(place.field("lsn").corrupt(what));
         }
@@ -70,8 +70,8 @@ impl Metadata {
         self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
     }
 
-    /// A run of blocks of inodes that one of them is in, as one block: they are likely to be wanted next. The number is the byte in it at which that
-    /// one begins. A run that cannot be read as a whole does not keep the one from being read.
+    /// A run of inode blocks that contains `block`, as one block, because the others are likely to be needed next. The number is the byte offset of
+    /// `block` in it. If the run cannot be read as a whole, `block` is read by itself.
     pub(super) fn inodes(&self, block: FsBlock) -> Result<(Block, usize)> {
         let Range { start, end } = self.geometry.inode_blocks(block);
         let run = || {
@@ -86,7 +86,7 @@ impl Metadata {
         Ok((self.block(block)?, 0))
     }
 
-    /// Blocks that make one structure, which may lie apart.
+    /// The blocks of one structure, which may lie apart.
     pub(super) fn blocks(&self, blocks: &[FsBlock]) -> Result<Block> {
         match blocks {
             [block] => self.block(*block),
@@ -97,7 +97,7 @@ impl Metadata {
         }
     }
 
-    /// Whether any of these blocks was in the log.
+    /// Whether the log changed any of these blocks.
     pub(super) fn replayed(&self, blocks: &[FsBlock]) -> Replayed {
         let size = self.geometry.block;
         let touched =
@@ -121,7 +121,7 @@ impl Metadata {
         Ok(buffer)
     }
 
-    /// Bytes of the device as recovery leaves them: whole sectors of it.
+    /// Bytes of the device as recovery leaves them: whole sectors.
     pub(super) fn read_at(&self, at: DevOffset, bytes: &mut [u8]) -> Result<Replayed> {
         let read = self.device.read_exact_at(bytes, at);
         let read = self.told(read, at, bytes.len() as u64);
@@ -132,7 +132,7 @@ impl Metadata {
     /// Makes all writes to the device durable.
     ///
     /// # Errors
-    /// `Io`, and from then on at each call, as after a write-through request that failed.
+    /// `Io`, which is returned again by all later calls, as after a write-through request that failed.
     pub(super) fn flush(&self) -> Result<()> {
         let flushed = self.events.durability().flush(&*self.device);
         self.told(flushed, DevOffset(0), 0).context(|| "flush the device")

@@ -1,4 +1,4 @@
-//! XFS, versions 4 and 5, as Linux writes them. Volumes are read, and data of files are overwritten.
+//! XFS, versions 4 and 5, as Linux writes them. Volumes can be read, and data of files can be overwritten.
 
 mod attr;
 mod check;
@@ -49,18 +49,18 @@ pub struct Xfs {
     pub(crate) superblock: Superblock,
     metadata: Metadata,
     log: LogState,
-    /// Changes of maps that the log has begun.
+    /// Map changes that the log has begun.
     changes: MapChanges,
-    /// The same of attributes.
+    /// Attribute changes that the log has begun.
     attribute_changes: AttributeChanges,
     notices: Mutex<Vec<String>>,
-    /// Blocks of the trees of free space, once they were asked for.
+    /// The number of blocks of the trees of free space, counted at the first use.
     trees: OnceLock<u64>,
-    /// Of a volume that is open for overwrites.
+    /// The state of a volume that is open for overwrites.
     overwriting: Option<Overwriting>,
-    /// The first byte of realtime files, where their device is given or is the volume's own.
+    /// The first byte of realtime files, if their device is given or is the volume's own.
     realtime_start: Option<DevOffset>,
-    /// Where the log was not read, the trees may lack inodes that directories name.
+    /// The inode trees. `None` if the log was not read: then the trees may lack inodes that directories name.
     inode_roots: Option<inode_tree::Roots>,
 }
 
@@ -68,16 +68,16 @@ impl Xfs {
     /// Opens the file system on a device for reading. A log that needs recovery is recovered in memory: nothing is written.
     ///
     /// # Errors
-    /// `UnknownFormat` if the device has none, `Unsupported` by name, `Corrupt` with block and field. The device's errors are told to
-    /// `events` too.
+    /// `UnknownFormat` if the device has no XFS, `Unsupported` with the feature's name, `Corrupt` with block and field. Errors of the device are
+    /// also reported to `events`.
     pub fn open(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         Self::open_damaged(device, events, Rescue::default())
     }
 
-    /// The same for overwrites too, of data that files have.
+    /// Opens the file system for reading and for overwrites of existing data.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` where the log needs recovery, and for features that are only read.
+    /// As [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let mut fs = Self::read(device, events, Rescue::default())?;
         fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
@@ -86,8 +86,8 @@ impl Xfs {
         Ok(fs)
     }
 
-    /// The same with the devices of its log and of its realtime files where these are given, or without its log: then the changes in the log
-    /// are missing, and metadata may contradict each other.
+    /// Opens the file system with the given devices of its log and its realtime files, or without its log. Without the log its changes are
+    /// missing, and metadata may contradict each other.
     ///
     /// # Errors
     /// As [`open`](Self::open); `Unsupported` for a backup of the superblock.
@@ -102,7 +102,7 @@ impl Xfs {
     }
 
     /// Refuses a volume without the inodes that Linux reads at a mount: the root of metadata directories, or else the realtime bitmap and summary.
-    /// Where the log is not read, a new volume may lack them.
+    /// If the log is not read, a new volume may lack them.
     fn check_own_inodes(self: &Arc<Self>) -> Result<()> {
         if self.inode_roots.is_none() {
             return Ok(());
@@ -122,7 +122,7 @@ impl Xfs {
         Err(Place::new("superblock").field("sb_metadirino").corrupt(what))
     }
 
-    /// An inode that a field of the superblock names.
+    /// The inode in a field of the superblock.
     fn own_inode(self: &Arc<Self>, field: &'static str, number: InodeNo) -> Result<XfsInode> {
         self.inode(number).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -164,16 +164,15 @@ impl Xfs {
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
-        // Not before the log is recovered, which can have made or grown it.
+        // This must follow the log's recovery, which can create or grow the realtime space.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
-        let told = unfinished
-            .map(|(what, count)| format!("not finished, and left so: {count} times {what}"));
+        let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));
         fs.notices = Mutex::new(told.collect());
         Ok(fs)
     }
 
-    /// Without the log where that was not read.
+    /// Builds the file system. `log` is `None` if the log was not read.
     fn with(superblock: Superblock, metadata: Metadata, log: Option<LogState>) -> Self {
         let told = "the log is not read: if it needs recovery, its changes are missing";
         let notices = if log.is_none() { vec![told.to_owned()] } else { Vec::new() };
@@ -191,7 +190,7 @@ impl Xfs {
         }
     }
 
-    /// The superblock as the log leaves it, with counters of what the allocation groups have.
+    /// The superblock as the log leaves it, with the sums of the groups' counters.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();
@@ -206,19 +205,19 @@ impl Xfs {
         }
         group::count(&self.metadata, &mut superblock)?;
         for group in 0..superblock.geometry.groups {
-            // A damaged tree keeps nobody from reading files.
+            // A damaged tree must not prevent reads of files.
             superblock.free_blocks += self.staging_blocks(group).unwrap_or(0);
         }
         Ok(superblock)
     }
 
-    /// The log, and in what state it was found.
+    /// The log and the state in which it was found.
     #[must_use]
     pub fn log(&self) -> &LogState {
         &self.log
     }
 
-    /// Blocks of the trees of free space; 0 where a header of a group is damaged.
+    /// The number of blocks of the trees of free space; 0 if a header of a group is damaged.
     fn free_space_trees(&self) -> u64 {
         *self
             .trees

@@ -1,14 +1,14 @@
-//! Sectors as the log's recovery leaves them, in memory.
+//! Sectors that the log's recovery changed, in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::geometry::BASIC_SHIFT;
 
-/// Bytes of a sector of the overlay: no part of a buffer that the log names is smaller than a multiple of it.
+/// Bytes of a sector of the overlay. The parts of buffers in the log are multiples of it.
 const SECTOR: u64 = 1 << BASIC_SHIFT;
 
-/// Whether a part of a structure was in the log.
+/// Whether a part of a structure was replayed from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replayed {
     No,
@@ -20,7 +20,7 @@ pub(crate) enum Replayed {
 pub(crate) struct Overlay(BTreeMap<u64, [u8; SECTOR as usize]>);
 
 impl Overlay {
-    /// Puts the sectors of a range of the device over the bytes that were read there; the range is whole sectors.
+    /// Replaces bytes that were read from a range of the device by the sectors of the overlay. The range must be whole sectors.
     pub(super) fn patch(&self, at: u64, bytes: &mut [u8]) -> Replayed {
         let mut replayed = Replayed::No;
         for (number, sector) in self.0.range(Self::sectors(at, bytes.len())) {
@@ -31,13 +31,13 @@ impl Overlay {
         replayed
     }
 
-    /// Whether it has any of the sectors of a range of the device.
+    /// Whether the overlay has sectors in a range of the device.
     pub(super) fn touches(&self, at: u64, len: usize) -> Replayed {
         let any = self.0.range(Self::sectors(at, len)).next().is_some();
         if any { Replayed::Yes } else { Replayed::No }
     }
 
-    /// Keeps the sectors of a range of the device.
+    /// Stores the sectors of a range of the device.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
         let (sectors, _) = bytes.as_chunks();
         for (number, sector) in (at >> BASIC_SHIFT..).zip(sectors) {

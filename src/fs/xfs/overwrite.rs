@@ -1,9 +1,9 @@
-//! Overwrites: data go over written blocks that one file alone has, and no metadata change. All else would need the log, and is refused by name.
+//! Overwrites: data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log, and is
+//! refused by name.
 //!
-//! So the map of a file stays as it was read, and a write needs the device alone. Nothing is kept of a change:
-//! no transaction, no conversion, no new size, no time stamp. The map that writes see has no extents that were never written: so the simple path
-//! takes no write that would need a conversion. A file that shares blocks is not plain, and each write asks the tree of shared blocks, which is
-//! kept by group.
+//! So the map of a file never changes, and a write needs only the device: there is no transaction, no conversion, no new size and no time stamp.
+//! In the map for writes, unwritten extents are holes, so the simple path takes no write that would need a conversion. A file that shares blocks
+//! is not plain: each write looks up the tree of shared blocks, which is cached by group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -27,23 +27,23 @@ use crate::units::{FilePos, FsBlock, InodeNo};
 /// The attribute that holds a file's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Groups whose shared blocks are kept.
+/// The number of groups whose shared blocks are cached.
 const SHARED_GROUPS: usize = 1024;
 
 /// The state of a volume that is open for overwrites.
 pub(super) struct Overwriting {
-    /// Nothing is written any more: the volume was closed, or an error ended it.
+    /// Writing has ended: the volume was closed, or an error occurred.
     ended: AtomicBool,
-    /// A close has made all data durable. Held by a close, so that a second one does not return before that.
+    /// Whether a close has made all data durable. A close holds the lock, so that a second close does not return before that.
     closed: Mutex<bool>,
-    /// The open files, and how many have each open.
+    /// The open files, with the number of open handles.
     files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
-    /// The shared blocks of groups, where they were needed. They stay as they are.
+    /// The shared blocks of groups, read at the first use. They never change.
     shared: Cache<u32, SharedBlocks>,
 }
 
 impl Overwriting {
-    /// Refuses volumes that are only read.
+    /// Refuses volumes that are supported only for reading.
     pub(super) fn new(superblock: &Superblock, log: &LogState) -> Result<Self> {
         if log.recovered {
             let what =
@@ -59,7 +59,7 @@ impl Overwriting {
         Ok(Self { ended, closed, files: Mutex::default(), shared: Cache::new(SHARED_GROUPS) })
     }
 
-    /// Adds someone who has a file open.
+    /// Adds an open handle of a file.
     pub(super) fn open(&self, number: InodeNo) -> Arc<OpenInode> {
         let mut files = self.files.lock();
         let (open, users) = files.entry(number).or_default();
@@ -77,10 +77,10 @@ impl Overwriting {
         }
     }
 
-    /// Refuses all writes from now on.
+    /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Also those that only look whether something has changed.
+        // Requests that only look whether the file has changed are refused too.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 
@@ -93,14 +93,14 @@ impl Overwriting {
 }
 
 impl Xfs {
-    /// Makes all data durable that were written. An error ends the volume: nobody knows which of them the device has lost.
+    /// Makes all written data durable. An error ends the volume: it is unknown which data the device has lost.
     pub(super) fn flush(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         overwriting.check()?;
         self.metadata.flush().inspect_err(|_| overwriting.end())
     }
 
-    /// Ends writing, once requests in flight are complete. Fails again where it has failed.
+    /// Ends writing after requests in flight are complete. A failed call fails again.
     pub(super) fn end_writing(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         InFlight::none_here()?;
@@ -114,7 +114,7 @@ impl Xfs {
         for open in open {
             open.alone(0..u64::MAX)?;
         }
-        // Where an error has ended the volume, this fails too: the data may be lost.
+        // After an error has ended the volume, this fails too: data may be lost.
         self.metadata.flush()?;
         *closed = true;
         Ok(())
@@ -135,21 +135,21 @@ impl Drop for Xfs {
     }
 }
 
-/// A file that someone has open on a volume that takes overwrites.
+/// An open file on a volume that takes overwrites.
 pub(super) struct OpenFile {
     inode: Arc<XfsInode>,
     open: Arc<OpenInode>,
     map: OnceLock<WrittenMap>,
 }
 
-/// The map of a file as far as it can be written, and read: extents that were never written are holes in it.
+/// The map of a file for writes and reads: unwritten extents are holes in it.
 #[derive(Clone)]
 struct WrittenMap {
-    /// `None` where it is too large to be kept.
+    /// The whole map; `None` if it is too large to be kept.
     resident: Option<Arc<ExtentMap>>,
-    /// Some of the blocks may belong to other files too.
+    /// Whether some blocks may belong to other files too.
     may_share: bool,
-    /// The file has capabilities, which a write takes away; `None` where its attributes cannot be read.
+    /// Whether the file has capabilities, which a write removes; `None` if its attributes cannot be read.
     has_capabilities: Option<bool>,
 }
 
@@ -197,7 +197,7 @@ impl XfsInode {
 
     fn written_map(&self) -> Result<WrittenMap> {
         let size = self.fs.superblock.geometry.block;
-        // Only a write needs the answer: an error is for the write, which asks again, and not for a reader.
+        // Only a write needs the answer. A reader ignores the error, and a write asks again.
         let has_capabilities = self.has_capabilities().ok();
         let Some(whole) = self.resident()? else {
             let may_share = self.is_reflinked;
@@ -229,7 +229,7 @@ impl XfsInode {
         Ok(self.xattrs()?.iter().any(|xattr| xattr.name == CAPABILITY))
     }
 
-    /// Why the file as a whole is not written.
+    /// Refuses writes to the file as a whole, with the reason.
     fn check_writes(&self, intent: WriteIntent, has_capabilities: Option<bool>) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         let flags = InodeFlags::from_bits_retain(self.stat.flags);
@@ -247,13 +247,13 @@ impl XfsInode {
         }
         let (mode, keep) = (self.stat.mode, KeepSetId::asked(intent));
         if keep.of(mode) != mode || has_capabilities.map_or_else(|| self.has_capabilities(), Ok)? {
-            let what = "a write that takes set-id bits or capabilities away from its XFS file";
+            let what = "a write that removes set-id bits or capabilities from its XFS file";
             return Err(Error::unsupported(what));
         }
         Ok(())
     }
 
-    /// Why a range is not written that lies within the file: it has blocks that were never written, or belong to other files too.
+    /// Refuses a write to a range within the file if it has blocks that are unwritten or shared with other files.
     fn check_range(&self, range: Range<u64>) -> Result<()> {
         let (size, mut at) = (self.fs.superblock.geometry.block, FilePos(range.start));
         let refuse = |at: FilePos, what: &str| {
@@ -340,12 +340,12 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// No way to it is left after [`WriteMap::begin`].
+/// The error of operations that are unreachable, because [`WriteMap::begin`] refuses them.
 fn needs_log() -> Error {
     Error::unsupported("a write that changes metadata of an XFS volume")
 }
 
-/// The same file, as it is seen by a queue.
+/// The file in the form that a queue uses.
 struct Overwritten {
     inode: Arc<XfsInode>,
     open: Arc<OpenInode>,

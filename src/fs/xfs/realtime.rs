@@ -1,8 +1,8 @@
-//! Space of realtime files: which of its blocks an extent may name, and where the library sees them.
+//! Space of realtime files: which blocks an extent may name, and where the library maps them.
 //!
-//! It lies on a device of its own, which is seen past the end of the volume's own device, so that its blocks are read as all others are. With
-//! zones it can lie on the volume's own device, past all else. An extent names a block by its number, or, with groups, by the number of a group
-//! and of a block in it.
+//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all others.
+//! With zones it can lie on the volume's own device, past everything else. An extent names a block by its number, or, with groups, by the
+//! number of a group and of a block in it.
 
 use zerocopy::FromBytes;
 
@@ -16,33 +16,33 @@ use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// A group has 31 bits of the number of a block at most, and two extents at least.
+/// A group takes at most 31 bits of a block number, and has at least two extents.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
-/// Without groups all bits of a number are those of the block.
+/// Without groups a number has only the bits of the block.
 const NO_GROUPS_LOG: u8 = 63;
 
-/// How the blocks of realtime files are numbered.
+/// The numbering of the blocks of realtime files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Realtime {
-    /// How many bits of a number are those of the block in its group.
+    /// The number of bits of the block within its group.
     log: u8,
-    /// Blocks of each group; the last one can have fewer. Without groups there is one.
+    /// Blocks of each group; the last one can have fewer. Without groups this is the total.
     group_blocks: u64,
     /// Blocks of all groups.
     blocks: u64,
-    /// Blocks of an extent, the unit of allocation.
+    /// Blocks of a realtime extent, the unit of allocation.
     pub(super) extent: u64,
-    /// Groups lie as far from each other as their numbers do, not side by side.
+    /// Whether groups are as far apart as their numbers, not adjacent.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,
-    /// The first block on the volume's own device; 0 where it is another device.
+    /// The first block on the volume's own device; 0 if it is another device.
     start: u64,
 }
 
 impl Realtime {
-    /// As the superblock has it, if there are realtime blocks. Linux refuses the volume where these numbers contradict each other.
+    /// The numbering that the superblock gives, if there are realtime blocks. Linux refuses a volume whose numbers contradict each other.
     pub(super) fn new(raw: &RawSuperblock, features: Incompat) -> Result<Option<Self>> {
         let (blocks, extents) = (raw.sb_rblocks.get(), raw.sb_rextents.get());
         let (extent, log) = (u64::from(raw.sb_rextsize.get()), raw.sb_rgblklog);
@@ -57,9 +57,9 @@ impl Realtime {
         let has_groups = features.contains(Incompat::METADIR);
         let is_zoned = features.contains(Incompat::ZONED);
         let of_group = u64::from(raw.sb_rgextents.get());
-        // No overflow: both have 32 bits.
+        // This cannot overflow: both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
-        // Without blocks there are no groups, and they have a size.
+        // Without blocks there are no groups, but a group size is recorded.
         if has_groups {
             if of_group < FEWEST_EXTENTS || group_blocks > 1 << MAX_GROUP_LOG {
                 let what = format!("{of_group} extents of {extent} blocks in a group");
@@ -104,25 +104,25 @@ impl Realtime {
         Ok(Some(space))
     }
 
-    /// Blocks of the bitmap of a group, of as many bytes as this.
+    /// The blocks of a group's bitmap, for blocks of `block` bytes.
     pub(super) fn bitmap_blocks(&self, block: usize) -> u64 {
         let content = block - if self.has_groups { HEADER } else { 0 };
         self.most_extents().div_ceil(8 * content as u64)
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     pub(super) fn groups(&self) -> u64 {
         self.blocks.div_ceil(self.group_blocks)
     }
 
-    /// Blocks of a group: whole extents.
+    /// Blocks of a group, in whole extents.
     pub(super) fn group_len(&self, group: u64) -> u64 {
         let before = group.saturating_mul(self.group_blocks);
         let blocks = self.blocks.saturating_sub(before).min(self.group_blocks);
         blocks - blocks % self.extent
     }
 
-    /// Extents of the longest group, which is not there where the only one is shorter.
+    /// Extents of a full group, even if the only group is shorter.
     pub(super) fn most_extents(&self) -> u64 {
         self.group_blocks / self.extent
     }
@@ -131,12 +131,12 @@ impl Realtime {
         self.has_groups
     }
 
-    /// The first extent of the first group holds a superblock of the device.
+    /// Whether the first extent of the first group holds a superblock of the device.
     pub(super) fn has_superblock(&self) -> bool {
         self.has_groups && !self.is_zoned
     }
 
-    /// The group, and the block in it, of a number, if a file can have so many blocks from it on.
+    /// The group and the block in it for a number, if a file can have `count` blocks from there.
     pub(super) fn within(&self, number: u64, count: u64) -> Option<(u64, u64)> {
         if self.has_superblock() && number < self.extent {
             return None;
@@ -155,19 +155,19 @@ impl Realtime {
         }
     }
 
-    /// The first byte after it, where it is on the volume's own device.
+    /// The first byte past the space, if it is on the volume's own device.
     fn end(&self, block: BlockSize) -> Option<u64> {
         self.start.checked_mul(block.bytes() as u64)?.checked_add(self.len(block)?)
     }
 
-    /// Bytes that the device has at least.
+    /// The minimum length of the device in bytes.
     fn len(&self, block: BlockSize) -> Option<u64> {
         let last = self.groups().checked_sub(1)?;
         let end = self.group_start(last)?.checked_add(self.group_len(last))?;
         end.checked_mul(block.bytes() as u64)
     }
 
-    /// The block, counted from the beginning of the device, that a number stands for.
+    /// The block for a number, counted from the beginning of the device.
     fn block(&self, number: u64, count: u64, place: Place) -> Result<u64> {
         let found = self.within(number, count);
         let block = found.and_then(|(group, within)| self.group_start(group)?.checked_add(within));
@@ -176,7 +176,7 @@ impl Realtime {
 }
 
 impl Superblock {
-    /// The first byte after everything, with the realtime space that is on the volume's own device.
+    /// The first byte past the volume, including realtime space on its own device.
     pub(super) fn end(&self) -> u64 {
         let block = self.geometry.block;
         let data = self.geometry.blocks.saturating_mul(block.bytes() as u64);
@@ -185,12 +185,12 @@ impl Superblock {
         data.max(end.unwrap_or(0))
     }
 
-    /// How realtime blocks are numbered, if there are any.
+    /// The numbering of realtime blocks, if there are any.
     pub(super) fn realtime(&self) -> Option<&Realtime> {
         self.realtime.as_ref()
     }
 
-    /// The part of the volume's own device that has the realtime files.
+    /// The range of realtime files on the volume's own device.
     fn own_realtime_range(&self, device: &dyn Device) -> Result<Option<DeviceRange>> {
         let own = self.realtime().filter(|realtime| realtime.start > 0);
         let Some(realtime) = own else { return Ok(None) };
@@ -205,7 +205,7 @@ impl Superblock {
         Ok(Some(DeviceRange { start, len: size - start }))
     }
 
-    /// Checks that the device that is seen at this range has the realtime files, as far as that can be told.
+    /// Checks that the device at this range holds the realtime files, as far as that can be determined.
     fn check_realtime_device(&self, device: &dyn Device, range: DeviceRange) -> Result<()> {
         let Some(realtime) = &self.realtime else {
             return Err(Error::invalid("the XFS volume has no realtime device"));
@@ -246,7 +246,7 @@ impl Superblock {
 }
 
 impl Xfs {
-    /// Realtime files are read from now on, where their device is given, or is the volume's own.
+    /// Enables reads of realtime files, if their device is given or is the volume's own.
     pub(super) fn join_realtime(&mut self, given: Option<DeviceRange>) -> Result<()> {
         let device = self.metadata.device();
         let own = self.superblock.own_realtime_range(&**device)?;
@@ -265,7 +265,7 @@ impl Xfs {
         Ok(())
     }
 
-    /// Where an extent of a realtime file is seen.
+    /// The mapped location of an extent of a realtime file.
     pub(super) fn realtime_extent(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let (Some(start), Some(realtime)) = (self.realtime_start, self.superblock.realtime())
         else {

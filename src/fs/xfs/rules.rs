@@ -1,41 +1,41 @@
-//! The rules of Linux's mount for the superblock, beyond those that the geometry needs by itself. A volume that breaks one is refused.
+//! The superblock rules of Linux's mount, beyond the needs of the geometry. A volume that breaks one is refused.
 //!
-//! Source: the fields and their meaning, "Superblocks" in the book; which values Linux 6.18 mounts, of each field changed alone, with its
-//! checksum repaired (tests/xfs_check/sweep.rs).
+//! Sources: for the fields and their meaning, "Superblocks" in the book; for the values that Linux 6.18 mounts, tests that change one field at
+//! a time and repair the checksum (tests/xfs_check/sweep.rs).
 
 use super::disk::superblock::{RawSuperblock, features2, version};
 use super::features::Incompat;
 use crate::error::{Place, Result};
 
-/// Bits of `sb_versionnum` that each volume of version 5 has: link counts of 32 bits, aligned inodes, the log's version 2, unwritten
-/// extents, directories of version 2, more bits.
+/// Bits of `sb_versionnum` that each volume of version 5 has: link counts of 32 bits, aligned inodes, log version 2, unwritten extents,
+/// directory version 2, more bits.
 const REQUIRED: u16 =
     0x20 | version::ALIGNED_INODES | 0x400 | 0x1000 | version::DIR_V2 | version::MORE_BITS;
 const UNWRITTEN: u16 = 0x1000;
-/// The same of `sb_features2`; and those that such a volume can have.
+/// The required bits of `sb_features2`, and the permitted ones.
 const REQUIRED_2: u32 =
     features2::LAZY_COUNTERS | features2::ATTR2 | features2::PROJID32 | features2::CHECKSUMS;
 const KNOWN_2: u32 = REQUIRED_2 | features2::FTYPE;
-/// Bits of `sb_qflags` of the quota that groups and projects share before version 5.
+/// Bits of `sb_qflags` for the quota that groups and projects share before version 5.
 const SHARED_QUOTA: u16 = 0x30;
-/// Bytes of a group.
+/// The size of a group in bytes.
 const GROUP: std::ops::RangeInclusive<u64> = 1 << 24..=1 << 40;
-/// The fewest blocks of the last group.
+/// The minimum number of blocks of the last group.
 const LAST_GROUP: u64 = 64;
-/// The largest log: in blocks, and in bytes.
+/// The maximum size of a log: in blocks, and in bytes.
 const LOG_BLOCKS: u32 = 1 << 20;
 const LOG_BYTES: u64 = 1 << 31;
-/// The largest unit of the log: bytes.
+/// The maximum log unit in bytes.
 const LOG_UNIT: u32 = 256 << 10;
-/// Bytes of a realtime extent.
+/// The size of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The shortest log of version 5, in blocks. In which one Linux can reserve its changes depends on features and sizes: 294 to 5244 blocks were
-/// asked for.
+/// The shortest log of version 5, in blocks. The length that Linux needs to reserve its changes depends on features and sizes: it asked for
+/// 294 to 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
-/// Inodes of a chunk.
+/// Inodes in a chunk.
 const CHUNK: u32 = 64;
 
-/// A rule for a field. The stored value is told where it does not hold.
+/// A rule for a field. A violation is reported with the stored value.
 struct Rule {
     field: &'static str,
     stored: fn(&RawSuperblock) -> u64,
@@ -43,12 +43,12 @@ struct Rule {
     holds: fn(&RawSuperblock) -> bool,
 }
 
-/// The rules. Sizes of blocks, sectors and inodes are right before.
+/// The rules. The sizes of blocks, sectors and inodes were checked before.
 const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",
         stored: |raw| raw.sb_versionnum.get().into(),
-        rule: "a bit is missing that each volume of version 5 has",
+        rule: "a required bit of version 5 is missing",
         holds: |raw| !is_v5(raw) || raw.sb_versionnum.get() & REQUIRED == REQUIRED,
     },
     Rule {
@@ -62,7 +62,7 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_features2.get().into(),
         rule: "a bit is missing that each volume of version 5 has, or one is not known",
         holds: |raw| {
-            // Some machines read the field at another offset: Linux takes the bits of both.
+            // Some machines read the field at another offset: Linux combines the bits of both.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
             !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
         },
@@ -170,7 +170,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_unit",
         stored: |raw| raw.sb_unit.get().into(),
-        rule: "sb_versionnum says otherwise of stripes",
+        rule: "it contradicts the stripe bit of sb_versionnum",
         holds: |raw| (raw.sb_unit.get() != 0) == (raw.sb_versionnum.get() & version::STRIPES != 0),
     },
     Rule {
@@ -194,7 +194,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_features_incompat",
         stored: |raw| raw.sb_features_incompat.get().into(),
-        rule: "metadata directories come with file types in names and with exchanges of ranges",
+        rule: "metadata directories need file types in names and exchanges of ranges",
         holds: |raw| {
             let others = [Incompat::FTYPE, Incompat::EXCHANGE_RANGE];
             !has(raw, Incompat::METADIR) || others.into_iter().all(|other| has(raw, other))
@@ -226,12 +226,12 @@ fn has(raw: &RawSuperblock, feature: Incompat) -> bool {
     is_v5(raw) && raw.sb_features_incompat.get() & feature.bits() != 0
 }
 
-/// The length of so many blocks.
+/// The length of `blocks` blocks in bytes.
 fn bytes(raw: &RawSuperblock, blocks: u32) -> u64 {
     u64::from(blocks) << raw.sb_blocklog
 }
 
-/// Refuses a superblock that breaks a rule. Its geometry was checked.
+/// Refuses a superblock that breaks a rule. Its geometry was checked before.
 pub(super) fn obey(raw: &RawSuperblock) -> Result<()> {
     match RULES.iter().find(|rule| !(rule.holds)(raw)) {
         None => Ok(()),

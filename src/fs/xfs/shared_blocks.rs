@@ -1,4 +1,4 @@
-//! The blocks that several files share: they are not to be overwritten.
+//! The blocks that several files share, which must not be overwritten.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::units::FsBlock;
 /// `bb_magic` of the tree.
 const MAGIC: [u8; 4] = *b"R3FC";
 
-/// The shared blocks of a group, in their order.
+/// The shared blocks of a group, in order.
 pub(super) type SharedBlocks = Arc<[Range<FsBlock>]>;
 
 impl Xfs {
@@ -30,7 +30,8 @@ impl Xfs {
         Ok(shared.into())
     }
 
-    /// Counts the blocks of a group that copies on write had in hand. They are no file's, and the kernel frees them when it recovers the log.
+    /// Counts the blocks of a group that are reserved for copy on write. No file owns them, and the kernel frees them when it recovers the
+    /// log.
     pub(super) fn staging_blocks(&self, group: u32) -> Result<u64> {
         let mut staging = 0;
         self.for_each_count(group, |blocks, _, is_staging| {
@@ -39,7 +40,7 @@ impl Xfs {
         Ok(staging)
     }
 
-    /// Calls `each` with blocks of a group, how often they are used, and whether a copy on write had them in hand.
+    /// Calls `each` with runs of blocks of a group, their reference count, and whether they are reserved for copy on write.
     fn for_each_count(
         &self,
         group: u32,
@@ -57,7 +58,7 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // Those in hand come last, and begin again with the first block.
+        // The reserved blocks come last, and their order starts again at the first block.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {

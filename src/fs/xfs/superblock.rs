@@ -16,67 +16,67 @@ use crate::fs::DeviceRange;
 use crate::units::{BlockSize, DevOffset, InodeNo};
 
 const PLACE: Place = Place::new("superblock");
-/// Sectors are of 512 bytes to 32 KiB.
+/// log2 of the sector size: 512 bytes to 32 KiB.
 const SECTOR_LOGS: std::ops::RangeInclusive<u8> = 9..=15;
-/// Blocks of a group: log2 of the most, and the fewest.
+/// Blocks of a group: log2 of the maximum, and the minimum.
 const MAX_GROUP_BLOCKS_LOG: u8 = 31;
 const MIN_GROUP_BLOCKS: u32 = 64;
 /// `sb_features_log_incompat`: changes of attributes have intents in the log.
 const LOGGED_ATTRIBUTES: u32 = 0x1;
-/// The least part of a device that tells the size of its sectors.
+/// The shortest read of a device that contains the sector size.
 const PROBE: usize = 512;
 
-/// The superblock, checked.
+/// The checked superblock.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     pub(crate) geometry: Geometry,
     /// 4 or 5: metadata have checksums from 5 on.
     pub version: u8,
-    /// Features for which the volume may be read by a program that does not know them.
+    /// Features that permit reads by a program that does not support them.
     pub ro_compat: RoCompat,
-    /// Features for which it may not.
+    /// Features that do not.
     pub incompat: Incompat,
-    /// Features of the log: one that is not known does not matter while the log needs no recovery.
+    /// Features of the log. An unknown one matters only if the log needs recovery.
     log_incompat: u32,
-    /// The position in the log up to which it has all changes; 0 in version 4.
+    /// The log position up to which the superblock has all changes; 0 in version 4.
     pub(super) lsn: u64,
     /// The UUID of the volume.
     pub uuid: [u8; 16],
     /// The name of the volume, up to the first NUL.
     pub label: Vec<u8>,
-    /// The UUID that its metadata have.
+    /// The UUID in metadata.
     pub(crate) meta_uuid: [u8; 16],
     pub(crate) root: InodeNo,
-    /// Realtime bitmap and summary, where there are no metadata directories.
+    /// The realtime bitmap and summary on volumes without metadata directories.
     pub(crate) realtime_files: [InodeNo; 2],
-    /// These, and files of quota; none of them with metadata directories.
+    /// The inodes of internal files, with those of quota; empty with metadata directories.
     pub(crate) internal: Vec<InodeNo>,
-    /// Those of quota.
+    /// The inodes of quota files.
     pub(crate) quota: Vec<InodeNo>,
     /// The root of the metadata directories.
     pub(crate) metadata_root: Option<InodeNo>,
-    /// The log's first block, and how many; block 0 for a log on a device of its own.
+    /// The log's first block and its length in blocks; the first block is 0 for an external log.
     pub(crate) log_start: u64,
     pub(crate) log_blocks: u32,
     /// Blocks of the realtime device.
     pub realtime_blocks: u64,
-    /// How these are numbered, if there are any.
+    /// The numbering of realtime blocks, if there are any.
     pub(super) realtime: Option<Realtime>,
     /// Entries of directories have file types.
     pub(crate) has_ftype: bool,
     /// Names are compared without regard to the case of ASCII letters.
     pub(crate) ascii_ci: bool,
     pub(crate) projid32: bool,
-    /// Inodes that exist, and of them free ones; free blocks. In a volume with lazy counters these are right only after a clean unmount.
+    /// The numbers of inodes, free inodes and free blocks. With lazy counters these are right only after a clean unmount.
     pub(crate) inodes: u64,
     pub(crate) free_inodes: u64,
     pub(crate) free_blocks: u64,
-    /// The most that inodes may take, in percent of the volume.
+    /// The maximum share of the volume for inodes, in percent.
     pub(crate) max_inode_percent: u8,
 }
 
 impl Superblock {
-    /// Whether a device holds an XFS file system, sound or not.
+    /// Whether a device holds an XFS file system, sound or damaged.
     pub(super) fn is_on(device: &dyn Device) -> Result<bool> {
         let unit = (device.limits().logical_block as usize).max(PROBE);
         if device.size() < unit as u64 {
@@ -94,7 +94,7 @@ impl Superblock {
         Self::decode(&bytes, device.size(), Replayed::No)
     }
 
-    /// Decodes a superblock; `bytes` begin with it, and hold all of its sector.
+    /// Decodes a superblock. `bytes` begin with it and hold its whole sector.
     pub(super) fn decode(bytes: &[u8], device_size: u64, replayed: Replayed) -> Result<Self> {
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(PLACE.corrupt("it is cut short"));
@@ -170,7 +170,7 @@ impl Superblock {
         })
     }
 
-    /// The features; a feature that is not supported is refused by name.
+    /// The features. An unsupported feature is refused by name.
     fn check_features(raw: &RawSuperblock, is_v5: bool) -> Result<(RoCompat, Incompat, u32)> {
         let versionnum = raw.sb_versionnum.get();
         if versionnum & version::DIR_V2 == 0 {
@@ -259,7 +259,7 @@ impl Superblock {
         })
     }
 
-    /// Where the log lies: `outside`, if it is on a device of its own.
+    /// The location of the log: `outside`, if it is external.
     pub(super) fn log_range(&self, outside: Option<DeviceRange>) -> Result<LogRange> {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
@@ -284,17 +284,17 @@ impl Superblock {
         Ok(LogRange { start: block.offset_of(start).0, len, block })
     }
 
-    /// The first block that no file can have: positions stay within 63 bits.
+    /// The first block that no file can have: file positions have at most 63 bits.
     pub(super) fn max_file_block(&self) -> u64 {
         1 << (63 - self.geometry.block.shift())
     }
 
-    /// The log can have changes of attributes that users see.
+    /// Whether the log can have changes of attributes that users see.
     pub(super) fn logs_attributes(&self) -> bool {
         self.log_incompat & LOGGED_ATTRIBUTES != 0
     }
 
-    /// Refuses a log with items that are not known.
+    /// Refuses a log with unknown items.
     pub(super) fn check_log_features(&self) -> Result<()> {
         match self.log_incompat & !LOGGED_ATTRIBUTES {
             0 => Ok(()),
@@ -305,7 +305,7 @@ impl Superblock {
         }
     }
 
-    /// Metadata have checksums and name their own places.
+    /// Whether metadata have checksums and record their own places.
     pub(crate) fn is_v5(&self) -> bool {
         self.version == 5
     }
@@ -327,19 +327,19 @@ impl Superblock {
         features.into_iter().map(|name| name.replace('_', "-")).collect()
     }
 
-    /// Free blocks. After a crash they are counted by the headers of allocation groups.
+    /// The number of free blocks. After a crash it is the sum of the allocation groups' headers.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks
     }
 
-    /// Inodes that exist, and how many of them are free.
+    /// The number of inodes, and how many of them are free.
     #[must_use]
     pub fn inodes(&self) -> (u64, u64) {
         (self.inodes, self.free_inodes)
     }
 
-    /// Blocks of the log, and whether it is on a device of its own.
+    /// The number of log blocks, and whether the log is external.
     #[must_use]
     pub fn log(&self) -> (u32, bool) {
         (self.log_blocks, self.log_start == 0)
@@ -363,7 +363,7 @@ impl Superblock {
         self.geometry.blocks
     }
 
-    /// Allocation groups, and the blocks of each but the last one.
+    /// The number of allocation groups, and the blocks of each group except the last.
     #[must_use]
     pub fn groups(&self) -> (u32, u32) {
         (self.geometry.groups, self.geometry.group_blocks)

@@ -7,9 +7,9 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::FileType;
 use crate::units::{FileBlock, FsBlock};
 
-/// No target is longer.
+/// The maximum length of a target.
 const LONGEST: u64 = 1024;
-/// No target takes more blocks: of 512 bytes it takes two, of 1024 with headers two as well.
+/// The maximum number of blocks of a target.
 pub(super) const MOST_BLOCKS: u64 = 3;
 
 impl XfsInode {
@@ -28,7 +28,7 @@ impl XfsInode {
         }
         let len = self.stat.size as usize;
         let target = match self.data.format {
-            // The inode was refused where its target exceeds it.
+            // An inode whose target does not fit was already refused.
             Format::Local => self.data.bytes.get(..len).unwrap_or_default().to_vec(),
             _ => self.remote_target(len, place)?,
         };
@@ -38,7 +38,7 @@ impl XfsInode {
         Ok(target)
     }
 
-    /// A target in blocks. Each extent of them has one header, unlike a value, where each block has one.
+    /// A target in blocks. Each extent has one header, unlike a value, in which each block has one.
     fn remote_target(&self, len: usize, place: Place) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(len);
         let extents = self.data_map()?.map_or(&[][..], |map| map.extents());

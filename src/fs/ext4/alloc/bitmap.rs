@@ -1,8 +1,8 @@
-//! Bitmaps of blocks and inodes: search and change.
+//! Searches and changes of block and inode bitmaps.
 
 use std::ops::Range;
 
-/// A bitmap for the search. A bit that is set, here or in the bitmap of kept-back blocks, is not available.
+/// A bitmap for searches. A bit that is set here or in the bitmap of kept-back blocks is not available.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -10,7 +10,7 @@ pub(in crate::fs::ext4) struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// Both of the same length, a multiple of 8 bytes.
+    /// Both bitmaps must have the same length, a multiple of 8 bytes.
     pub(in crate::fs::ext4) fn new(bytes: &'a [u8], kept_back: Option<&'a [u8]>) -> Self {
         Self { bytes, kept_back }
     }
@@ -26,7 +26,7 @@ impl<'a> Bits<'a> {
         word(self.bytes) | self.kept_back.map_or(0, word)
     }
 
-    /// The first bit from `from` on, below `end`, that is set or clear as `flip` (0 or all ones) makes it a one; or `end`.
+    /// The first bit in `from..end` that is one after an exclusive-or with `flip` (0 or all ones), or `end`.
     fn next(&self, from: u32, end: u32, flip: u64) -> u32 {
         let mut at = from;
         while at < end {
@@ -59,7 +59,7 @@ impl<'a> Bits<'a> {
         })
     }
 
-    /// How many bits of a range are clear.
+    /// The number of clear bits in a range.
     pub(in crate::fs::ext4) fn clear_bits(&self, range: Range<u32>) -> u32 {
         self.runs(range).map(|run| run.end - run.start).sum()
     }
@@ -70,7 +70,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The bytes that hold a range of bits, each with the mask of those that it holds.
+/// The bytes that hold a range of bits, each with the mask of its bits in the range.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |byte| {
@@ -80,7 +80,7 @@ fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// Sets a range of bits. Bits outside of the bitmap are left out.
+/// Sets a range of bits. Bits outside the bitmap are ignored.
 pub(in crate::fs::ext4) fn set(bytes: &mut [u8], range: Range<u32>) {
     for (byte, mask) in masks(range) {
         if let Some(byte) = bytes.get_mut(byte) {

@@ -1,4 +1,4 @@
-//! Blocks: allocated near a goal, and freed.
+//! Allocation of blocks near a goal, and their release.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -15,16 +15,16 @@ use crate::fs::ext4::{Ext4, Incompat, Inode, Superblock};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FsBlock, InodeNo};
 
-/// The former content of freed blocks.
+/// The previous content of freed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Data,
-    /// Something that the journal may hold.
+    /// Content that the journal may hold.
     Metadata,
 }
 
 impl Freed {
-    /// Whether a file's content goes through the journal: entries, targets and values do.
+    /// Whether a file's content goes through the journal: directory entries, link targets and attribute values do.
     pub(crate) fn content_of(inode: &Inode) -> Self {
         let data =
             inode.file_type() == FileType::Regular && !inode.flags().contains(InodeFlags::EA_INODE);
@@ -32,27 +32,27 @@ impl Freed {
     }
 }
 
-/// Which of the reserved blocks the caller may allocate.
+/// The reserved blocks that a caller may allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// All: those for nodes, too.
+    /// All blocks, including those reserved for nodes of maps.
     Allowed,
-    /// Those for the superuser.
+    /// The blocks reserved for the superuser.
     Superuser,
     Denied,
 }
 
-/// Where blocks are looked for.
+/// The start of a search for blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
-    /// There, or after it.
+    /// The search starts at this block, and prefers blocks after it.
     pub(crate) block: FsBlock,
-    /// More will follow: if this block is taken, a place with free space after it is better than the next free block. Files that grow side by
-    /// side would have an extent for each block otherwise.
+    /// The file will grow: if this block is taken, a place with free space after it is better than the next free block. Otherwise, files that
+    /// grow side by side would have one extent for each block.
     pub(crate) grows: bool,
 }
 
-/// The changes in a group when clusters of it are allocated or freed.
+/// The changes in a group when its clusters are allocated or freed.
 struct Change {
     clusters: Range<u32>,
     in_use: bool,
@@ -65,12 +65,12 @@ impl From<FsBlock> for Goal {
 }
 
 impl Handle<'_> {
-    /// At least one block, at most `want`, contiguous, and as close after `goal` as possible. With bigalloc whole clusters, so that there can
-    /// be more than `want`. Changes two blocks. The last ones are kept for nodes of maps; the superuser's are not kept back
-    /// unless [that was asked for](Ext4::keep_reserve).
+    /// Allocates at least one block and at most `want`, contiguous and as close after `goal` as possible. With bigalloc it allocates whole
+    /// clusters, so there can be more than `want`. Changes two blocks. The last free blocks stay reserved for nodes of maps; the superuser's
+    /// blocks are withheld only [on request](Ext4::keep_reserve).
     ///
     /// # Errors
-    /// `NoSpace` on a full volume, and nothing has been changed: where [`commit_frees`](Allocator::commit_frees), a commit helps. `Corrupt`.
+    /// `NoSpace` on a full volume, without any change: if [`commit_frees`](Allocator::commit_frees) is true, a commit helps. `Corrupt`.
     pub(crate) fn allocate_blocks(
         &mut self,
         goal: impl Into<Goal>,
@@ -79,7 +79,7 @@ impl Handle<'_> {
         self.allocate_blocks_for(goal, want, self.writing.alloc.reserve())
     }
 
-    /// The same for someone who perhaps may not have the reserved blocks.
+    /// Allocates as above, for a caller that may lack the right to reserved blocks.
     pub(crate) fn allocate_blocks_for(
         &mut self,
         goal: impl Into<Goal>,
@@ -117,7 +117,7 @@ impl Handle<'_> {
         Err(no_space())
     }
 
-    /// Allocates in one group, if it has a run that is long enough.
+    /// Allocates in one group, if it has a long enough run.
     fn allocate_in(
         &mut self,
         number: u32,
@@ -143,7 +143,7 @@ impl Handle<'_> {
                 return Ok(None);
             }
         };
-        // A version that nobody else holds is changed in place.
+        // A version without other references is changed in place.
         drop(content);
         let change = Change { clusters: run.clone(), in_use: true };
         group.mark_clusters(self, change)?;
@@ -153,10 +153,10 @@ impl Handle<'_> {
         Ok(Some(run))
     }
 
-    /// These blocks and no others, which a recovery says are in use. Without bigalloc. Changes two blocks for each group.
+    /// Allocates exactly these blocks, which a recovery reports as used. Not for bigalloc. Changes two blocks for each group.
     ///
     /// # Errors
-    /// `Corrupt` for blocks that are in use already.
+    /// `Corrupt` for blocks that are already in use.
     pub(crate) fn claim_blocks(&mut self, start: FsBlock, count: u64) -> Result<()> {
         let (sb, allocator) = (&self.fs.superblock, &self.writing.alloc);
         if start.0 < u64::from(sb.first_data_block) || !self.fs.blocks.contain(start, count) {
@@ -184,11 +184,11 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// Frees blocks: with bigalloc whole clusters, each once, when nothing in it is in use any more. They are not available again before
-    /// the transaction has committed. Changes two blocks for each group.
+    /// Frees blocks. With bigalloc a whole cluster is freed, once, when none of its blocks is in use. Freed blocks become available when the
+    /// transaction has committed. Changes two blocks for each group.
     ///
     /// # Errors
-    /// `Corrupt` for blocks that are free already, or are the file system's own: nothing has been changed then.
+    /// `Corrupt` for blocks that are already free or belong to the file system itself; nothing is changed in that case.
     pub(crate) fn free_blocks(&mut self, start: FsBlock, count: u64, kind: Freed) -> Result<()> {
         let sb = &self.fs.superblock;
         let cluster = u64::from(sb.cluster_blocks);
@@ -236,10 +236,10 @@ impl Handle<'_> {
 }
 
 impl Allocator {
-    /// Locks a group, of which these clusters are in use and may be freed.
+    /// Locks a group, after a check that these clusters are in use and may be freed.
     ///
     /// # Errors
-    /// `Corrupt` where they may not.
+    /// `Corrupt` if they may not be freed.
     fn group_to_free<'a>(
         &'a self,
         fs: &'a Ext4,
@@ -272,7 +272,7 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// Changes the bits of clusters, all of which were in the other state, and the descriptor with them.
+    /// Changes the bits of clusters, which must all be in the other state, and updates the descriptor.
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -318,12 +318,12 @@ impl LockedGroup<'_> {
 }
 
 impl Allocator {
-    /// The free space that every user may have.
+    /// The reserved blocks that operations may allocate by default.
     pub(crate) fn reserve(&self) -> Reserve {
         if self.keep_reserve.load(Ordering::Relaxed) { Reserve::Denied } else { Reserve::Superuser }
     }
 
-    /// How many clusters may be asked for.
+    /// The number of clusters that may be allocated.
     fn left(&self, fs: &Ext4, reserve: Reserve) -> u32 {
         let free = self.free_clusters.load(Ordering::Relaxed);
         let sb = &fs.superblock;
@@ -340,13 +340,13 @@ impl Allocator {
 }
 
 impl Superblock {
-    /// Where the blocks of an inode should be looked for when it has none yet.
+    /// The goal for the blocks of an inode without blocks.
     pub(crate) fn goal_of(&self, inode: InodeNo) -> FsBlock {
         self.group_start(self.group_of(inode))
     }
 
-    /// So many of the last free clusters are for what a volume owes to its files: the node that a preallocated extent takes that is
-    /// cut by a write, or any extent by a hole. With extents only: elsewhere no such change needs a block. As many as Linux keeps.
+    /// The number of free clusters reserved for nodes of extent trees. A write that splits a preallocated extent, or a hole punched into any
+    /// extent, needs one. Without extents no such change needs a block. Linux reserves the same number.
     pub(super) fn clusters_for_nodes(&self) -> u64 {
         if !self.incompat.contains(Incompat::EXTENTS) {
             return 0;
@@ -356,7 +356,7 @@ impl Superblock {
 }
 
 impl GroupState {
-    /// Whether the group may have a run of so many clusters.
+    /// Whether the group may have a run of `length` clusters.
     fn may_have(&self, length: u32) -> bool {
         get(&self.available) >= length && get(&self.longest) >= length
     }

@@ -1,4 +1,4 @@
-//! Discards of free space, which let the device drop its content.
+//! Discards of free space, which permit the device to drop its content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::fs::ext4::Ext4;
 use crate::units::FsBlock;
 
 impl Ext4 {
-    /// Switches discards on or off: of blocks that were freed, after the commit that frees them.
+    /// Turns online discard on or off. Freed blocks are discarded after the commit that frees them.
     ///
     /// # Errors
     /// `ReadOnly`.
@@ -20,8 +20,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Tells the device of all free space in pieces of at least `min_len` bytes. Gives the number of bytes; 0 where the device has
-    /// no use for it. Others may go on meanwhile.
+    /// Discards all free runs of at least `min_len` bytes on the device. Gives the number of bytes; 0 if the device does not support
+    /// discard. Other operations can run at the same time.
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
@@ -56,7 +56,7 @@ impl Ext4 {
 }
 
 impl Allocator {
-    /// The next free run of a group that is long enough: nobody gets it while it is discarded.
+    /// The next free run of a group that is long enough. It cannot be allocated while it is discarded.
     fn keep_back_run(
         &self,
         fs: &Ext4,
@@ -79,7 +79,8 @@ impl Allocator {
         Ok(Some(run))
     }
 
-    /// Discards what a transaction has freed, neighbours together, before anyone may have it. The device may fail at it: nothing is lost.
+    /// Discards the blocks that a transaction has freed, before they become available. Adjoining runs are merged. A failure of the device
+    /// does no harm.
     pub(super) fn discard_freed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         let mut freed = freed.to_vec();
         freed.sort_unstable();
@@ -95,7 +96,7 @@ impl Allocator {
     }
 }
 
-/// The device cannot do it.
+/// Whether an error means that the device does not support discard.
 fn has_no_use(kind: ErrorKind) -> bool {
     kind == ErrorKind::Io(Errno::EOPNOTSUPP)
 }

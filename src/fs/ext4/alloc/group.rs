@@ -1,4 +1,4 @@
-//! A group whose lock is held.
+//! A group under its lock.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::Ordered;
 use crate::sync::MutexGuard;
 
-/// A group whose lock is held: its descriptor and its bitmaps do not change.
+/// A group under its lock: its descriptor and its bitmaps do not change.
 pub(super) struct LockedGroup<'a> {
     pub(super) fs: &'a Ext4,
     pub(super) allocator: &'a Allocator,
@@ -23,7 +23,7 @@ impl Allocator {
     /// Locks a group.
     ///
     /// # Errors
-    /// `Corrupt` for its descriptor.
+    /// `Corrupt` for a damaged descriptor.
     pub(super) fn lock_group<'a>(&'a self, fs: &'a Ext4, number: u32) -> Result<LockedGroup<'a>> {
         let state = self.group(number).lock();
         Ok(LockedGroup { fs, allocator: self, number, descriptor: fs.group(number)?, state })
@@ -31,7 +31,7 @@ impl Allocator {
 }
 
 impl LockedGroup<'_> {
-    /// The clusters of the file system itself: known once the block bitmap was read.
+    /// The clusters of the file system's own structures, which are known once the block bitmap was read.
     pub(super) fn system(&self) -> &[Range<u32>] {
         self.state.system.as_deref().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Inodes: allocated near their directory, and freed. Only bitmaps and counts: the caller writes the inode itself.
+//! Allocation of inodes near their directory, and their release. Only bitmaps and counts change here: the caller writes the inode itself.
 
 use super::bitmap::{self, Bits};
 use super::group::LockedGroup;
@@ -19,7 +19,7 @@ struct Change {
     unused_inodes: u32,
 }
 
-/// An inode that was allocated in this transaction. No name leads to it yet, so no other thread knows it.
+/// An inode that was allocated in this transaction. No name leads to it yet, so no other thread uses it.
 pub(crate) struct FreshInode(InodeNo);
 
 impl MayChange for FreshInode {
@@ -29,10 +29,10 @@ impl MayChange for FreshInode {
 }
 
 impl Handle<'_> {
-    /// An inode that is free. Changes three blocks at most: a part of the table that was never in use is zeroed.
+    /// Allocates a free inode. Changes at most three blocks: a part of the table that was never in use is zeroed.
     ///
     /// # Errors
-    /// `NoSpace` if no inode is free, and nothing has been changed; `Corrupt`.
+    /// `NoSpace` if no inode is free, without any change; `Corrupt`.
     pub(crate) fn allocate_inode(
         &mut self,
         parent: InodeNo,
@@ -59,7 +59,7 @@ impl Handle<'_> {
             return Ok(None);
         }
         let mut group = allocator.lock_group(self.fs, number)?;
-        // Another thread may have taken the last one.
+        // Another thread may have taken the last free inode.
         if get(free_inodes) == 0 {
             return Ok(None);
         }
@@ -78,10 +78,10 @@ impl Handle<'_> {
         Ok(Some(InodeNo(index + 1)))
     }
 
-    /// This inode and no other, which a recovery says is in use.
+    /// Allocates exactly this inode, which a recovery reports as used.
     ///
     /// # Errors
-    /// `Corrupt` for one that is in use or reserved; nothing has been changed then.
+    /// `Corrupt` for an inode that is in use or reserved, without any change.
     pub(crate) fn claim_inode(&mut self, inode: InodeNo, directory: bool) -> Result<FreshInode> {
         let (number, bit) = self.fs.superblock.place_of_bit(inode)?;
         let mut group = self.writing.alloc.lock_group(self.fs, number)?;
@@ -95,10 +95,10 @@ impl Handle<'_> {
         Ok(FreshInode(inode))
     }
 
-    /// Frees an inode whose bytes say so already. Its number can be allocated again at once. Changes two blocks.
+    /// Frees an inode whose bytes already mark it as unused. Its number can be allocated again at once. Changes two blocks.
     ///
     /// # Errors
-    /// `Corrupt` for one that is free or reserved; nothing has been changed then.
+    /// `Corrupt` for an inode that is free or reserved, without any change.
     pub(crate) fn free_inode(&mut self, inode: &impl MayChange, directory: bool) -> Result<()> {
         let inode = inode.number();
         let allocator = &self.writing.alloc;
@@ -107,7 +107,7 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
         if !Bits::new(&content, None).is_set(bit..bit + 1) {
-            return Err(place.corrupt("it is freed and is free"));
+            return Err(place.corrupt("it is freed but is already free"));
         }
         drop(content);
         let Some(directories) = group.descriptor.directories.checked_sub(u32::from(directory))
@@ -128,10 +128,10 @@ impl Handle<'_> {
 }
 
 impl Ext4 {
-    /// Whether the bitmap says so.
+    /// Whether the bitmap marks an inode as used.
     ///
     /// # Errors
-    /// `Corrupt` for a number that no inode has, or that is reserved.
+    /// `Corrupt` for a number that is reserved or that no inode has.
     pub(crate) fn is_inode_in_use(&self, inode: InodeNo) -> Result<bool> {
         let (number, bit) = self.superblock.place_of_bit(inode)?;
         let content = self.allocator()?.lock_group(self, number)?.inode_bitmap()?;
@@ -152,7 +152,7 @@ impl Superblock {
 }
 
 impl LockedGroup<'_> {
-    /// Takes a free inode of a group, whose lock is held.
+    /// Allocates a free inode of the locked group.
     fn take_inode(&self, handle: &mut Handle<'_>, bit: u32, directory: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         self.zero_table(handle, bit)?;
@@ -168,7 +168,7 @@ impl LockedGroup<'_> {
         Ok(())
     }
 
-    /// Zeroes the blocks of the table that come into use with an inode. The device may hold anything there.
+    /// Zeroes the blocks of the table that an inode brings into use, since their content on the device is undefined.
     fn zero_table(&self, handle: &mut Handle<'_>, bit: u32) -> Result<()> {
         let sb = &self.fs.superblock;
         let per_block = sb.block_size.bytes() as u32 / u32::from(sb.inode_size);

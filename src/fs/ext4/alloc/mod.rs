@@ -1,10 +1,11 @@
 //! Allocation of blocks and inodes.
 //!
-//! Only the bitmap of each group says which blocks are in use; its descriptor counts the free ones. This module keeps numbers that make the search
-//! short: for each group how much is available and the longest run at most, read without a lock by the search for a group; and blocks that
-//! were freed by transactions that are not committed yet. Nobody gets those before the commit: after a crash they still belong to their file.
+//! The bitmap of a group is the only record of used blocks; its descriptor counts the free ones. This module keeps numbers that make the search
+//! short. For each group these are the available space and an upper limit of its longest run; the search for a group reads them without a lock. The
+//! module also records blocks freed by transactions that are not committed. They cannot be allocated before the commit, because after a crash they
+//! still belong to their file.
 //!
-//! A bit of a block bitmap stands for a cluster. Callers count blocks; clusters are named so.
+//! Each bit of a block bitmap is a cluster. Callers count in blocks; numbers of clusters are named so.
 
 pub(super) mod bitmap;
 mod blocks;
@@ -38,19 +39,19 @@ pub(crate) struct Allocator {
     groups: Box<[GroupState]>,
     chunks: Box<[Chunk]>,
     cluster_blocks: u32,
-    /// Free clusters as the descriptors count them.
+    /// The number of free clusters by the descriptors.
     free_clusters: AtomicU64,
-    /// Of these, what nobody gets now.
+    /// The number of kept-back clusters among these.
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,
-    /// Send discards for freed blocks.
+    /// Whether freed blocks are discarded.
     discard: AtomicBool,
-    /// Nobody gets the blocks that are reserved for the superuser.
+    /// Whether the blocks reserved for the superuser are withheld.
     keep_reserve: AtomicBool,
 }
 
-/// The superblock's counters.
+/// The counters of the superblock.
 pub(crate) struct Counts {
     pub(crate) free_blocks: u64,
     pub(crate) free_inodes: u32,
@@ -65,7 +66,7 @@ impl Counts {
 }
 
 impl Allocator {
-    /// The free blocks and inodes now.
+    /// The present numbers of free blocks and inodes.
     pub(crate) fn counts(&self) -> Counts {
         let free_clusters = self.free_clusters.load(Ordering::Relaxed);
         Counts {
@@ -74,12 +75,12 @@ impl Allocator {
         }
     }
 
-    /// Whether blocks were freed that nobody gets before a commit: a caller that found no space can commit and try again.
+    /// Whether freed blocks wait for a commit: a caller that found no space can commit and try again.
     pub(crate) fn commit_frees(&self) -> bool {
         self.kept_back.load(Ordering::Relaxed) > 0
     }
 
-    /// Blocks that a committed transaction has freed may be allocated again.
+    /// Makes the blocks available that a committed transaction has freed.
     pub(crate) fn committed(&self, fs: &Ext4, freed: &[(FsBlock, u64)]) {
         if self.discard.load(Ordering::Relaxed) {
             self.discard_freed(fs, freed);
@@ -93,8 +94,8 @@ impl Allocator {
 }
 
 impl Ext4 {
-    /// From now on nobody gets the blocks that the volume reserves for the superuser; or everybody again, as at the beginning: a program that opens
-    /// a volume owns it.
+    /// Withholds the blocks that the volume reserves for the superuser, or permits their allocation again. They are permitted at first, because a
+    /// program that opens a volume owns it.
     ///
     /// # Errors
     /// `ReadOnly`.
@@ -107,7 +108,7 @@ impl Ext4 {
         Ok(&self.writing()?.alloc)
     }
 
-    /// The free space of the volume; as last recorded if it is open for reading only.
+    /// The free space of the volume. For a volume that is open for reading, the last recorded one.
     #[must_use]
     pub fn free_space(&self) -> FreeSpace {
         let sb = &self.superblock;

@@ -1,8 +1,8 @@
-//! In which group a new inode is looked for.
+//! The choice of a group for a new inode.
 //!
-//! A directory's files are looked for where the directory is, and their blocks where the files are. So where a directory comes to
-//! stand decides what will lie together: after Orlov's idea, directories in the root are spread over the volume, since they have little
-//! to do with each other, and others stand near their parents as long as there is room for what they will hold.
+//! Files are allocated near their directory, and blocks near their file. So the place of a directory decides which data lie together. This
+//! follows Orlov's idea: directories in the root are spread over the volume, since they have little in common; others stay near their
+//! parents while there is room for their content.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use crate::fs::ext4::ROOT;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::InodeNo;
 
-/// For how many files room is kept in a region for each of its directories.
+/// The number of files for which room is reserved in a region for each of its directories.
 const FILES_OF_A_DIRECTORY: u64 = 64;
-/// How much less than the average region one may have free, as a part of all that it has, to take directories.
+/// The permitted shortage of free space of a region that takes directories, compared with the average, as a divisor of its total.
 const SHORTAGE: u64 = 4;
 
-/// Groups whose inode tables lie together, and what they have.
+/// Groups whose inode tables are adjacent, and their free resources.
 struct Region {
     groups: Range<u32>,
     clusters: u64,
@@ -27,7 +27,7 @@ struct Region {
 }
 
 impl Allocator {
-    /// The group of a file's directory, or one near it that has inodes and blocks.
+    /// The group of a file's directory, or a nearby one with free inodes and blocks.
     pub(super) fn group_for_file(&self, sb: &Superblock, parent: InodeNo) -> u32 {
         let home = sb.group_of(parent);
         let flex = sb.flex_of(home);
@@ -73,7 +73,7 @@ impl Allocator {
         Region { groups, clusters, inodes, directories }
     }
 
-    /// The group with the fewest directories: their files are apart, and threads that fill them do not wait for each other's group.
+    /// The group with the fewest directories: their files are apart, and threads that fill them do not contend for one group.
     fn emptiest(&self, groups: Range<u32>) -> u32 {
         let first = groups.start;
         let directories = |group: &u32| get(&self.group(*group).directories);
@@ -87,7 +87,7 @@ impl Allocator {
 }
 
 impl Region {
-    /// Whether it is not much fuller than others.
+    /// Whether the region is not much fuller than the average.
     fn fits(&self, sb: &Superblock, average: &Self) -> bool {
         let clusters = self.count() * u64::from(sb.blocks_per_group / sb.cluster_blocks);
         self.inodes > 0
@@ -95,7 +95,7 @@ impl Region {
             && self.clusters >= average.clusters.saturating_sub(clusters / SHORTAGE)
     }
 
-    /// Whether it has room for the files of one more directory.
+    /// Whether the region has room for the files of another directory.
     fn takes_child(&self, sb: &Superblock, average: &Self) -> bool {
         self.directories < average.directories + self.all_inodes(sb) / FILES_OF_A_DIRECTORY
     }

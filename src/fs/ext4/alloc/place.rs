@@ -1,4 +1,4 @@
-//! Where things are in groups: clusters, and the blocks of the file system itself.
+//! The layout of groups: clusters, and the blocks of the file system's own structures.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use crate::fs::ext4::{Ext4, Incompat};
 use crate::units::{FsBlock, InodeNo};
 
 impl Superblock {
-    /// The group of a block within the file system, and the cluster in the group.
+    /// The group of a block within the file system, and the cluster within the group.
     pub(in crate::fs::ext4) fn cluster_of(&self, block: FsBlock) -> (u32, u32) {
         let index = block.0.saturating_sub(u64::from(self.first_data_block));
         let per_group = u64::from(self.blocks_per_group);
         ((index / per_group) as u32, (index % per_group) as u32 / self.cluster_blocks)
     }
 
-    /// The first block of the cluster that a block is in.
+    /// The first block of the cluster that contains a block.
     pub(in crate::fs::ext4) fn cluster_floor(&self, block: u64) -> u64 {
         let first = u64::from(self.first_data_block);
         let cluster = u64::from(self.cluster_blocks);
@@ -28,14 +28,14 @@ impl Superblock {
         FsBlock(self.group_start(group).0 + u64::from(cluster) * u64::from(self.cluster_blocks))
     }
 
-    /// The clusters of a group; the last group has fewer. A cluster that extends past the file system's end does not count.
+    /// The number of clusters of a group; the last group has fewer. A cluster that extends past the file system's end does not count.
     pub(in crate::fs::ext4) fn clusters_in(&self, group: u32) -> u32 {
         let blocks =
             (self.blocks_count - self.group_start(group).0).min(u64::from(self.blocks_per_group));
         (blocks / u64::from(self.cluster_blocks)) as u32
     }
 
-    /// A range of blocks within the file system as ranges of clusters, group by group.
+    /// The cluster ranges for a range of blocks within the file system, group by group.
     pub(in crate::fs::ext4) fn cluster_ranges(
         &self,
         start: FsBlock,
@@ -61,18 +61,18 @@ impl Superblock {
         (group as u32).min(self.groups - 1)
     }
 
-    /// The groups whose bitmaps and tables lie together with those of this one.
+    /// The groups whose bitmaps and tables are stored together with those of this group.
     pub(in crate::fs::ext4) fn flex_of(&self, group: u32) -> Range<u32> {
         let first = group - group % self.flex_groups;
         first..first.saturating_add(self.flex_groups).min(self.groups)
     }
 
-    /// How many blocks a group begins with that hold copies of the superblock and of the descriptors, room for more descriptors
-    /// included.
+    /// The number of blocks at the start of a group that hold copies of the superblock and of the descriptors, with the room for more
+    /// descriptors.
     pub(in crate::fs::ext4) fn copies_in(&self, group: u32) -> u64 {
         let per_block = self.descriptors_per_block();
         let backup = u64::from(self.group_has_backup(group));
-        // The boot block stands before group 0's superblock where blocks are of 1 KiB and counted from 0.
+        // If blocks have 1 KiB and are counted from 0, the boot block precedes group 0's superblock.
         let boot =
             u64::from(group == 0 && self.first_data_block == 0 && self.block_size.bytes() == 1024);
         let meta_bg = self.incompat.contains(Incompat::META_BG);
@@ -84,14 +84,14 @@ impl Superblock {
         boot + backup * (1 + descriptors)
     }
 
-    /// Whether a group holds a copy of its meta group's descriptors: the first two and the last one do.
+    /// Whether a group holds a copy of its meta group's descriptors: the first two groups and the last one do.
     pub(in crate::fs::ext4) fn is_meta_copy(&self, group: u32) -> bool {
         let per_block = self.descriptors_per_block();
         let place = group % per_block;
         place <= 1 || place == per_block - 1
     }
 
-    /// The block bitmap of a group in which only the blocks of the file system itself are in use: `bytes` are zeros.
+    /// Fills in the block bitmap of a group in which only the file system's own structures use blocks. `bytes` are zeros.
     pub(in crate::fs::ext4) fn fill_block_bitmap(
         &self,
         group: u32,
@@ -104,15 +104,14 @@ impl Superblock {
         bitmap::set(bytes, self.clusters_in(group)..bytes.len() as u32 * 8);
     }
 
-    /// Descriptors in a block.
+    /// Descriptors per block.
     pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / u32::from(self.descriptor_size)
     }
 }
 
 impl Ext4 {
-    /// The clusters of a group with blocks of the file system itself. With flex_bg, bitmaps and tables of its neighbours may be among
-    /// them.
+    /// The clusters of a group with blocks of the file system's own structures. With flex_bg these may belong to neighbouring groups.
     pub(in crate::fs::ext4) fn system_clusters(&self, group: u32) -> Result<Box<[Range<u32>]>> {
         let sb = &self.superblock;
         let mut blocks = vec![(sb.group_start(group), sb.copies_in(group))];

@@ -1,34 +1,34 @@
-//! Where free clusters are looked for.
+//! The search for free clusters within a group.
 
 use std::ops::Range;
 
 use super::bitmap::Bits;
 
-/// A run of this many clusters is as good as a longer one.
+/// A run of this many clusters is as good as any longer one.
 const LONG: u32 = 2048;
-/// How many groups are passed by before less is asked for; a bitmap that was searched in vain counts as many.
+/// The number of groups that are skipped before a shorter run is accepted. A fruitless search of a bitmap counts as many.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
-/// Blocks to grow into that a file needs where a new run of it begins.
+/// The free blocks that a growing file needs where a new run begins.
 pub(super) const ROOM: u32 = 64;
 
 /// The request of a search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
-    /// At most so many clusters.
+    /// The maximum number of clusters.
     pub(super) want: u32,
-    /// The multiple of so many clusters at which it begins, all of them free, if that is more.
+    /// For a growing file: the start is aligned to this many clusters, which should all be free, if it is more than `want`.
     pub(super) room: u32,
-    /// Clusters of a RAID's stripe, or 0.
+    /// Clusters in a RAID stripe, or 0.
     pub(super) stripe: u32,
 }
 
 /// The result of a search in a group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// These clusters.
+    /// The clusters that were found.
     Run(Range<u32>),
-    /// Not enough: the longest run is so long.
+    /// No sufficient run; the longest one has this length.
     Longest(u32),
 }
 
@@ -36,24 +36,24 @@ pub(super) enum Found {
 pub(super) struct Space<'a> {
     pub(super) bits: Bits<'a>,
     pub(super) clusters: Range<u32>,
-    /// How many clusters after a multiple of the stripe the group begins.
+    /// The position of the group's start relative to a multiple of the stripe, in clusters.
     pub(super) phase: u32,
 }
 
 impl Wish {
-    /// How long a run must be at least: at first long enough, then less and less.
+    /// The minimum lengths of a run, in the order in which they are tried, from sufficient down to 1.
     pub(super) fn lengths(self) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(self.want.max(self.room).min(LONG)), |length| {
             (*length > 1).then_some(length / 8).map(|length| length.max(1))
         })
     }
 
-    /// The free run at the goal; else the first run of `length` clusters or more after it, or before.
+    /// The free run at the goal; otherwise the first run of at least `length` clusters after it, or else before it.
     pub(super) fn find(self, space: &Space<'_>, goal: Option<u32>, length: u32) -> Found {
         let Range { start, end } = space.clusters;
         let from = goal.unwrap_or(start).clamp(start, end);
         let mut longest = 0;
-        // No run lies on both sides of the goal: it would be free, and taken.
+        // No run needs to cross the goal: a run that contains the goal is found from the goal on.
         for range in [from..end, start..from] {
             match self.find_within(space, range, goal, length) {
                 Found::Longest(within) => longest = longest.max(within),
@@ -70,7 +70,7 @@ impl Wish {
         goal: Option<u32>,
         length: u32,
     ) -> Found {
-        // No run is looked at further than it is of use: most of a group may be one.
+        // The length of a run is measured only up to this limit, because most of a group may be one run.
         let limit = self.want.saturating_add(self.stripe).max(2 * self.room);
         let (mut longest, mut at) = (0, range.start);
         loop {
@@ -79,7 +79,7 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is not a new piece, however short: the next one may begin right after it, in the next group.
+            // A run that continues a file is accepted at any length: the next run may begin right after it, in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -92,8 +92,8 @@ impl Wish {
         }
     }
 
-    /// Where in a run a request begins that is not the next part of something: a large one with a stripe, a small one that has others
-    /// after it where they have room, if enough remains then.
+    /// The start within a run for a request that continues no other. A large request is aligned to the stripe; the first blocks of a
+    /// growing file are aligned to its room. Both apply only if enough of the run remains.
     fn aligned(self, space: &Space<'_>, run: Range<u32>, length: u32) -> u32 {
         let start = if self.stripe > 0 && self.want >= self.stripe {
             (run.start + space.phase).next_multiple_of(self.stripe) - space.phase
@@ -128,12 +128,12 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // Taken: each has a place of its own.
+        // The place is taken, so each file gets a separate place.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // The space after a file is kept for it when other requests follow.
+        // The space after a file stays free for it while other requests follow.
         find(11, 192..193);
     }
 

@@ -1,5 +1,4 @@
-//! The summary of each group in memory. The search for a group reads the numbers without a lock; they change with the group's lock
-//! held.
+//! The summary of each group in memory. The search for a group reads these numbers without a lock; they change only under the group's lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,14 +8,14 @@ use crate::fs::ext4::group::Group;
 use crate::fs::ext4::order::{Ordered, Rank};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Groups that are passed over together where they have nothing.
+/// The number of groups that are skipped together if they have nothing free.
 const CHUNK: u32 = 64;
 
 /// The summary of a group.
 pub(super) struct GroupState {
-    /// Available clusters: free in the bitmap, and not kept back.
+    /// The number of available clusters: free in the bitmap and not kept back.
     pub(super) available: AtomicU32,
-    /// No run of them is longer.
+    /// An upper limit of the length of their runs.
     pub(super) longest: AtomicU32,
     pub(super) free_inodes: AtomicU32,
     pub(super) directories: AtomicU32,
@@ -26,25 +25,25 @@ pub(super) struct GroupState {
 /// The part of the summary that the group's lock protects.
 #[derive(Default)]
 pub(super) struct Locked {
-    /// The clusters with blocks of the file system itself, once they are known.
+    /// The clusters of the file system's own structures, once they are known.
     pub(super) system: Option<Box<[Range<u32>]>>,
     pub(super) blocks_checked: bool,
     pub(super) inodes_checked: bool,
-    /// No cluster below is available.
+    /// All clusters below this one are unavailable.
     pub(super) first_cluster: u32,
-    /// No inode below is free.
+    /// All inodes below this one are in use.
     pub(super) first_inode: u32,
     kept_back: Option<KeptBack>,
 }
 
-/// The clusters of a group that are free in its bitmap, and that nobody gets now: their freeing is not committed, or they are being
+/// The clusters of a group that are free in its bitmap but cannot be allocated: their release is not committed, or they are being
 /// discarded.
 struct KeptBack {
     bits: Box<[u8]>,
     count: u32,
 }
 
-/// Sums over groups that are next to each other.
+/// The sums over adjacent groups.
 #[derive(Default)]
 pub(super) struct Chunk {
     available: AtomicU32,
@@ -62,7 +61,7 @@ impl GroupState {
         }
     }
 
-    /// Comes after a transaction's handle and before a block; nobody has two.
+    /// Locks the group, after a transaction's handle and before a block in the lock order. A thread may lock only one group.
     pub(super) fn lock(&self) -> Ordered<MutexGuard<'_, Locked>> {
         Ordered::new(Rank::Group, || self.locked.lock())
     }
@@ -75,7 +74,7 @@ impl Locked {
     }
 }
 
-/// The numbers are hints for all but the one who has the lock: they order nothing.
+/// Without the group's lock these numbers are only hints, so relaxed loads are enough.
 pub(super) fn get(number: &AtomicU32) -> u32 {
     number.load(Ordering::Relaxed)
 }
@@ -127,7 +126,7 @@ impl Allocator {
         locked.first_cluster = locked.first_cluster.min(range.start);
     }
 
-    /// Keeps back free clusters, which are not available until [`end_keeping`](Self::end_keeping). A bitmap has `size` bytes.
+    /// Keeps back free clusters: they are unavailable until [`end_keeping`](Self::end_keeping). A bitmap has `size` bytes.
     pub(super) fn keep_back(&self, locked: &mut Locked, range: Range<u32>, size: usize) {
         let count = range.end - range.start;
         let none = || KeptBack { bits: vec![0; size].into(), count: 0 };
@@ -137,7 +136,7 @@ impl Allocator {
         self.kept_back.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    /// Makes them available.
+    /// Makes the clusters available.
     pub(super) fn end_keeping(&self, group: u32, range: Range<u32>) {
         let locked = &mut *self.group(group).lock();
         let Some(kept) = &mut locked.kept_back else { return };
@@ -151,7 +150,7 @@ impl Allocator {
         self.kept_back.fetch_sub(u64::from(count), Ordering::Relaxed);
     }
 
-    /// The number of free inodes, and of directories, has changed in a group.
+    /// Counts an allocated inode, which may be a directory.
     pub(super) fn take_inode(&self, group: u32, directory: bool) {
         let all =
             [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
@@ -160,7 +159,7 @@ impl Allocator {
         add(&self.directories, u32::from(directory));
     }
 
-    /// The same the other way.
+    /// Counts a freed inode, which may be a directory.
     pub(super) fn give_inode(&self, group: u32, directory: bool) {
         let all =
             [&self.group(group).free_inodes, &self.chunk(group).free_inodes, &self.free_inodes];
@@ -169,12 +168,12 @@ impl Allocator {
         subtract(&self.directories, u32::from(directory));
     }
 
-    /// All groups from `first` on and around, without those that are known from afar to have fewer clusters.
+    /// All groups, from `first` on and around, except those whose chunk has fewer than `least` clusters.
     pub(super) fn groups_with_clusters(&self, first: u32, least: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, move |chunk| get(&chunk.available) >= least)
     }
 
-    /// All groups from `first` on and around, without those that are known from afar to have no inode.
+    /// All groups, from `first` on and around, except those whose chunk has no free inode.
     pub(super) fn groups_with_inodes(&self, first: u32) -> impl Iterator<Item = u32> {
         self.groups_around(first, |chunk| get(&chunk.free_inodes) > 0)
     }

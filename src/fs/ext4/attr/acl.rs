@@ -1,5 +1,5 @@
-//! POSIX access lists: their form on disk and that of the system calls, where each entry has an id; how they and a file's permissions follow
-//! each other, and what a new file inherits, after acl(5).
+//! POSIX access lists: the on-disk form and the form of the system calls, in which each entry has an id; how lists and permission bits
+//! affect each other, and what a new file inherits, after acl(5).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -12,9 +12,9 @@ use super::name::{Name, NameIndex};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{FileType, SetXattr};
 
-/// Version of the form that `getxattr` gives.
+/// The version of the form that `getxattr` gives.
 const SYSCALL_VERSION: u32 = 2;
-/// The id of an entry that has none.
+/// The id of an entry without one.
 const UNDEFINED_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -26,11 +26,11 @@ const OTHER: u16 = 0x20;
 
 const ACCESS: Name<'_> = Name { index: NameIndex::ACL_ACCESS, name: b"" };
 const DEFAULT: Name<'_> = Name { index: NameIndex::ACL_DEFAULT, name: b"" };
-/// Length of the version and of an entry, as the system calls have them.
+/// The lengths of the version and of an entry in the system calls' form.
 const VERSION: usize = 4;
 const ENTRY: usize = 8;
 
-/// Turns a list as ext4 stores it into the value that `getxattr` gives.
+/// Converts a stored list into the value that `getxattr` gives.
 pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("access control list");
     let cut_short = || place.corrupt("it is cut short");
@@ -62,9 +62,9 @@ pub(super) fn to_syscall_format(stored: &[u8], place: Place) -> Result<Vec<u8>> 
 /// The attributes that a new inode gets from its directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
-    /// Its permissions and type.
+    /// The permissions and the type.
     pub(crate) mode: u32,
-    /// Its access list as it is stored, where that says more than the permissions.
+    /// The stored access list, if the permission bits do not express all of it.
     access: Option<Vec<u8>>,
     /// The default list of a new directory.
     default: Option<Vec<u8>>,
@@ -80,10 +80,10 @@ struct Entry {
 struct Acl(Vec<Entry>);
 
 impl Inode {
-    /// The access list that an inode of this mode inherits from its directory. The umask holds only where the directory has no default list.
+    /// The access list that an inode of this mode inherits from its directory. The umask applies only if the directory has no default list.
     ///
     /// # Errors
-    /// Those of reading attributes.
+    /// The errors of reading attributes.
     pub(crate) fn inherited_acl(&self, mode: u32, umask: u32) -> Result<Inherited> {
         let file_type = FileType::from_mode(mode);
         if file_type == Some(FileType::Symlink) {
@@ -101,7 +101,7 @@ impl Inode {
 }
 
 impl Attributes<'_> {
-    /// Gives a new inode the lists that it has inherited; its mode is the caller's.
+    /// Stores the inherited lists in a new inode. The caller sets the mode.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -117,17 +117,17 @@ impl Attributes<'_> {
         Attributes(&inode).put(h, &ACCESS, access, SetXattr::Any)
     }
 
-    /// Changes the access list, if there is one, to what a new mode says. The mode itself is the caller's.
+    /// Updates the access list, if there is one, to a new mode. The caller sets the mode itself.
     ///
     /// # Errors
-    /// Those of reading attributes.
+    /// The errors of reading attributes.
     pub(crate) fn chmod_acl(&self, h: &mut Handle<'_>, mode: u32) -> Result<()> {
         let Some(mut acl) = Acl::of(self, b"system.posix_acl_access")? else { return Ok(()) };
         acl.replace(mode);
         self.put(h, &ACCESS, &acl.stored(), SetXattr::Any)
     }
 
-    /// Sets or, if it is empty, removes the access list; the permissions follow.
+    /// Sets the access list, or removes it if `value` is empty, and updates the permissions.
     pub(super) fn set_access_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         let Some(acl) = Acl::parse(value)? else {
             return self.remove(h, &ACCESS).map(|_| ());
@@ -144,7 +144,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// Sets or, if it is empty, removes what a directory hands down.
+    /// Sets the default list of a directory, or removes it if `value` is empty.
     pub(super) fn set_default_acl(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<()> {
         match Acl::parse(value)? {
             None => self.remove(h, &DEFAULT).map(|_| ()),
@@ -160,12 +160,12 @@ impl Attributes<'_> {
 }
 
 impl Acl {
-    /// The list that an inode has under this name.
+    /// The list of an inode under this name.
     fn of(inode: &Inode, name: &[u8]) -> Result<Option<Self>> {
         inode.xattr(name)?.map_or(Ok(None), |value| Self::parse(&value))
     }
 
-    /// Takes a list as the system calls have it; `None` for one without entries.
+    /// Parses a list in the system calls' form; `None` for a list without entries.
     fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<VERSION>() else {
             return if value.is_empty() { Ok(None) } else { Err(invalid("it is cut short")) };
@@ -190,7 +190,7 @@ impl Acl {
         Ok(Some(acl))
     }
 
-    /// Owner, named users, group, named groups, mask, others, in this order; the mask only where it is needed or wanted.
+    /// Checks the order: owner, named users, group, named groups, mask, others. The mask is required only with named entries.
     fn check(&self) -> Result<()> {
         let tags: Vec<_> = self.0.iter().map(|entry| entry.tag).collect();
         let count = |tag| tags.iter().filter(|other| **other == tag).count();
@@ -226,12 +226,12 @@ impl Acl {
         bytes
     }
 
-    /// Whether the permissions say the same.
+    /// Whether the permission bits express the whole list.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// Where the three entries are that the permissions stand for, with their place in a mode. The group's are the mask's where there
+    /// The indexes of the three entries that correspond to permission bits, with their shift in a mode. The mask replaces the group if there
     /// is one.
     fn classes(&self) -> Vec<(usize, u32)> {
         let masked = self.0.iter().any(|entry| entry.tag == MASK);
@@ -246,14 +246,14 @@ impl Acl {
         shifts.filter_map(|(at, shift)| shift.map(|shift| (at, shift))).collect()
     }
 
-    /// Takes away what a mode does not give.
+    /// Removes permissions that the mode does not have.
     fn restrict(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm &= (mode >> shift) as u16 & 7;
         }
     }
 
-    /// Gives what a mode gives.
+    /// Sets the permissions to those of the mode.
     fn replace(&mut self, mode: u32) {
         for (at, shift) in self.classes() {
             self.0[at].perm = (mode >> shift) as u16 & 7;

@@ -12,11 +12,11 @@ use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("attribute block");
 
-/// Whether a block was changed where it stands.
+/// Whether a block was changed in place.
 #[derive(PartialEq, Eq)]
 pub(super) enum Rewritten {
     InPlace,
-    /// Others have it too: nothing was changed.
+    /// Other inodes share the block: nothing was changed.
     Shared,
 }
 
@@ -24,7 +24,7 @@ impl Attributes<'_> {
     /// Allocates a block and gives it this content.
     ///
     /// # Errors
-    /// `NoSpace` and `Quota`, and then everything is as before.
+    /// `NoSpace` and `Quota`; nothing is changed in that case.
     pub(super) fn create_xattr_block(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<FsBlock> {
         self.check_quota(1, 0)?;
         let goal = self.fs.superblock.goal_of(self.number);
@@ -36,15 +36,15 @@ impl Attributes<'_> {
         Ok(block)
     }
 
-    /// Whether other inodes have a block too.
+    /// Whether other inodes share the block.
     pub(super) fn is_shared(&self, block: FsBlock) -> Result<bool> {
         let content = self.fs.blocks.read(block, PLACE)?;
         let header = RawXattrHeader::ref_from_prefix(&content);
         Ok(header.is_ok_and(|(header, _)| header.h_refcount.get() > 1))
     }
 
-    /// Gives a block other content, unless it is shared. Two inodes that share it may ask at the same time, each with its own lock:
-    /// the count is looked at with the block in hand.
+    /// Rewrites a block, unless it is shared. Two inodes that share it may call this at the same time, each under its own lock, so the
+    /// count is checked under the block's lock.
     pub(super) fn rewrite_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -61,7 +61,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// An inode no longer has a block, which goes with its last one; `values` are those that the block names.
+    /// Drops an inode's reference to a block. The last reference frees the block; `values` are the value inodes that the block names.
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -80,7 +80,7 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // A block counts once for a value, however many inodes share the block.
+            // A block counts as one reference to a value, even if several inodes share the block.
             for value in values {
                 self.drop_value(h, *value)?;
             }

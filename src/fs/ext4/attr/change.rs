@@ -1,4 +1,5 @@
-//! Setting and removing attributes: in the inode, else in a block, else with the value in an inode of its own.
+//! Setting and removing attributes. An attribute is stored in the inode if possible, otherwise in a block, otherwise with its value in a separate
+//! inode.
 
 use std::sync::atomic::Ordering;
 
@@ -18,15 +19,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The rest to be dropped after an attribute is changed: its old place, and the inode of its value.
+/// What remains to be dropped after an attribute is changed: its old home, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
-    /// Sets an attribute; name and value as the system calls take them. An access list changes the permissions too.
+    /// Sets an attribute. Name and value have the system calls' form. An access list also changes the permissions.
     ///
     /// # Errors
-    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that no system call takes, `Unsupported` for a prefix that can not be set,
-    /// `InvalidInput` for a wrong access list, `NotPermitted` by the file's type, `NoSpace`, and those of [`SetXattr`].
+    /// `AttributeNameLength` and `AttributeTooBig` for a name or value that the system calls refuse, `Unsupported` for a prefix that cannot be
+    /// set, `InvalidInput` for an invalid access list, `NotPermitted` for the file's type, `NoSpace`, and the errors of [`SetXattr`].
     pub(crate) fn set_xattr(
         &self,
         h: &mut Handle<'_>,
@@ -52,7 +53,7 @@ impl Attributes<'_> {
     /// Removes an attribute.
     ///
     /// # Errors
-    /// `NoData` where it does not exist, unless it is an access list; those of the name as [`set_xattr`](Self::set_xattr).
+    /// `NoData` if it does not exist, unless it is an access list; the errors for the name as in [`set_xattr`](Self::set_xattr).
     pub(crate) fn remove_xattr(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         let name = Name::parse(name)?;
         name.check_type(self)?;
@@ -64,16 +65,16 @@ impl Attributes<'_> {
         Err(Error::new(ErrorKind::NoData, "there is no such attribute"))
     }
 
-    /// Drops what attributes an inode has outside of it, because it is deleted: it must not be used any more.
+    /// Drops the attributes outside the inode, because the inode is deleted. It must not be used afterwards.
     ///
     /// # Errors
-    /// As [`Handle::renew`]: it is called between large values, which may be many. The rest can be dropped later.
+    /// As [`Handle::renew`], which is called between large values, because there may be many. The rest can be dropped later.
     pub(crate) fn drop_xattrs(&self, h: &mut Handle<'_>) -> Result<()> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
         let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
-            // Others that share the block keep its values.
+            // The other inodes that share the block keep its values.
             if !self.is_shared(*number)? {
                 self.drop_values(h, &mut lists, Home::Block, credits)?;
             }
@@ -91,7 +92,7 @@ impl Attributes<'_> {
         self.drop_values(h, &mut lists, Home::Inode, credits)
     }
 
-    /// Sets an attribute whose value has the form on disk.
+    /// Sets an attribute whose value has the on-disk form.
     pub(super) fn put(
         &self,
         h: &mut Handle<'_>,
@@ -137,7 +138,7 @@ impl Attributes<'_> {
         stored
     }
 
-    /// Removes an attribute; says whether there was one.
+    /// Removes an attribute. Gives whether it existed.
     pub(super) fn remove(&self, h: &mut Handle<'_>, name: &Name<'_>) -> Result<bool> {
         let block = self.read_xattr_block()?;
         let mut lists = Lists::new(self, block.as_ref())?;
@@ -146,12 +147,12 @@ impl Attributes<'_> {
         Ok(true)
     }
 
-    /// Stores changed lists; `made` is a value that is new.
+    /// Stores changed lists; `made` is a newly created value.
     ///
-    /// Blocks and values without a reference are dropped last: a reader without the inode's lock still finds all that the inode names.
+    /// Blocks and values that lost their reference are dropped last: a reader without the inode's lock still finds all that the inode names.
     ///
     /// # Errors
-    /// `NoSpace` and `Quota`, and then everything is as before.
+    /// `NoSpace` and `Quota`; nothing is changed in that case.
     fn store(
         &self,
         h: &mut Handle<'_>,
@@ -185,7 +186,7 @@ impl Attributes<'_> {
         self.say_attributes_are_used(h)
     }
 
-    /// Stores the list in the block; gives the block that the inode has then, and the one that it has no longer.
+    /// Stores the list in the block. Gives the new block of the inode, and the released one.
     fn store_block(
         &self,
         h: &mut Handle<'_>,
@@ -213,7 +214,7 @@ impl Attributes<'_> {
             }
             return Ok((Some(block), None));
         }
-        // The others keep the block and what it refers to; the new one refers to it again.
+        // The other inodes keep the block and its references, so the new block takes new references to the values.
         let new = self.create_xattr_block(h, &content)?;
         for value in kept.iter().filter(|value| Some(**value) != made) {
             self.share_value(h, *value)?;
@@ -221,7 +222,7 @@ impl Attributes<'_> {
         Ok((Some(new), released(block)))
     }
 
-    /// Drops the large values of a list one by one, each with what refers to it; `credits` is what one takes.
+    /// Drops the large values of a list one by one, each with its entry; `credits` is the cost of one.
     fn drop_values(
         &self,
         h: &mut Handle<'_>,
@@ -248,7 +249,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// The superblock says that there are attributes; mke2fs has said so already on any volume of today.
+    /// Sets the attribute feature in the superblock. Recent versions of mke2fs have already set it.
     fn say_attributes_are_used(&self, h: &mut Handle<'_>) -> Result<()> {
         if self.fs.superblock.compat.contains(Compat::EXT_ATTR) {
             return Ok(());
@@ -263,38 +264,38 @@ impl Attributes<'_> {
 }
 
 impl Inode {
-    /// How many blocks a change of attributes may change.
+    /// The maximum number of blocks that a change of attributes changes.
     pub(crate) fn xattr_credits(&self) -> u32 {
-        // The inode, the old and the new block, each with bitmap and descriptor, and the superblock.
+        // The inode; the old and the new block, each with bitmap and descriptor; the superblock.
         let credits = 8;
         if !self.fs.superblock.incompat.contains(Incompat::EA_INODE) {
             return credits;
         }
         let block = self.read_xattr_block().ok().flatten();
         let lists = Lists::new(self, block.as_ref());
-        // A new value, an old one, and the inodes of those that a new block shares with the old one.
+        // A new value, an old one, and the value inodes that a new block shares with the old one.
         let shared = lists.map_or(0, |lists| lists.value_inodes()) as u32;
         let credits = credits + self.fs.superblock.value_credits() + shared;
-        // An operation that changes attributes changes something else besides.
+        // An operation that changes attributes also changes other blocks.
         let most =
             self.fs.writing().map_or(credits, |writing| writing.transactions.limit() / 4 * 3);
         credits.min(most)
     }
 
-    /// How many inodes of values an inode is charged with.
+    /// The number of value inodes that an inode is charged for.
     pub(crate) fn value_inodes(&self) -> Result<usize> {
         let block = self.read_xattr_block()?;
         Ok(Lists::new(self, block.as_ref())?.charged().values as usize)
     }
 }
 
-/// A block of attributes that an inode has no longer, and the values that it refers to.
+/// A block of attributes that an inode has released, and the values that it refers to.
 struct Released {
     block: FsBlock,
     values: Vec<InodeNo>,
 }
 
-/// Stores the list in the inode, where it was changed.
+/// Stores the list in the inode, if the list was changed.
 pub(super) fn set_area(inode: &mut InodeMut<'_>, area: Option<&[u8]>) {
     let at = GOOD_OLD_SIZE + inode.extra_size();
     if let Some((to, area)) = inode.bytes().get_mut(at..).zip(area) {

@@ -1,4 +1,4 @@
-//! The bytes of an inode that was just allocated.
+//! The bytes of a newly allocated inode.
 
 use super::super::disk::extent;
 use super::super::disk::inode::GOOD_OLD_SIZE;
@@ -13,17 +13,17 @@ use crate::fs::{InodeFlags, Timestamp};
 
 /// The initial state of a new inode.
 pub(crate) struct NewInode<'a> {
-    /// Type and permissions, as `st_mode`.
+    /// The type and the permissions, as `st_mode`.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) links: u16,
-    /// Without those that say how the content is mapped.
+    /// The flags, without those for the kind of map.
     pub(crate) flags: InodeFlags,
-    /// All of its time stamps.
+    /// The value of all time stamps.
     pub(crate) time: Timestamp,
     pub(crate) generation: u32,
-    /// Kept only where the volume has projects.
+    /// The project; stored only if the volume has projects.
     pub(crate) project: u32,
     pub(crate) body: Body<'a>,
 }
@@ -31,21 +31,21 @@ pub(crate) struct NewInode<'a> {
 /// The initial content of `i_block`.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
-    /// A map of blocks, still empty: a regular file, a directory, a long link.
+    /// An empty block map: a regular file, a directory, a long link.
     Mapped,
-    /// The target of a short link: below 60 bytes.
+    /// The target of a short link, less than 60 bytes.
     Target(&'a [u8]),
     /// The number of a device node: major, minor.
     Device(u32, u32),
-    /// A pipe, a socket.
+    /// No content: a pipe, a socket.
     Nothing,
 }
 
 impl Handle<'_> {
-    /// Makes a fresh inode. The previous content of its place is gone.
+    /// Initialises a fresh inode. The previous content of its place is lost.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is not a short one.
+    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
     pub(crate) fn init_inode(&mut self, inode: &impl MayChange, new: &NewInode<'_>) -> Result<()> {
         if let Body::Target(target) = new.body
             && target.len() >= 60
@@ -59,7 +59,7 @@ impl Handle<'_> {
 
 fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> Result<()> {
     inode.begin();
-    // A user who remembers the previous file of this number sees by the generation that it is another file.
+    // A new generation shows users of the previous file with this number that this is another file.
     let earlier = inode.generation()?;
     let bytes = inode.bytes();
     bytes.fill(0);
@@ -93,7 +93,7 @@ fn fill_inode(sb: &Superblock, inode: &mut InodeMut<'_>, new: &NewInode<'_>) -> 
     inode.set_flags(flags)
 }
 
-/// A device's number in Linux's two encodings: 8 + 8 bits in the first word where it fits, else 12 + 20 bits in the second.
+/// A device number in Linux's two encodings: 8 + 8 bits in the first word if it fits, otherwise 12 + 20 bits in the second.
 fn encode_device(major: u32, minor: u32) -> [u8; 60] {
     let mut i_block = [0; 60];
     if major < 256 && minor < 256 {

@@ -1,7 +1,7 @@
-//! The fields of an inode, set as [`Inode`](super::super::inode::Inode) decodes them.
+//! Setters of an inode's fields, the counterpart of the decoder in [`Inode`](super::super::inode::Inode).
 //!
-//! Each setter changes bytes in the inode's table, within [`Ext4::update_inode`](super::super::Ext4::update_inode), which makes the
-//! checksum again. A field that an inode is too small for is left out, as Linux leaves it out.
+//! Each setter changes bytes in the inode table, within [`Ext4::update_inode`](super::super::Ext4::update_inode), which updates the
+//! checksum. A field that the inode has no room for is skipped, as in Linux.
 
 use zerocopy::little_endian::U32;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::{InodeFlags, Timestamp};
 use crate::units::FsBlock;
 
-/// Which of an inode's time stamps to set; `None` leaves one as it is.
+/// The time stamps to set; `None` keeps the value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Times {
     pub(crate) accessed: Option<Timestamp>,
@@ -25,20 +25,20 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Of an inode that has changed now.
+    /// The stamps for a change of the inode itself.
     pub(crate) fn changed(now: Timestamp) -> Self {
         Self { changed: Some(now), ..Self::default() }
     }
 }
 
 impl InodeMut<'_> {
-    /// Type and permissions, as `st_mode`.
+    /// Sets the type and the permissions, as `st_mode`.
     pub(crate) fn set_mode(&mut self, mode: u32) -> Result<()> {
         self.fields()?.i_mode.set(mode as u16);
         Ok(())
     }
 
-    /// Owner and group.
+    /// Sets the owner and the group.
     pub(crate) fn set_owner(&mut self, uid: u32, gid: u32) -> Result<()> {
         let fields = self.fields()?;
         fields.i_uid.set(uid as u16);
@@ -48,7 +48,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Time stamps; one that the inode cannot express becomes the nearest that it can.
+    /// Sets time stamps. A time that the inode cannot represent becomes the nearest possible one.
     pub(crate) fn set_times(&mut self, times: &Times) -> Result<()> {
         self.set_time(times.accessed, Stamp::Accessed)?;
         self.set_time(times.modified, Stamp::Modified)?;
@@ -56,7 +56,7 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets time stamps that waited, except those that were set since.
+    /// Sets pending time stamps, except those that were set since.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -101,7 +101,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Size in bytes. Above 2 GiB the superblock has to say so (`large_file`): the caller sees to it.
+    /// Sets the size in bytes. Above 2 GiB the superblock needs `large_file`, which the caller sets.
     pub(crate) fn set_size(&mut self, size: u64) -> Result<()> {
         let fields = self.fields()?;
         fields.i_size_lo.set(size as u32);
@@ -109,29 +109,29 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Number of names.
+    /// Sets the number of names.
     pub(crate) fn set_links(&mut self, links: u16) -> Result<()> {
         self.fields()?.i_links_count.set(links);
         Ok(())
     }
 
-    /// Number of names as it stands now.
+    /// The present number of names.
     pub(crate) fn links(&mut self) -> Result<u16> {
         Ok(self.fields()?.i_links_count.get())
     }
 
-    /// The flags as they stand now.
+    /// The present flags.
     pub(crate) fn flags(&mut self) -> Result<InodeFlags> {
         Ok(InodeFlags::from_bits_retain(self.fields()?.i_flags.get()))
     }
 
-    /// All flags.
+    /// Sets all flags.
     pub(crate) fn set_flags(&mut self, flags: InodeFlags) -> Result<()> {
         self.fields()?.i_flags.set(flags.bits());
         Ok(())
     }
 
-    /// Project id; `Unsupported` where the inode has no room for it.
+    /// Sets the project id; `Unsupported` if the inode has no room for it.
     pub(crate) fn set_project(&mut self, project: u32) -> Result<()> {
         let there = self.has_extra(32);
         match self.extra().filter(|_| there) {
@@ -148,19 +148,19 @@ impl InodeMut<'_> {
         Ok(self.fields()?.i_generation.get())
     }
 
-    /// Generation. Blocks whose checksum depends on it (of extents and of directories) are not changed.
+    /// Sets the generation. Blocks whose checksum depends on it (of extents and of directories) are not changed.
     pub(crate) fn set_generation(&mut self, generation: u32) -> Result<()> {
         self.fields()?.i_generation.set(generation);
         Ok(())
     }
 
-    /// When it was deleted, in seconds; or the next inode in the list of orphans.
+    /// Sets the deletion time in seconds, or the next inode in the orphan list.
     pub(crate) fn set_dtime(&mut self, dtime: u32) -> Result<()> {
         self.fields()?.i_dtime.set(dtime);
         Ok(())
     }
 
-    /// The block of attributes.
+    /// Sets the block of attributes.
     pub(crate) fn set_xattr_block(&mut self, block: Option<FsBlock>) -> Result<()> {
         let block = block.map_or(0, |block| block.0);
         let fields = self.fields()?;
@@ -169,15 +169,15 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// `i_block`: the root of the map, inline data, a short link's target, or a device's number.
+    /// `i_block`: the root of the map, inline data, the target of a short link, or a device number.
     pub(crate) fn i_block(&mut self) -> Result<&mut [u8; 60]> {
         Ok(&mut self.fields()?.i_block)
     }
 
-    /// Changes how many blocks of the file system it takes, its map and its attribute block included.
+    /// Changes the number of blocks that the inode uses, including its map and its attribute block.
     ///
     /// # Errors
-    /// `FileTooLarge` where no field holds the number; `Corrupt` where fewer are counted than are taken away.
+    /// `FileTooLarge` if no field can hold the number; `Corrupt` if more blocks are removed than are counted.
     pub(crate) fn add_blocks(&mut self, sb: &Superblock, change: i64) -> Result<()> {
         let shift = sb.block_size.shift() - 9;
         let huge = sb.ro_compat.contains(RoCompat::HUGE_FILE);
@@ -190,7 +190,7 @@ impl InodeMut<'_> {
             let place = Place::new("inode").field("i_blocks");
             return Err(place.corrupt(format!("{sectors} sectors, {change} blocks to add")));
         };
-        // In units of 512 bytes as long as these fit 48 bits; above that in blocks, with a flag.
+        // The unit is 512 bytes as long as the count fits 48 bits; above that it is blocks, with a flag.
         let (count, in_blocks) =
             if sectors >> 48 == 0 { (sectors, false) } else { (sectors >> shift, true) };
         if count >> 48 != 0 || (count >> 32 != 0 && !huge) {
@@ -204,7 +204,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Whether the inode has the field of the extra part that ends there.
+    /// Whether the inode has the field of the extra part that ends at this byte.
     fn has_extra(&self, end: usize) -> bool {
         self.extra_size() >= end
     }
@@ -219,7 +219,7 @@ enum Stamp {
 }
 
 impl Stamp {
-    /// Where the field with the nanoseconds ends in the extra part.
+    /// The end of the nanosecond field in the extra part.
     const fn extra_end(self) -> usize {
         size_of::<U32>()
             + match self {
@@ -231,13 +231,13 @@ impl Stamp {
     }
 }
 
-/// A time stamp's two words: 32 bits of seconds with a sign; two more of seconds, which count upwards only, and 30 of nanoseconds.
-/// Without the second word (`wide`) the time ends in 2038.
+/// The two words of a time stamp: 32 bits of signed seconds; then two more bits of seconds, which extend the range upwards only, and 30 of
+/// nanoseconds. Without the second word (`wide`) times end in 2038.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const FIRST: i64 = i32::MIN as i64;
     let last = i64::from(i32::MAX) + if wide { 3 << 32 } else { 0 };
     let seconds = time.seconds.clamp(FIRST, last);
-    // A time that has no place becomes the nearest whole second, as on Linux.
+    // A time out of range becomes the nearest whole second, as on Linux.
     let nanoseconds = if seconds == time.seconds { time.nanoseconds } else { 0 };
     let low = seconds as i32;
     let epoch = (seconds - i64::from(low)) >> 32;
@@ -248,7 +248,7 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// The two bits count the 32-bit epochs from 1901 on: each edge of each epoch is told apart from its neighbours.
+    /// The two bits count the 32-bit epochs since 1901: the edges of each epoch are distinct from their neighbours.
     #[test]
     fn times_take_34_bits() {
         for epoch in 0..4_i64 {

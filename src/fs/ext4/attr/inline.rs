@@ -1,5 +1,4 @@
-//! Content that lies in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`, which stands in the inode
-//! even where it is empty.
+//! Content in the inode: the first 60 bytes in `i_block`, the rest in the attribute `system.data`, which exists even if it is empty.
 
 use super::super::disk::extent;
 use super::super::features::Incompat;
@@ -18,7 +17,7 @@ use crate::units::FilePos;
 const FRONT: usize = 60;
 
 impl Attributes<'_> {
-    /// Makes this the content of a file or link that has no blocks, in the inode; says whether it has room there. Sets the size.
+    /// Stores the content of a file or link without blocks in the inode, and sets the size. Gives whether the inode has room for it.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -49,7 +48,7 @@ impl Attributes<'_> {
         Ok(true)
     }
 
-    /// Takes the content out of the inode, whose map is empty then; its size stays. The caller writes the content to blocks.
+    /// Removes the content from the inode, whose map is empty afterwards; its size stays. The caller writes the content to blocks.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -1,4 +1,4 @@
-//! An inode's two lists of attributes, in memory while one of them is changed, and how they are laid out.
+//! An inode's two lists of attributes, in memory during a change, and their layout.
 
 use std::ops::Sub;
 
@@ -19,19 +19,19 @@ const INODE_HEADER: usize = 4;
 /// The zeros that end a list.
 const END: usize = 4;
 
-/// Where an attribute stands.
+/// The place of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Home {
     Inode,
     Block,
 }
 
-/// Both lists, and which of them was changed.
+/// Both lists, and which of them has changed.
 pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Values of the older form: their owner is not charged.
+    /// Values in the older form, for which their owner is not charged.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
@@ -42,9 +42,9 @@ pub(super) struct Lists<'a> {
 /// The charge of an inode for large values.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
-    /// In `i_blocks`.
+    /// The charge in `i_blocks`.
     pub(super) blocks: i64,
-    /// Inodes, by quota.
+    /// The charge in inodes, for quota.
     pub(super) values: i64,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Lists<'a> {
         let is_free = |number: InodeNo| match inode.fs.inode(number) {
             Ok(value) => Ok(inode.is_owner_of(&value).then_some(number)),
             Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
-            // A damaged value is an error for the caller that reads it.
+            // A damaged value is an error only for the caller that reads it.
             Err(_) => Ok(None),
         };
         let all = values(&in_inode).chain(values(&in_block));
@@ -92,7 +92,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Takes an attribute off its list.
+    /// Removes an attribute from its list.
     pub(super) fn take(&mut self, name: &Name<'_>) -> Option<(Entry<'a>, Home)> {
         for home in [Home::Inode, Home::Block] {
             let (list, changed) = self.list(home);
@@ -105,12 +105,12 @@ impl<'a> Lists<'a> {
         None
     }
 
-    /// Where an attribute has room: in the inode if it can, since that takes no block.
+    /// The home with room for an attribute: preferably the inode, since that needs no block.
     pub(super) fn room_for(&self, entry: &Entry<'_>) -> Option<Home> {
         [Home::Inode, Home::Block].into_iter().find(|home| self.fits(entry, *home))
     }
 
-    /// Whether an attribute has room there.
+    /// Whether an attribute fits there.
     pub(super) fn fits(&self, entry: &Entry<'_>, home: Home) -> bool {
         let (room, list) = match home {
             Home::Inode => (self.inode.xattr_area.len().checked_sub(INODE_HEADER), &self.in_inode),
@@ -122,7 +122,7 @@ impl<'a> Lists<'a> {
         room.is_some_and(|room| taken + space(entry) + END <= room)
     }
 
-    /// Adds an attribute. In a block they are sorted, which is how the kernel finds them.
+    /// Adds an attribute. Attributes in a block are sorted, because the kernel searches them so.
     pub(super) fn insert(&mut self, entry: Entry<'a>, home: Home) {
         let (list, changed) = self.list(home);
         *changed = true;
@@ -133,7 +133,7 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Takes the last attribute off a list whose value has an inode of its own; says which, and what the inode was charged for it.
+    /// Removes the last attribute of a list whose value has a separate inode. Gives that inode and the charge for it.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -143,7 +143,7 @@ impl<'a> Lists<'a> {
         Some((number, charged - self.charged()))
     }
 
-    /// The inode no longer has the block.
+    /// Empties the list of the block, which the inode releases.
     pub(super) fn clear_block(&mut self) {
         self.in_block.clear();
     }
@@ -156,17 +156,17 @@ impl<'a> Lists<'a> {
         self.in_block.is_empty()
     }
 
-    /// The inodes of values that are named in the block.
+    /// The value inodes that the block names.
     pub(super) fn values_of_block(&self) -> Vec<InodeNo> {
         values(&self.in_block).collect()
     }
 
-    /// How many of the lists' values have inodes of their own.
+    /// The number of values in separate inodes.
     pub(super) fn value_inodes(&self) -> usize {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// The inode's charge for values that have inodes of their own, shared or not.
+    /// The inode's charge for values in separate inodes, shared or not.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -182,28 +182,28 @@ impl<'a> Lists<'a> {
         charged
     }
 
-    /// The change of the charge by the changed lists.
+    /// The difference of the charge that the changes make.
     pub(super) fn charge_added(&self) -> Charged {
         self.charged() - self.charged_before
     }
 
-    /// The new content of the inode's own area, if that was changed.
+    /// The new content of the inode's attribute area, if that was changed.
     ///
     /// # Errors
-    /// `Corrupt` where it does not fit: values that shared their bytes.
+    /// `Corrupt` if it does not fit, because values shared their bytes.
     pub(super) fn inode_area(&self) -> Result<Option<Vec<u8>>> {
         if !self.inode_changed {
             return Ok(None);
         }
         let mut area = vec![0; self.inode.xattr_area.len()];
-        // An empty list has no magic number either.
+        // An empty list has no magic number.
         if !self.in_inode.is_empty() {
             let place = Place::new("attribute in the inode").inode(self.inode.number);
             let Some((magic, list)) = area.split_at_mut_checked(INODE_HEADER) else {
                 return Err(place.corrupt("there is no room for the list"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // Hashes are for sharing, and values in an inode are not shared.
+            // Hashes serve the sharing of blocks, and values in an inode are not shared.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -213,7 +213,7 @@ impl<'a> Lists<'a> {
         Ok(Some(area))
     }
 
-    /// The new content of a block of attributes, with a reference count of one, not sealed yet.
+    /// The new content of an attribute block, with a reference count of one, not sealed yet.
     ///
     /// # Errors
     /// As [`inode_area`](Self::inode_area).
@@ -223,7 +223,7 @@ impl<'a> Lists<'a> {
             Value::Here(value) => hash_of_value(entry.name, value),
             Value::Inode(..) => entry.hash,
         };
-        // One hash that is not known makes that of the block useless: zero.
+        // If one hash is unknown, the block's hash is useless and becomes zero.
         let hashes = self.in_block.iter().map(hash_of);
         let all = hashes.clone().fold(0_u32, |all, hash| all.rotate_left(16) ^ hash);
         let known = hashes.clone().all(|hash| hash != 0);
@@ -253,7 +253,7 @@ fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
     (entry.index, entry.name.len(), entry.name)
 }
 
-/// The bytes of an attribute: entry, name and value, each padded to 4 bytes.
+/// The length of an attribute: entry, name and value, each padded to 4 bytes.
 fn space(entry: &Entry<'_>) -> usize {
     let value = match entry.value {
         Value::Here(value) => value.len().next_multiple_of(4),
@@ -262,8 +262,8 @@ fn space(entry: &Entry<'_>) -> usize {
     size_of::<RawXattrEntry>() + entry.name.len().next_multiple_of(4) + value
 }
 
-/// Writes a list into `area`, which is zero from `first` on: entries from there upwards, values from the end downwards, their places
-/// counted from the start.
+/// Writes a list into `area`, which is zero from `first` on: entries upwards from there, values downwards from the end. Value offsets count
+/// from the start.
 fn lay_out(
     list: &[Entry<'_>],
     area: &mut [u8],
@@ -272,7 +272,7 @@ fn lay_out(
 ) -> Result<(), &'static str> {
     let taken: usize = list.iter().map(space).sum();
     if first + taken + END > area.len() {
-        return Err("values that share their bytes do not fit when they no longer do");
+        return Err("values that shared their bytes do not fit separately");
     }
     let (mut at, mut end) = (first, area.len());
     for entry in list {
@@ -305,7 +305,7 @@ fn lay_out(
     Ok(())
 }
 
-/// The error where neither list has room for an attribute.
+/// The error if an attribute fits into neither list.
 pub(super) fn no_room(value: usize) -> Error {
     let what = format!("neither inode nor block has room for a value of {value} bytes");
     Error::new(ErrorKind::NoSpace, what)

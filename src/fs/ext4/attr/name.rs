@@ -1,10 +1,10 @@
-//! Names of attributes: from the system calls' form to that on disk.
+//! Names of attributes: conversion from the system calls' form to the on-disk form.
 
 use super::super::inode::Inode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::FileType;
 
-/// The longest name that Linux's system calls take, its prefix included.
+/// The longest name of Linux's system calls, including its prefix.
 pub(in crate::fs::ext4) const MAX_FULL_NAME: usize = 255;
 
 /// `e_name_index`: the prefix of the name in the system calls.
@@ -20,8 +20,8 @@ impl NameIndex {
     pub(in crate::fs::ext4) const SYSTEM: Self = Self(7);
     pub(in crate::fs::ext4) const ENCRYPTION: Self = Self(9);
 
-    /// `None` for an attribute that no system call shows: another index, or one that only Linux itself uses (the
-    /// encryption context, 9).
+    /// The prefix. `None` for an attribute that no system call shows: an unknown index, or one that only Linux itself uses (the encryption
+    /// context, 9).
     pub(in crate::fs::ext4) fn prefix(self) -> Option<&'static str> {
         Some(match self.0 {
             0 => "",
@@ -38,7 +38,7 @@ impl NameIndex {
     }
 }
 
-/// A name as the lists hold it.
+/// A name in the on-disk form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name<'a> {
     pub(super) index: NameIndex,
@@ -49,11 +49,11 @@ impl<'a> Name<'a> {
     /// The content of an inline file.
     pub(super) const INLINE_DATA: Self = Self { index: NameIndex::SYSTEM, name: b"data" };
 
-    /// Takes a name apart.
+    /// Splits a name into prefix and rest.
     ///
     /// # Errors
-    /// As Linux: `AttributeNameLength` for one that is empty or longer than 255 bytes, `InvalidInput` for a prefix alone, `Unsupported` for any
-    /// other prefix. Of those with `system.` only access lists can be changed.
+    /// As Linux: `AttributeNameLength` for a name that is empty or longer than 255 bytes, `InvalidInput` for only a prefix, `Unsupported` for
+    /// any other prefix. With the prefix `system.`, only access lists can be changed.
     pub(super) fn parse(full: &'a [u8]) -> Result<Self> {
         let len = full.len();
         if !(1..=MAX_FULL_NAME).contains(&len) {
@@ -79,7 +79,7 @@ impl<'a> Name<'a> {
         Err(Error::unsupported(format!("attribute {name} cannot be set or removed")))
     }
 
-    /// Refuses what the type of a file does not allow.
+    /// Refuses an attribute that the type of a file does not permit.
     pub(super) fn check_type(&self, inode: &Inode) -> Result<()> {
         let refuse = |what| Err(Error::new(ErrorKind::NotPermitted, what));
         match (self.index, inode.file_type) {

@@ -1,4 +1,4 @@
-//! Extended attributes: in the inode, in a block of their own, their values there or in inodes of their own.
+//! Extended attributes: lists in the inode and in a separate block, with values there or in separate inodes.
 
 use zerocopy::FromBytes;
 
@@ -14,25 +14,24 @@ use crate::fs::ext4::superblock::Superblock;
 use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
-/// The longest value that Linux's system calls take or give; larger ones are refused here too.
+/// The longest value of Linux's system calls; larger values are refused here too.
 pub(in crate::fs::ext4) const MAX_VALUE: usize = 64 << 10;
-/// The limit of all values of an inode together, in bytes. Their places may overlap and their inodes may be the same one, so that the
-/// space on the device is no limit.
+/// The limit for all values of an inode in bytes. Values may overlap or share an inode, so the space on the device is no limit.
 const MAX_VALUES: usize = 16 << 20;
 
-/// An attribute as the list holds it.
+/// An entry of a list.
 pub(in crate::fs::ext4) struct Entry<'a> {
     pub(in crate::fs::ext4) index: NameIndex,
     pub(in crate::fs::ext4) name: &'a [u8],
     pub(in crate::fs::ext4) value: Value<'a>,
-    /// `e_hash`; 0 stands for none.
+    /// `e_hash`; 0 for no hash.
     pub(in crate::fs::ext4) hash: u32,
 }
 
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) enum Value<'a> {
     Here(&'a [u8]),
-    /// In an inode of its own, with this length.
+    /// The value lies in a separate inode, with this length.
     Inode(InodeNo, usize),
 }
 
@@ -51,7 +50,7 @@ impl Entry<'_> {
     }
 }
 
-/// A list of attributes: `list` begins with the first entry, values are counted from the start of `values`.
+/// A list of attributes: `list` begins with the first entry; value offsets count from the start of `values`.
 pub(in crate::fs::ext4) struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
@@ -59,12 +58,12 @@ pub(in crate::fs::ext4) struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// All entries, their values' places checked.
+    /// All entries, with checked value ranges.
     pub(in crate::fs::ext4) fn entries(&self) -> Result<Vec<Entry<'a>>> {
         let place = self.place;
         let mut entries = Vec::new();
         let mut rest = self.list;
-        // Each entry takes at least its header off the rest, so the loop ends.
+        // Each entry shortens the rest by at least its header, so the loop ends.
         loop {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => return Ok(entries),
@@ -81,7 +80,7 @@ impl<'a> List<'a> {
             rest = behind.get(name_len.next_multiple_of(4)..).unwrap_or_default();
             let size = raw.e_value_size.get() as usize;
             let value = match raw.e_value_inum.get() {
-                // The place of an empty value means nothing.
+                // The offset of an empty value has no meaning.
                 0 if size == 0 => Value::Here(&[]),
                 0 => {
                     let offset = usize::from(raw.e_value_offs.get());
@@ -101,11 +100,11 @@ impl<'a> List<'a> {
 }
 
 impl Inode {
-    /// The extended attributes in the order on disk, with the names and values that the system calls give.
+    /// The extended attributes in on-disk order, with the names and values that the system calls give.
     ///
     /// # Errors
-    /// `Corrupt` where they are; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either, and for
-    /// values of more than 16 MiB together.
+    /// `Corrupt` for damaged attributes; `LimitExceeded` for a value above 64 KiB, which the system calls do not give either, and for
+    /// values of more than 16 MiB in total.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         self.read_current(Self::all_xattrs)
     }
@@ -132,7 +131,7 @@ impl Inode {
     /// The value of one attribute; `None` if no attribute has this name.
     ///
     /// # Errors
-    /// As [`Inode::xattrs`], but of this value alone; `NameTooLong`.
+    /// As [`Inode::xattrs`], but for this value only; `NameTooLong`.
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if name.len() > MAX_FULL_NAME {
             let len = name.len();
@@ -166,7 +165,7 @@ impl Inode {
         Ok(None)
     }
 
-    /// The content of an inline file after `i_block`.
+    /// The content of an inline file past `i_block`.
     pub(in crate::fs::ext4) fn inline_rest(&self) -> Result<&[u8]> {
         self.inline_attribute().map(Option::unwrap_or_default)
     }
@@ -191,7 +190,7 @@ impl Inode {
         (*magic == MAGIC.to_le_bytes()).then_some(List { list, values: list, place })
     }
 
-    /// The block of attributes, checked as a whole.
+    /// The checked block of attributes.
     pub(in crate::fs::ext4) fn read_xattr_block(&self) -> Result<Option<(Block, FsBlock)>> {
         let Some(number) = self.xattr_block else { return Ok(None) };
         let place = Place::new("attribute block").inode(self.number);
@@ -230,7 +229,7 @@ impl Inode {
         self.ibody().into_iter().chain(block.map(|block| self.block_list(block)))
     }
 
-    /// An attribute's value as the system calls give it, its hash verified where it has one.
+    /// An attribute's value in the system calls' form. The hash is verified if there is one.
     fn value(&self, entry: &Entry<'_>, place: Place) -> Result<Vec<u8>> {
         let value = match entry.value {
             Value::Here(value) => {
@@ -245,7 +244,7 @@ impl Inode {
         }
     }
 
-    /// A large value, from the inode that holds nothing else.
+    /// A large value, from its separate inode.
     fn value_of_inode(
         &self,
         entry: &Entry<'_>,
@@ -287,13 +286,13 @@ impl Inode {
         Ok(value)
     }
 
-    /// Before reference counts, a value's inode named its owner instead, and there was no hash.
+    /// Whether this inode owns a value in the older form: before reference counts, a value's inode named its owner, and there was no hash.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
     }
 
-    /// The content of an inode that holds a value; these blocks are metadata.
+    /// The content of a value inode, whose blocks are metadata.
     fn read_value(&self, size: usize, block_size: BlockSize) -> Result<Vec<u8>> {
         let place = Place::new("attribute's value").inode(self.number);
         let mut value = Vec::with_capacity(size);
@@ -309,13 +308,13 @@ impl Inode {
     }
 }
 
-/// The checksum of a value that has an inode of its own: also where nothing else has one.
+/// The checksum of a value in a separate inode. It exists even on volumes without metadata checksums.
 pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 {
     let seed = sb.seed.map_or_else(|| crc32c_raw(!0, &sb.uuid), |seed| seed.0);
     crc32c_raw(seed, value)
 }
 
-/// A value as the words that its hash is made of.
+/// The words of a value that its hash covers.
 fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     value.chunks(4).map(|chunk| {
         let mut word = [0; 4];
@@ -324,12 +323,12 @@ fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     })
 }
 
-/// `e_hash` of an attribute whose value stands beside it.
+/// `e_hash` of an attribute with an inline value.
 pub(in crate::fs::ext4) fn hash_of_value(name: &[u8], value: &[u8]) -> u32 {
     hash(name, words(value), u32::from)
 }
 
-/// `e_hash` of an attribute whose value, with this checksum, has an inode of its own.
+/// `e_hash` of an attribute whose value, with this checksum, lies in a separate inode.
 pub(in crate::fs::ext4) fn hash_of_checksum(name: &[u8], checksum: u32) -> u32 {
     hash(name, std::iter::once(checksum), u32::from)
 }
@@ -339,7 +338,7 @@ fn hash(name: &[u8], value: impl Iterator<Item = u32>, widen: fn(u8) -> u32) -> 
     value.fold(name, |hash, word| hash.rotate_left(16) ^ word)
 }
 
-/// `e_hash` of a name and its value's words: by unsigned bytes of the name, and by signed ones.
+/// The two `e_hash`es of a name and its value's words: with unsigned and with signed bytes of the name.
 pub(in crate::fs::ext4) fn entry_hashes(
     name: &[u8],
     value: &(impl Iterator<Item = u32> + Clone),
@@ -347,9 +346,9 @@ pub(in crate::fs::ext4) fn entry_hashes(
     [u32::from, |byte| byte as i8 as u32].map(|widen| hash(name, value.clone(), widen))
 }
 
-/// Verifies `e_hash` against the name and the value's words; 0 stands for none.
+/// Verifies `e_hash` against the name and the value's words; 0 means no hash.
 ///
-/// Linux once took the name's bytes as signed: both hashes are in use.
+/// Linux once used signed bytes of the name, so both hashes are in use.
 fn verify_hash(
     entry: &Entry<'_>,
     value: &(impl Iterator<Item = u32> + Clone),
@@ -363,7 +362,7 @@ fn verify_hash(
     }
 }
 
-/// The checksum of an attribute block: over its number and all of it, the sum itself as 0.
+/// The checksum of an attribute block: over its number and its content, with the checksum field as 0.
 pub(in crate::fs::ext4) fn xattr_checksum(
     seed: MetadataSeed,
     number: FsBlock,

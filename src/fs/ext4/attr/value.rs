@@ -1,7 +1,7 @@
-//! Large values: each in an inode of its own, which several attributes may share.
+//! Large values: each lies in a separate inode, which several attributes may share.
 //!
-//! Its time stamp fields hold other values: `i_atime` is the value's checksum, `i_ctime` and `i_version` are a count of the attributes that have it. The
-//! blocks are metadata and go through the journal.
+//! The time stamp fields of such an inode hold other data: `i_atime` is the value's checksum; `i_ctime` and `i_version` are the number of references.
+//! The blocks are metadata and go through the journal.
 
 use super::super::alloc::{Freed, FreshInode};
 use super::super::disk::extent::INIT_MAX_LEN;
@@ -18,20 +18,20 @@ use crate::fs::{InodeFlags, Timestamp};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// Type and permissions of such an inode.
+/// The type and the permissions of such an inode.
 const MODE: u32 = 0o100_600;
 
-/// In how many groups the blocks of one value lie at most, as a rule.
+/// The maximum number of groups over which the blocks of one value are expected to spread.
 const GROUPS: u32 = 8;
 
-/// A value that was given an inode.
+/// A newly created value inode.
 pub(super) struct Made {
     pub(super) number: InodeNo,
     pub(super) checksum: u32,
 }
 
-/// The inode of a value. Its lock is never taken: a thread that changes an attribute which refers to it changes its count in one update, so
-/// under the lock of its block, and only the thread that takes the last reference changes anything else.
+/// The inode of a value. Its lock is never taken. A thread that changes an attribute which refers to it changes the count in one update, under the
+/// lock of its block. Only the thread that drops the last reference changes anything else.
 struct ValueInode(InodeNo);
 
 impl MayChange for ValueInode {
@@ -41,23 +41,23 @@ impl MayChange for ValueInode {
 }
 
 impl Superblock {
-    /// How many blocks it may change to make a value and to drop another.
+    /// The maximum number of changed blocks for creating a value and dropping another.
     pub(super) fn value_credits(&self) -> u32 {
         let blocks = self.block_size.blocks_for(MAX_VALUE as u64) as u32;
-        // The inode and the two blocks that say so of it; bitmaps and descriptors; nodes of its map.
+        // The inode and the two blocks that record it; bitmaps and descriptors; nodes of its map.
         let making = blocks + 3 + 2 * self.groups.min(GROUPS) + 4;
-        // Unmapping begins another transaction where fewer are left than it may take for the longest extents, and half a change of
-        // attributes must not be committed.
+        // Unmapping begins another transaction if fewer credits remain than the longest extents may need, but half a change of attributes must not be
+        // committed.
         let dropping = 3 + 64 + 2 * (u32::from(INIT_MAX_LEN) / self.blocks_per_group);
         making + dropping
     }
 }
 
 impl Attributes<'_> {
-    /// Gives a value an inode that one attribute refers to.
+    /// Creates an inode for a value, with one reference.
     ///
     /// # Errors
-    /// `NoSpace`, and then everything is as before.
+    /// `NoSpace`; nothing is changed in that case.
     pub(super) fn create_value(&self, h: &mut Handle<'_>, value: &[u8]) -> Result<Made> {
         let checksum = value_checksum(&self.fs.superblock, value);
         let blocks = self.fs.superblock.block_size.blocks_for(value.len() as u64);
@@ -74,7 +74,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // Nothing was written to the blocks yet.
+            // These blocks were not written yet.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }
@@ -104,7 +104,7 @@ impl Attributes<'_> {
             links: 1,
             flags: InodeFlags::EA_INODE,
             time: h.now(),
-            // The older form is known by a generation that is the owner's.
+            // The older form is recognised by the generation, which equals the owner's.
             generation: !self.generation,
             project: stat.project.unwrap_or(0),
             body: Body::Mapped,
@@ -112,7 +112,7 @@ impl Attributes<'_> {
         h.init_inode(fresh, &new)
     }
 
-    /// Maps the first `count` blocks of these runs, one run after the other; if one fails, says how many were mapped.
+    /// Maps the first `count` blocks of these runs, one run after the other. On a failure, gives how many were mapped.
     fn map_runs(
         &self,
         h: &mut Handle<'_>,
@@ -123,7 +123,7 @@ impl Attributes<'_> {
         let mut first = FileBlock(0);
         let mut left = count;
         for (at, (start, len)) in runs.iter().enumerate() {
-            // Of a cluster the last blocks may be left over.
+            // The last blocks of a cluster may be unused.
             let (start, len, state) = (*start, left.min(*len), ExtentState::Written);
             let extent = Extent { first, start, len, state };
             let inode = InodeToChange::read_named(&self.fs, fresh);
@@ -134,7 +134,7 @@ impl Attributes<'_> {
         Ok(())
     }
 
-    /// Blocks for a value, in as many runs as it takes; none if they do not suffice.
+    /// Allocates the blocks of a value, in as many runs as needed, or none if there are too few.
     fn allocate_runs(
         &self,
         h: &mut Handle<'_>,
@@ -162,7 +162,7 @@ impl Attributes<'_> {
         Ok(runs)
     }
 
-    /// One more attribute has the value of this inode.
+    /// Adds a reference to the value in this inode.
     pub(super) fn share_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         h.update_inode(&ValueInode(number), |inode| {
             check_value(inode, number)?;
@@ -171,7 +171,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// An attribute no longer has the value of this inode, which goes with its last one.
+    /// Drops a reference to the value in this inode. The last reference frees the inode.
     pub(super) fn drop_value(&self, h: &mut Handle<'_>, number: InodeNo) -> Result<()> {
         let proof = ValueInode(number);
         let value = InodeToChange::read_named(&self.fs, &proof)?;

@@ -1,4 +1,4 @@
-//! Bitmaps and counters, against the blocks and inodes found in use.
+//! Bitmaps and counters, compared with the blocks and inodes in use.
 
 use super::bits::Bits;
 use super::{Checker, Pass};
@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
         let sb = &self.fs.superblock;
         let place = Place::new("superblock");
-        // Linux counts these again at every mount: a wrong one does no harm.
+        // Linux recomputes these at every mount, so a wrong value does no harm.
         for (field, stored, expected) in [
             (
                 "s_free_blocks_count",
@@ -43,7 +43,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's block bitmap; returns the number of free clusters, computed from the inodes.
+    /// Compares a group's block bitmap. Returns the number of free clusters, computed from the inodes.
     fn check_block_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let start = sb.group_start(group).0;
@@ -73,7 +73,7 @@ impl Checker<'_> {
         free
     }
 
-    /// A group without a bitmap has nothing in use but the file system's own structures.
+    /// Checks that a group without a bitmap uses only the blocks of the file system's own structures.
     fn check_uninit_group(&mut self, group: u32, start: u64, end: u64) {
         let mut at = start;
         let site = self.counter_site(group, "bg_flags");
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares a group's inode bitmap; returns the number of free inodes, computed from the inodes.
+    /// Compares a group's inode bitmap. Returns the number of free inodes, computed from the inodes.
     fn check_inode_bitmap(&mut self, group: u32) -> u64 {
         let sb = &self.fs.superblock;
         let (per_group, first) = (sb.inodes_per_group, group * sb.inodes_per_group + 1);
@@ -100,7 +100,7 @@ impl Checker<'_> {
             used.set(u64::from(index));
             directories += u32::from(record.is_directory());
         }
-        // Those below the first inode of the users are never free.
+        // Inodes below the first inode of users are never free.
         let reserved = sb.first_inode.saturating_sub(first).min(per_group);
         used.set_range(0..u64::from(reserved));
         let free = u64::from(per_group) - used.count(0..u64::from(per_group));
@@ -153,7 +153,7 @@ impl Checker<'_> {
         FindingSite::of_group(group, Place::new("group descriptor").block(block).field(field))
     }
 
-    /// A small descriptor has room for the lower half of the checksum only.
+    /// Compares the checksum. A small descriptor has room only for its lower half.
     fn check_bitmap_sum(&mut self, mut site: FindingSite, stored: u32, computed: Option<u32>) {
         let small = usize::from(self.fs.superblock.descriptor_size) == SMALL;
         if let Some(computed) = computed {

@@ -9,11 +9,11 @@ pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     pub(super) fn new(count: u64) -> Self {
-        // One word more, so that 64 bits can be taken from any place.
+        // An additional word permits 64-bit reads at any position.
         Self(vec![0; count.div_ceil(WORD) as usize + 1])
     }
 
-    /// Sets a bit; returns its former value.
+    /// Sets a bit. Returns its previous value.
     pub(super) fn set(&mut self, at: u64) -> bool {
         let (word, mask) = (&mut self.0[(at / WORD) as usize], 1 << (at % WORD));
         let before = *word & mask != 0;
@@ -25,7 +25,7 @@ impl Bits {
         self.0[(at / WORD) as usize] >> (at % WORD) & 1 == 1
     }
 
-    /// Sets all bits of a range; the first run of those that were set before.
+    /// Sets all bits of a range. Gives the first run that was already set.
     pub(super) fn set_range(&mut self, range: Range<u64>) -> Option<Range<u64>> {
         let mut clash: Option<Range<u64>> = None;
         let mut at = range.start;
@@ -38,7 +38,7 @@ impl Bits {
                 let first = at + u64::from(before.trailing_zeros());
                 clash = Some(first..first);
             }
-            // The run goes on while it reaches this word and the bits from its end on were set.
+            // The run continues while it reaches this word and the bits from its end on were set.
             if let Some(run) = clash.as_mut().filter(|run| run.end >= at) {
                 let ones = (!(before >> (run.end - at))).trailing_zeros();
                 run.end = (run.end + u64::from(ones)).min(at + count);
@@ -57,14 +57,14 @@ impl Bits {
         }
     }
 
-    /// How many bits of a range are set.
+    /// The number of bits in a range that are set.
     pub(super) fn count(&self, range: Range<u64>) -> u64 {
         let words = range.clone().step_by(WORD as usize);
         words.map(|at| u64::from((self.word(at) & mask(range.end - at)).count_ones())).sum()
     }
 
-    /// The runs in which `count` bits from `at` on differ from a bitmap on disk: their place within it, and whether the bitmap
-    /// has them set.
+    /// The runs in which `count` bits from `at` on differ from a bitmap on disk: their range in the bitmap, and whether the bitmap has them
+    /// set.
     pub(super) fn differences(
         &self,
         at: u64,
@@ -89,12 +89,12 @@ impl Bits {
     }
 }
 
-/// The lowest `count` bits, all 64 where there are more.
+/// The lowest `count` bits, but at most 64.
 fn mask(count: u64) -> u64 {
     if count >= WORD { !0 } else { (1 << count) - 1 }
 }
 
-/// The 64 bits at a place of a bitmap on disk, 1 where it has ended.
+/// The 64 bits at an index of a bitmap on disk, with ones past its end.
 fn word_of(bitmap: &[u8], index: usize) -> u64 {
     let mut bytes = [0xFF; 8];
     let rest = bitmap.get(index * 8..).unwrap_or_default();
@@ -107,7 +107,7 @@ fn word_of(bitmap: &[u8], index: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Ranges at every offset give what bit after bit gives.
+    /// At every offset, operations on ranges give the same result as operations on single bits.
     #[test]
     fn ranges_are_as_single_bits() {
         for start in [0, 1, 63, 64, 65, 100] {
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Differences come as runs with their direction, also where the group does not begin at a word.
+    /// Differences are reported as runs with their direction, even if the group does not begin at a word.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

@@ -23,17 +23,17 @@ use crate::units::{FsBlock, InodeNo};
 const PLACE: Place = Place::new("directory entry");
 const HEADER: usize = size_of::<RawDirEntry>();
 const TAIL: usize = size_of::<RawDirTail>();
-/// The parent's number, with which an inline directory begins.
+/// The length of the parent's number at the start of an inline directory.
 const INLINE_PARENT: usize = 4;
-/// How often the progress is told.
+/// The number of directories between reports of the progress.
 const STEP: usize = 64;
 
 /// A directory that is being read.
 pub(super) struct Reading {
     pub(super) inode: Found,
-    /// Its place in the list of directories.
+    /// The index in the list of directories.
     index: usize,
-    /// Hashes of the names so far, 64 bits of a keyed function: two names are never taken for one in practice.
+    /// 64-bit hashes of the names so far, by a keyed function: a collision does not happen in practice.
     names: HashSet<u64>,
     keys: RandomState,
     pub(super) tree: Option<Tree>,
@@ -72,7 +72,7 @@ impl Checker<'_> {
         let blocks = self.blocks_of(&reading.inode, broken);
         let unit = self.fs.superblock.block_size.bytes() as u64;
         let size = reading.inode.size() / unit;
-        // A map that is wrong has its finding, and may be endless: so would be the tree.
+        // A damaged map was already reported. It may be endless, and so would be the tree.
         if reading.inode.flags().contains(InodeFlags::INDEX) && !broken {
             reading.tree = self.check_tree(&reading.inode, &blocks);
         }
@@ -100,16 +100,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a block of a directory whose map is wrong was not read before: maps without end may lead to it again and again.
+    /// Whether a block of a directory with a damaged map is read for the first time. An endless map may lead to it repeatedly.
     fn first_reading(&mut self, block: FsBlock) -> bool {
         let count = self.fs.superblock.blocks_count;
         !self.broken_blocks.get_or_insert_with(|| Bits::new(count)).set(block.0)
     }
 
-    /// The map, joined to runs. That of a map that is wrong ends where it was found wrong: it may be endless.
+    /// The map, merged to runs. A damaged map, which may be endless, ends at its first fault.
     pub(super) fn blocks_of(&mut self, inode: &Found, broken: bool) -> Vec<Data> {
         let mut blocks = Vec::new();
-        // A block is a node once only, and leads to data once only.
+        // A block is accepted only once as a node, and only once as data.
         let mut nodes = HashSet::new();
         let (fs, mut quiet) = (self.fs, Findings::default());
         let (reader, findings) = (&mut self.reader, &mut quiet);
@@ -144,7 +144,7 @@ impl Checker<'_> {
             end -= TAIL;
             if let Err(error) = verify_tail(seed, &content[..end], &content[end..], place) {
                 self.findings.error(place, &error);
-                // A block without the checksum's place may be full to its end.
+                // A block without room for the checksum may be full to its end.
                 if content[end + 7] != crate::fs::ext4::disk::dir::TAIL_FILE_TYPE {
                     end += TAIL;
                 }
@@ -153,13 +153,13 @@ impl Checker<'_> {
         self.check_entries(reading, block, &content[..end], place);
     }
 
-    /// The entries of a block, or of a part of an inline directory, up to one that is broken.
+    /// Checks the entries of a block, or of a part of an inline directory, up to a damaged one.
     fn check_entries(&mut self, reading: &mut Reading, block: u64, bytes: &[u8], place: Place) {
         let size = self.fs.superblock.block_size;
         let mut at = 0;
         while at < bytes.len() {
             let Ok((raw, behind)) = RawDirEntry::ref_from_prefix(&bytes[at..]) else {
-                let rule = "too little is left for an entry";
+                let rule = "too little room remains for an entry";
                 let stored = (bytes.len() - at) as u64;
                 return self.findings.add(place.field("rec_len"), Kind::Invalid { stored, rule });
             };
@@ -246,12 +246,12 @@ impl Checker<'_> {
         self.inodes.count_name(entry.target);
     }
 
-    /// Whether a directory is an orphan without a name: its parent does not count it any more.
+    /// Whether a directory is an orphan without a name, which its parent does not count.
     fn is_removed(&self, reading: &Reading) -> bool {
         reading.inode.raw().i_links_count.get() == 0 && self.is_orphan(&reading.inode)
     }
 
-    /// Whether a name is one, and a new one.
+    /// Checks that a name is valid and new.
     fn check_name(&mut self, reading: &mut Reading, entry: &Entry<'_>, place: Place) -> bool {
         let encrypted = reading.inode.flags().contains(InodeFlags::ENCRYPT);
         let bad = entry.name.is_empty()
@@ -290,13 +290,13 @@ impl Checker<'_> {
         {
             let (name, stored) = (entry.name.to_vec(), entry.file_type);
             let what = Kind::EntryType { name, stored, actual };
-            // 0 is "unknown": readers take the type from the inode.
+            // Type 0 is "unknown": readers take the type from the inode.
             let severity = if stored == 0 { Severity::Note } else { what.severity() };
             self.findings.add_as(severity, place.field("file_type"), what);
         }
     }
 
-    /// Entries in `i_block` after the parent's number, then those in the attribute `system.data`.
+    /// Checks the entries in `i_block` after the parent's number, then those in the attribute `system.data`.
     fn check_inline_directory(&mut self, reading: &mut Reading) {
         let number = reading.inode.number;
         let place = Place::new("inline directory").inode(number);
@@ -311,7 +311,7 @@ impl Checker<'_> {
         if !removed && (1..=self.fs.superblock.inodes_count).contains(&parent) {
             self.inodes.count_name(parent);
         }
-        // The two entries that are not there.
+        // An inline directory does not store `.` and `..`.
         reading.entries = 2;
         self.check_entries(reading, 0, &i_block[INLINE_PARENT..], place);
         let rest = self.fs.inode(number).and_then(|inode| Ok(inode.inline_rest()?.to_vec()));

@@ -13,9 +13,9 @@ use crate::fs::FileType;
 use crate::fs::check::Kind;
 use crate::fs::ext4::dir_block::entry_code;
 
-/// A name is padded to at least a block of the cipher.
+/// The minimum length of an encrypted name: a block of the cipher.
 const SHORTEST_NAME: usize = 16;
-/// Random bytes at the end of a context, different for each inode; the bytes before them are the policy.
+/// The length of the random bytes at the end of a context, which differ for each inode; the bytes before them are the policy.
 const NONCE: usize = 16;
 
 /// The policies of encrypted inodes. Each policy has a number, so that an inode costs eight bytes.
@@ -37,7 +37,7 @@ impl Policies {
     }
 }
 
-/// The policy of a context; `None` where the context cannot be one. Versions that are not known have one policy together.
+/// The policy of a context; `None` if the context is invalid. All unknown versions share one policy.
 fn policy(context: &[u8]) -> Option<&[u8]> {
     match (context.first()?, context.len()) {
         (1, 28) | (2, 40) => Some(&context[..context.len() - NONCE]),
@@ -47,7 +47,7 @@ fn policy(context: &[u8]) -> Option<&[u8]> {
 }
 
 impl Checker<'_> {
-    /// Each encrypted inode has a context, without which its content and names are lost.
+    /// Checks that an encrypted inode has a context, without which its content and names are lost.
     pub(super) fn check_policy(&mut self, number: u32, inode: &Found) {
         let context = self.fs.inode(inode.number).and_then(|inode| inode.encryption_context());
         let what = match context {
@@ -56,14 +56,15 @@ impl Checker<'_> {
                 None => format!("{} bytes that are not a valid context", context.len()),
             },
             Ok(None) => "the inode is encrypted, but has none".to_owned(),
-            // The attributes, or the inode, have findings of their own.
+            // Faults of the attributes or of the inode are reported elsewhere.
             Err(_) => return,
         };
         let place = Place::new("encryption context").inode(inode.number);
         self.findings.add(place, Kind::Damaged { what });
     }
 
-    /// In an encrypted directory names are encrypted, and so is what they name, by the directory's policy: the kernel opens nothing else there.
+    /// Checks an entry of an encrypted directory. The name must be encrypted, and its inode must have the directory's policy: the kernel opens
+    /// nothing else there.
     pub(super) fn check_encrypted(
         &mut self,
         reading: &Reading,

@@ -1,4 +1,4 @@
-//! Group descriptors, and the structures that they place: bitmaps, inode tables, descriptors themselves.
+//! Group descriptors, and the structures that they locate: bitmaps, inode tables, and the descriptors themselves.
 
 use zerocopy::FromBytes;
 
@@ -13,17 +13,17 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("group descriptor");
 
-/// A group as its descriptor has it, and what of that can be relied on.
+/// A group by its descriptor, and which of its fields are reliable.
 pub(super) struct Group {
     pub(super) descriptor: Descriptor,
-    /// The descriptor's own place.
+    /// The block of the descriptor.
     pub(super) block: FsBlock,
-    /// Its inode table lies within the volume.
+    /// Whether the inode table lies within the volume.
     pub(super) has_table: bool,
 }
 
 impl Group {
-    /// How many inodes of the table hold something, in use or not.
+    /// The number of inodes in the table that are initialised, in use or not.
     pub(super) fn initialised_inodes(&self, per_group: u32) -> u32 {
         if self.descriptor.inodes_uninit {
             return 0;
@@ -49,7 +49,7 @@ impl Checker<'_> {
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
-        // Blocks outside of the volume have a finding already.
+        // Blocks outside the volume were already reported.
         fixed.retain(|fixed| self.fs.blocks.contain(FsBlock(fixed.start), fixed.count));
         for (one, other) in self.usage.set_fixed(fixed) {
             let place = Place::new(other.structure).block(FsBlock(other.start));
@@ -86,7 +86,7 @@ impl Checker<'_> {
             trusted = false;
         }
         if !trusted {
-            // All of the table and of the bitmaps counts.
+            // The whole table and the bitmaps count.
             descriptor.inodes_uninit = false;
             descriptor.blocks_uninit = false;
             descriptor.unused_inodes = 0;
@@ -116,12 +116,12 @@ impl Checker<'_> {
         let stored = u64::from(flags);
         if sb.has_uninit_groups() {
             if number + 1 == sb.groups && flags & BLOCK_UNINIT != 0 {
-                // The blocks past the volume's end must be marked, and an uninitialised bitmap cannot do that.
+                // The blocks past the volume's end must be marked as used, which an uninitialised bitmap cannot do.
                 let rule = "the last group's block bitmap is not initialised";
                 self.findings.add(site, Kind::Invalid { stored, rule });
             }
         } else if flags & (BLOCK_UNINIT | INODE_UNINIT) != 0 {
-            // It is ignored, unless inodes of the group are in use.
+            // The flag is ignored, unless inodes of the group are in use.
             let used = flags & INODE_UNINIT != 0 && found.free_inodes < sb.inodes_per_group;
             let severity = if used { Severity::Repairable } else { Severity::Note };
             let rule = "not initialised, on a volume without the feature";
@@ -129,7 +129,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Without flex_bg a group's structures lie in the group itself.
+    /// Checks that a group's structures lie in the group itself if there is no flex_bg.
     fn check_place(&mut self, number: u32, site: FindingSite, start: FsBlock, count: u64) {
         let sb = &self.fs.superblock;
         if !self.fs.blocks.contain(start, count) || start.0 == 0 {
@@ -144,7 +144,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Superblocks, descriptors, and the blocks reserved for more of these.
+    /// Adds the superblocks, the descriptors, and the blocks reserved for more descriptors.
     fn fixed_by_geometry(&self, fixed: &mut Vec<Fixed>) {
         let sb = &self.fs.superblock;
         let per_block = (sb.block_size.bytes() / usize::from(sb.descriptor_size)) as u32;
@@ -153,7 +153,7 @@ impl Checker<'_> {
         let plain = if meta { sb.first_meta_bg.min(descriptor_blocks) } else { descriptor_blocks };
         let most = sb.block_size.bytes() as u64 / 4;
         let reserved = u64::from(self.superblock.s_reserved_gdt_blocks.get()).min(most);
-        // The boot block, where it counts as one of group 0.
+        // The boot block, if it counts as a block of group 0.
         let superblock = 1024_u64 >> sb.block_size.shift();
         let boot = superblock.saturating_sub(u64::from(sb.first_data_block));
         fixed.push(Fixed {
@@ -184,12 +184,12 @@ impl Checker<'_> {
         if let Some(block) = sb.mmp_block {
             fixed.push(Fixed { start: block.0, count: 1, structure: "MMP block" });
         }
-        // Cut at the volume's end, for a small last group.
+        // In a small last group, the range ends at the volume's end.
         for fixed in fixed {
             fixed.count = fixed.count.min(sb.blocks_count.saturating_sub(fixed.start));
         }
     }
 }
 
-/// Blocks that an inode of their own keeps from being used.
+/// Blocks that a separate inode reserves.
 pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

@@ -1,4 +1,4 @@
-//! Hash trees of directories: nodes, their order, and which hashes belong to which block.
+//! Hash trees of directories: nodes, their order, and the hash range of each block.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("htree node");
 const ENTRY: usize = size_of::<RawDxEntry>();
-/// `hash_version` of encrypted names: keyed, so that it cannot be computed here.
+/// `hash_version` of encrypted names. The hash is keyed, so it cannot be computed here.
 const SIPHASH: u8 = 6;
 
 /// The role of a block of the directory in the tree.
@@ -32,26 +32,26 @@ enum Role {
     #[default]
     Unknown,
     Node,
-    /// Names from the first hash to the second; a set lowest bit of the second lets names with that hash be here too.
+    /// A leaf for hashes from the first number to the second. If the lowest bit of the second is set, names with that hash may be here too.
     Leaf(u32, u32),
 }
 
 /// A directory's tree.
 pub(super) struct Tree {
     roles: Vec<Role>,
-    /// How names are hashed, where that can be told.
+    /// The hash function, if it is known.
     hash: Option<NameHash>,
     folded: Option<std::sync::Arc<Ext4>>,
 }
 
-/// A block of the directory that is a node of its tree.
+/// A block that is a node of the tree.
 struct Node<'a> {
     bytes: &'a [u8],
-    /// Where in them its entries begin.
+    /// The offset of its entries.
     entries: usize,
-    /// Of nodes below it.
+    /// The number of levels of nodes below it.
     levels: u8,
-    /// The hashes of all names below it.
+    /// The range of the hashes below it.
     hashes: Range<u32>,
     place: Place,
 }
@@ -61,14 +61,14 @@ impl Tree {
         matches!(self.roles.get(block as usize), Some(Role::Node))
     }
 
-    /// The hash of a name that does not belong to its block.
+    /// The hash of a name, if the name does not belong to this block.
     pub(super) fn misplaced(&self, block: u64, name: &[u8]) -> Option<u32> {
         let Some(Role::Leaf(first, end)) = self.roles.get(block as usize) else { return None };
         let wanted = match &self.folded {
             Some(fs) => Wanted::folded(name, fs).ok()?,
             None => Wanted::exact(name),
         };
-        // Another version of Unicode may fold it in another way.
+        // Another version of Unicode may fold it differently.
         if wanted.depends_on_tables() {
             return None;
         }
@@ -80,10 +80,10 @@ impl Tree {
 }
 
 impl Checker<'_> {
-    /// Checks the nodes from the root on; nothing where the root does not tell where the nodes are.
+    /// Checks the nodes from the root on. Gives `None` if the root does not locate the nodes.
     pub(super) fn check_tree(&mut self, inode: &Found, blocks: &[Data]) -> Option<Tree> {
         let count = blocks.last().map_or(0, |data| data.first + data.count);
-        // Holes have a finding of their own, and may be of any size.
+        // Holes are reported elsewhere, and may be of any size.
         if count == 0 || blocks.iter().map(|data| data.count).sum::<u64>() != count {
             return None;
         }
@@ -154,7 +154,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a node and all below it. Its levels fall at each step, and each block has one role only, so this ends.
+    /// Checks a node and the subtree below it. The level falls at each step and each block has only one role, so this ends.
     fn check_node(&mut self, inode: &Found, blocks: &[Data], tree: &mut Tree, node: &Node<'_>) {
         let Some(count) = self.check_capacity(inode, node) else { return };
         let &Node { bytes, entries, levels, ref hashes, place } = node;
@@ -162,7 +162,7 @@ impl Checker<'_> {
         let Ok(entries) = <[RawDxEntry]>::ref_from_bytes(entries) else { return };
         let mut first = hashes.start;
         for (index, entry) in entries.iter().enumerate() {
-            // The first entry has no hash: the node's capacity stands there.
+            // The first entry has no hash: its bytes hold the node's capacity.
             if index > 0 {
                 let hash = entry.hash.get();
                 if hash < first || hash >= hashes.end {
@@ -197,7 +197,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The number of entries of a node whose capacity and checksum are right.
+    /// The number of entries of a node, if its capacity and checksum are right.
     fn check_capacity(&mut self, inode: &Found, node: &Node<'_>) -> Option<usize> {
         let &Node { bytes, entries, place, .. } = node;
         let seed = inode.seed(self.fs);

@@ -1,4 +1,4 @@
-//! Inodes: every field that follows from others, and the blocks of the map.
+//! Inodes: every field that depends on others, and the blocks of the map.
 
 use super::found::Found;
 use super::map::{Data, Piece, Walk};
@@ -27,7 +27,7 @@ const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);
 pub(super) struct Extent {
     /// Blocks of content and of the map, in whole clusters.
     pub(super) blocks: u64,
-    /// The block after the last one, and after the last one that was written.
+    /// The block after the last one, and after the last written one.
     pub(super) end: u64,
     pub(super) written_end: u64,
     pub(super) sound: bool,
@@ -71,7 +71,7 @@ impl Checker<'_> {
         }
     }
 
-    /// An inode by its number, which is one of the volume's.
+    /// Checks an inode. The number must be valid.
     pub(super) fn inode(&mut self, number: u32) -> Option<Found> {
         let sb = &self.fs.superblock;
         let (group, index) =
@@ -108,7 +108,7 @@ impl Checker<'_> {
             let (stored, rule) = (u64::from(mode), "not the type of a file that can be here");
             self.findings.add(inode.place("i_mode"), Kind::Invalid { stored, rule });
         }
-        // Without a type it still has its number, its links and its blocks.
+        // An inode without a type still has its number, its links and its blocks.
         let file_type = file_type.unwrap_or(FileType::Regular);
         // Of the inodes that the superblock names, only a number that could be that of the next orphan is one too many.
         let special = reserved || self.fs.superblock.orphan_file == Some(inode.number);
@@ -145,7 +145,7 @@ impl Checker<'_> {
             self.check_sum(inode);
         }
         let (raw, sb) = (inode.raw(), &self.superblock);
-        // A value that could be an inode number is left over from a list of orphans, unless the volume's clock was that low.
+        // A value that could be an inode number remains from an orphan list, unless the volume's clock was that low.
         let low = |time: u32| (1..self.fs.superblock.inodes_count).contains(&time);
         let clock = [sb.s_wtime.get(), sb.s_mtime.get(), sb.s_mkfs_time.get()];
         let dtime = raw.i_dtime.get();
@@ -164,7 +164,7 @@ impl Checker<'_> {
         self.findings.checksum(inode.place("i_checksum"), stored, computed);
     }
 
-    /// Fields that must be zero, or within bounds.
+    /// Checks fields that must be zero or within bounds.
     fn check_fields(&mut self, inode: &Found, file_type: FileType) {
         let (raw, sb) = (inode.raw(), &self.fs.superblock);
         let findings = &mut self.findings;
@@ -188,7 +188,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Flags against features and type; whether the inode has a map of blocks.
+    /// Checks flags against features and type. Gives whether the inode has a map of blocks.
     fn check_flags_of_inode(&mut self, inode: &Found, file_type: FileType) -> bool {
         let (sb, flags) = (&self.fs.superblock, inode.flags());
         let directory = file_type == FileType::Directory;
@@ -239,7 +239,8 @@ impl Checker<'_> {
                 self.findings.add(inode.place("i_flags"), Kind::Invalid { stored, rule });
             }
         }
-        // Old kernels left bytes after the number of a device; only with these flags, which it never has, the inode was overwritten.
+        // Old kernels left bytes after a device number. Only together with these flags, which a device never has, they show that the inode
+        // was overwritten.
         if !mapped
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
@@ -250,7 +251,7 @@ impl Checker<'_> {
         mapped && !inline && !short
     }
 
-    /// A link without blocks keeps its target in the inode.
+    /// Whether a link has no blocks and stores its target in the inode.
     fn is_short_link(&self, inode: &Found) -> bool {
         if inode.flags().contains(InodeFlags::EXTENTS) || inode.size() >= SHORT_LINK {
             return false;
@@ -298,15 +299,15 @@ impl Checker<'_> {
     }
 }
 
-/// Claims the blocks of one file, of which several may share a cluster.
+/// The claims for one file, several blocks of which may share a cluster.
 struct Claims {
     cluster: u64,
-    /// The last cluster of the file and where it lies.
+    /// The last cluster of the file, and its location on the volume.
     last: Option<(u64, u64)>,
 }
 
 impl Claims {
-    /// Whether the blocks are good, and how many blocks of clusters they add.
+    /// Claims blocks of content. Gives whether they are valid; the blocks of new clusters are added.
     fn data(
         &mut self,
         usage: &mut Usage,
@@ -328,7 +329,7 @@ impl Claims {
         let (mut start, end) = (data.start, data.start + data.count);
         let (first, last) = (data.first / ratio, (data.first + data.count - 1) / ratio);
         if self.last == Some((first, usage.cluster(start))) {
-            // It has the cluster already.
+            // The file already has this cluster.
             start = (start / ratio + 1) * ratio;
         }
         self.last = Some((last, usage.cluster(end - 1)));

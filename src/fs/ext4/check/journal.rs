@@ -1,4 +1,4 @@
-//! The journal as it was found, and the orphans.
+//! The state of the journal, and the orphans.
 
 use zerocopy::FromBytes;
 
@@ -45,7 +45,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A journal within the volume has no other volume's transactions.
+    /// Checks that an internal journal has no transactions of other volumes.
     fn check_users(&mut self) {
         let Some(number) = self.fs.superblock.journal_inode else { return };
         let number32 = u32::try_from(number.0).ok();
@@ -61,7 +61,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Without has_journal the superblock may name an inode that is a journal, as a volume whose journal was switched off does.
+    /// Checks an inode that the superblock names as a journal without has_journal: a volume whose journal was removed may have one.
     fn check_left_journal(&mut self) {
         let number = self.superblock.s_journal_inum.get();
         if self.fs.superblock.compat.contains(Compat::HAS_JOURNAL) || number == 0 {
@@ -84,7 +84,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Collects the orphans from the list and from the file.
+    /// Collects the orphans from the orphan list and the orphan file.
     pub(super) fn find_orphans(&mut self) {
         self.listed_orphans();
         self.filed_orphans();
@@ -98,7 +98,7 @@ impl Checker<'_> {
         u32::try_from(inode.number.0).is_ok_and(|number| self.orphans.contains(&number))
     }
 
-    /// Each orphan names the next in `i_dtime`. No orphan is met twice, so the walk ends.
+    /// Follows the orphan list, in which `i_dtime` is the next inode. Each orphan is accepted once, so the walk ends.
     fn listed_orphans(&mut self) {
         let mut place = Place::new("superblock").field("s_last_orphan");
         let mut next = self.superblock.s_last_orphan.get();

@@ -1,4 +1,4 @@
-//! The maps of inodes, walked as a whole: extent trees and indirect blocks.
+//! The maps of inodes, walked completely: extent trees and indirect blocks.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use crate::units::FsBlock;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// Blocks of a file are numbered with 32 bits.
+/// The number of blocks of a file that 32 bits can count.
 const MAX_BLOCKS: u64 = 1 << 32;
-/// How much fewer entries than it has room for a node may declare.
+/// By how many entries the declared capacity of a node may fall short of its room.
 const SPARE: usize = 2;
-/// Pointers of an inode to blocks of content.
+/// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;
 
 /// A piece of a map.
@@ -35,29 +35,29 @@ pub(super) enum Piece {
     Data(Data),
 }
 
-/// Blocks of content that follow each other in the file and on the device.
+/// Blocks of content that are contiguous in the file and on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
-    /// Block of the file.
+    /// The block of the file.
     pub(super) first: u64,
     pub(super) start: u64,
     pub(super) count: u64,
     pub(super) written: bool,
 }
 
-/// Where a walk reads, and where it reports.
+/// The context of a walk: its reader and its findings.
 pub(super) struct Walk<'w, 'a> {
     pub(super) fs: &'w Ext4,
     pub(super) reader: &'w mut Reader<'a>,
     pub(super) findings: &'w mut Findings,
     pub(super) inode: &'w Found,
-    /// Nothing was found wrong.
+    /// Whether no fault was found.
     pub(super) sound: bool,
 }
 
 impl Walk<'_, '_> {
-    /// Gives all pieces of the map in the order of the file. `visit` says whether they are good: blocks below a bad node are
-    /// left out, so that a walk ends in which each block may be a node once only.
+    /// Gives all pieces of the map in file order. `visit` gives whether they are valid: the blocks below an invalid node are skipped. A
+    /// walk ends because each block may be a node only once.
     pub(super) fn run(&mut self, visit: &mut dyn FnMut(&mut Findings, Piece) -> bool) {
         let raw = self.inode.raw();
         if self.inode.flags().contains(InodeFlags::EXTENTS) {
@@ -73,8 +73,8 @@ impl Walk<'_, '_> {
         self.findings.add(place, what);
     }
 
-    /// A node of an extent tree, and all below it: the depth falls at each step, so the recursion ends. Below the root the depth is
-    /// known, and the first block of `bounds` is the one that the entry above names.
+    /// Walks a node of an extent tree and the subtree below it. The depth falls at each step, so the recursion ends. Below the root the
+    /// depth is known, and `bounds` begins with the first block in the entry above.
     fn node(
         &mut self,
         bytes: &[u8],
@@ -94,7 +94,7 @@ impl Walk<'_, '_> {
             return self.wrong(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         if found > MAX_DEPTH && depth.is_none() {
-            // Its blocks are the file's all the same.
+            // Its blocks still belong to the file.
             let (stored, rule) = (u64::from(found), "deeper than Linux reads");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
@@ -168,7 +168,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// An entry names the first block of the node that it leads to: `key`.
+    /// Checks that an entry has the same first block as the node that it points to: `key`.
     fn first_key(&mut self, entries: &[u8], key: u64, place: Place) {
         let Ok((first, _)) = RawEntry::ref_from_prefix(entries) else { return };
         let (stored, expected) = (key, u64::from(first.key.get()));
@@ -222,7 +222,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Twelve direct pointers, then trees of one, two and three levels.
+    /// Walks twelve direct pointers, then trees of one, two and three levels.
     fn indirect(
         &mut self,
         i_block: &[u8; 60],
@@ -242,7 +242,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A tree that maps `blocks` of the file, whose root is `level` levels above the blocks of pointers to data: it falls at each step.
+    /// Walks a tree that maps `blocks` of the file. Its root is `level` levels above the blocks of data pointers; the level falls at each
+    /// step.
     fn subtree(
         &mut self,
         root: u32,
@@ -282,7 +283,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A block of pointers to data, joined to runs; 0 is a hole.
+    /// Adds a block of data pointers, merged to runs; 0 is a hole.
     fn pointers(
         &mut self,
         bytes: &[u8],

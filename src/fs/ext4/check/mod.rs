@@ -1,16 +1,15 @@
-//! Whether a volume is what it should be: a check that reads all metadata and changes nothing.
+//! The check of a volume: it reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblock and groups, inodes with their maps and attributes,
-//! directories with their hash trees, names (which inodes are reachable, and by how many names),
-//! bitmaps and counters, quota. The journal and the orphans come first: the volume is checked as
-//! recovery leaves it.
+//! The passes, in order: superblock and groups, inodes with their maps and attributes, directories with their hash trees, names (which inodes are
+//! reachable, and by how many names), bitmaps and counters, quota. The journal is recovered first, and the check reads the recovered volume; then the
+//! orphans are collected.
 //!
-//! The read side stops at the first thing that is wrong; a check goes on, so it walks the structures by itself. It shares
-//! with the read side the layouts, the checksums, the names' hashes and the recovery.
+//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. It shares the layouts, the checksums, the
+//! name hashes and the recovery with ordinary reads.
 //!
-//! **Memory**: one bit a cluster; 200 bytes a group; six bytes an inode, for groups that have inodes in use; 32 bytes a directory;
-//! 48 bytes an attribute block; 8 bytes an encrypted inode, and each policy; the map of one directory, and 16 bytes for each of its names; 32 MiB of metadata that was read
-//! together; the first 100,000 findings.
+//! **Memory**: one bit for each cluster; 200 bytes for each group; six bytes for each inode of groups with used inodes; 32 bytes for each directory;
+//! 48 bytes for each attribute block; 8 bytes for each encrypted inode, and each policy; the map of one directory, and 16 bytes for each of its
+//! names; 32 MiB of read metadata; the first 100,000 findings.
 
 mod bitmaps;
 mod bits;
@@ -51,11 +50,10 @@ use crate::fs::check::{Findings, Pass, Progress, Report};
 use crate::units::FsBlock;
 
 impl Ext4 {
-    /// Checks the whole volume as the journal's recovery leaves it; nothing is written. `progress` is told how far it is.
+    /// Checks the whole volume as the journal's recovery leaves it, and writes nothing. `progress` is called with the progress.
     ///
     /// # Errors
-    /// No error for faults of the volume: the report has them. `Io` only if not even the superblock can be
-    /// read again, and errors of memory allocation.
+    /// Faults of the volume are no errors: the report has them. `Io` only if the superblock cannot be read again, and errors of memory allocation.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         if self.superblock.copy != 0 {
             let what = "a volume that is read by a backup of its superblock is not checked: e2fsck repairs the superblock";
@@ -65,7 +63,7 @@ impl Ext4 {
     }
 }
 
-/// A check at work.
+/// A check in progress.
 struct Checker<'a> {
     fs: &'a Arc<Ext4>,
     reader: Reader<'a>,
@@ -76,14 +74,14 @@ struct Checker<'a> {
     usage: Usage,
     inodes: Inodes,
     directories: Vec<Directory>,
-    /// Attribute blocks by number, with the inodes that use them counted.
+    /// Attribute blocks by number, with the number of inodes that use them.
     xattr_blocks: HashMap<FsBlock, SharedBlock>,
-    /// How often attributes name the inodes that hold large values.
+    /// The number of attributes that refer to each inode of a large value.
     value_uses: HashMap<u32, u64>,
-    /// Inodes that the orphan list or file holds.
+    /// Inodes in the orphan list or the orphan file.
     orphans: HashSet<u32>,
     policies: Policies,
-    /// Blocks read as those of directories whose maps are wrong.
+    /// Blocks that were read for directories with damaged maps.
     broken_blocks: Option<Bits>,
     accounts: Accounts,
 }

@@ -1,4 +1,4 @@
-//! Which inodes are reachable from the root, and by how many names.
+//! The check of names: every inode must be reachable from the root, by as many names as its link count.
 
 use std::collections::HashSet;
 
@@ -21,13 +21,13 @@ impl Checker<'_> {
         }
     }
 
-    /// Each directory has a way up to the root, and `..` is its first step.
+    /// Checks that each directory is reachable from the root, and that its `..` names its parent.
     fn check_parents(&mut self) {
         if self.inodes.get(ROOT_NUMBER).is_none_or(|record| !record.is_directory()) {
             let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
             self.findings.add_as(Severity::Fatal, PLACE.inode(ROOT), what);
         }
-        // How far each directory's way up is known: on the way, or good to the root.
+        // The state of each directory: unknown, on the current path, reachable from the root, or lost.
         let mut state = vec![Reach::Unknown; self.directories.len()];
         // One directory of each loop.
         let mut looped = HashSet::new();
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     self.findings.add(place, Kind::Unconnected);
                 }
             } else if directory && many && links == 1 {
-                // It had more than the field can hold, and keeps the count of 1 when it has fewer again.
+                // A directory that once had more links than the field can count keeps the count of 1.
             } else if links != names && !(links == 0 && self.orphans.contains(&number)) {
                 let (stored, names) = (u32::from(links), u32::from(names));
                 self.findings.add(place, Kind::LinkCount { stored, names });
@@ -102,7 +102,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Inodes that the superblock names instead of a directory.
+    /// Whether the superblock names an inode that no directory contains.
     pub(super) fn is_hidden(&self, number: u32) -> bool {
         let raw = &self.superblock;
         let named = [

@@ -1,4 +1,4 @@
-//! Quota: the usage of each user, group and project, against the quota files.
+//! Quota: the usage of each user, group and project, compared with the quota files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,33 +15,33 @@ use crate::fs::ext4::quota::{entries, owners};
 use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::units::FsBlock;
 
-/// The usage of one id.
+/// The usage of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     bytes: u64,
     inodes: u64,
 }
 
-/// The usage by the ids of users, groups and projects.
+/// The usage by user, group and project ids.
 #[derive(Default)]
 pub(super) struct Accounts([HashMap<u32, Account>; 3]);
 
-/// A quota file that is being read.
+/// A quota file while it is read.
 struct File {
     map: Vec<Data>,
     place: Place,
-    /// Blocks of the tree that were read: none is in it twice, so that reading it ends.
+    /// Blocks of the tree that were read. Each is accepted once, so the walk ends.
     seen: HashSet<u32>,
-    /// Of the ids to which the tree leads.
+    /// The accounts of the ids that the tree contains.
     found: HashMap<u32, Account>,
-    /// Blocks of entries that were read, and where in them entries are to which the tree has not led so far.
+    /// Blocks of entries that were read, and the positions of entries in them that the tree has not reached yet.
     leaves: HashSet<u32>,
     strays: BTreeMap<(u32, usize), u32>,
 }
 
 impl Checker<'_> {
-    /// Charges an inode's owners. Inodes that the superblock names instead of a directory are charged to nobody, and so are attributes' values:
-    /// their users are charged with them.
+    /// Charges an inode's owners. Inodes that only the superblock names are not charged, nor are inodes of attribute values: the inodes that
+    /// use them are charged instead.
     pub(super) fn account(&mut self, inode: &Found, blocks: u64, inodes: u64) {
         let sb = &self.fs.superblock;
         let Ok(number) = u32::try_from(inode.number.0) else { return };
@@ -135,7 +135,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the tree below a block: `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
+    /// Reads the tree below a block. `levels` falls at each step, so this ends. `prefix` is the upper part of the ids below.
     fn quota_tree(&mut self, file: &mut File, block: u32, levels: u32, prefix: u32) {
         let Some(content) = self.quota_block(file, block) else {
             let what = format!("its block {block} does not exist");
@@ -174,7 +174,7 @@ impl Checker<'_> {
 }
 
 impl File {
-    /// Takes the entry of an id from its block, in which those of other ids may be as well.
+    /// Reads the entry of an id from its block, which may contain other ids.
     fn entry(&mut self, block: u32, content: &[u8], id: u32) {
         if self.leaves.insert(block) {
             let entries = entries(content).map(|(at, entry)| ((block, at), entry.dqb_id.get()));

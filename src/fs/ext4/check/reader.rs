@@ -1,4 +1,4 @@
-//! Metadata read in pieces of several blocks: a check reads nearly all of it, and much of it lies together.
+//! Metadata reads in pieces of several blocks: a check reads nearly all metadata, much of which is contiguous.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The size of one read where reads jump, in bytes; a block, where that is larger.
+/// The size in bytes of a read at random positions, or a block if that is larger.
 const PIECE: usize = 16 << 10;
-/// How many pieces are read at once, at most, where reads follow each other.
+/// The maximum number of pieces in one read if reads are sequential.
 const AHEAD: u64 = 64;
-/// The limit of kept pieces together, in bytes.
+/// The maximum memory of cached pieces in bytes.
 const KEPT: usize = 32 << 20;
 
 /// Reads metadata as the journal's recovery leaves it.
 pub(super) struct Reader<'a> {
     fs: &'a Ext4,
-    /// Pieces by number; those that were read together share a buffer.
+    /// Pieces by number. Pieces that were read together share a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
-    /// The piece after the last read, and how many that read.
+    /// The piece after the last read, and the number of pieces in that read.
     next: u64,
     ahead: u64,
 }
 
-/// A buffer, and the first block in it.
+/// A buffer, and the number of its first block.
 #[derive(Clone)]
 struct Piece {
     first: u64,
     buffer: Arc<Buffer>,
 }
 
-/// A block in memory, or a part of one.
+/// A block in memory, or a part of it.
 #[derive(Clone)]
 pub(super) struct Bytes {
     buffer: Arc<Buffer>,
@@ -48,7 +48,7 @@ impl Bytes {
         Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
     }
 
-    /// A part of it, within it.
+    /// A part of these bytes.
     pub(super) fn part(&self, at: usize, len: usize) -> Self {
         debug_assert!(at + len <= self.len);
         Self { buffer: Arc::clone(&self.buffer), at: self.at + at, len }
@@ -70,13 +70,13 @@ impl<'a> Reader<'a> {
         Self { fs, pieces: Cache::new(KEPT / piece), blocks_per_piece, next: 0, ahead: 1 }
     }
 
-    /// A block. Where its piece cannot be read as a whole it is read alone: the fault may be in its neighbours.
+    /// A block. If its piece cannot be read as a whole, the block is read separately, because the fault may be in another block.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
-        // The content in a transaction is newer.
+        // A version in a transaction is newer.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
-        // The last piece ends with the volume.
+        // The last piece ends at the volume's end.
         if self.fs.superblock.contains(block) {
             let number = block.0 / self.blocks_per_piece;
             if let Some(piece) = self.pieces.get(&number) {
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         Bytes { buffer: piece.buffer, at, len: size.bytes() }
     }
 
-    /// Reads a piece, and twice as many as last time where it follows the last read.
+    /// Reads a piece. A sequential read takes twice as many pieces as the last one.
     fn load(&mut self, number: u64) -> Result<Piece> {
         self.ahead = if number == self.next { (self.ahead * 2).min(AHEAD) } else { 1 };
         self.next = number + self.ahead;

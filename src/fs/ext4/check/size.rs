@@ -1,4 +1,4 @@
-//! The fields that follow from an inode's map: its size, and the space that it takes.
+//! The fields that depend on an inode's map: its size, and its space.
 
 use super::Checker;
 use super::found::Found;
@@ -36,15 +36,15 @@ impl Checker<'_> {
                 }
             }
             FileType::Regular => {
-                // Data of fs-verity are past the size.
+                // The data of fs-verity lie past the size.
                 let verity = inode.flags().contains(InodeFlags::VERITY);
-                // The blocks past the size of an orphan with a name are still to be freed.
+                // An orphan with a name may still have blocks past its size, which are to be freed.
                 let truncated = self.is_orphan(inode);
                 if size < extent.written_end.saturating_sub(1) * unit && !verity && !truncated {
                     let (stored, expected) = (size, extent.written_end * unit);
                     self.findings.add(place, Kind::Value { stored, expected });
                 } else if self.fs.superblock.journal_inode == Some(inode.number) {
-                    // A journal has no holes. One made by an old mke2fs has a block past its end.
+                    // A journal has no holes. A journal by an old mke2fs has a block past its end.
                     if size > extent.end * unit {
                         self.findings.expect(place, size, extent.end * unit);
                     }
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Inline content needs the attribute that holds what `i_block` cannot.
+    /// Checks that inline content has the attribute for the part that does not fit into `i_block`.
     fn check_inline_size(&mut self, inode: &Found, file_type: FileType) {
         let place = inode.place("i_size");
         let front = inode.raw().i_block.len() as u64;
@@ -76,20 +76,20 @@ impl Checker<'_> {
                 let what = "inline data without the attribute system.data".to_owned();
                 return self.findings.add(place, Kind::Damaged { what });
             }
-            // The attributes, or the inode, have findings of their own.
+            // Faults of the attributes or of the inode are reported elsewhere.
             Err(_) => return,
         };
         let (stored, expected) = (inode.size(), front + rest);
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs leaves files so that hold nothing but a hole; Linux reads zeros.
+            // mke2fs creates such inodes for files that are only a hole; Linux reads zeros.
             let what = Kind::Invalid { stored, rule: "more than the inode holds" };
             self.findings.add_as(Severity::Note, place, what);
         }
     }
 
-    /// The largest file that a map of this kind can hold.
+    /// The maximum size of a file with this kind of map.
     fn largest(&self, inode: &Found) -> u64 {
         let size = self.fs.superblock.block_size;
         let fan_out = size.bytes() as u64 / 4;
@@ -101,7 +101,7 @@ impl Checker<'_> {
         (blocks << size.shift()).min(i64::MAX as u64)
     }
 
-    /// The target ends where the size says, with a NUL after it.
+    /// Checks that the target has the length of the size, with a NUL after it.
     fn check_link(&mut self, inode: &Found, has_map: bool, extent: &Extent) {
         let (size, place) = (inode.size(), inode.place("i_size"));
         let unit = self.fs.superblock.block_size.bytes() as u64;
@@ -150,7 +150,7 @@ impl Checker<'_> {
         self.reader.block(FsBlock(start?), inode.place("i_block")).ok()
     }
 
-    /// `i_blocks`: content, map, attribute block, and what large values are charged with.
+    /// Checks `i_blocks`: content, map, attribute block, and the charge for large values.
     pub(super) fn check_space(
         &mut self,
         inode: &Found,
@@ -167,7 +167,7 @@ impl Checker<'_> {
             && sb.ro_compat.contains(RoCompat::HUGE_FILE);
         let unit = if huge { 1 } else { sb.block_size.bytes() as u64 / 512 };
         let blocks = extent.blocks + attributes.blocks;
-        // The field of a link with inline data has no meaning.
+        // For a link with inline data the field has no meaning.
         let link = inode.file_type() == Some(FileType::Symlink)
             && inode.flags().contains(InodeFlags::INLINE_DATA);
         if (extent.sound || !has_map) && !link {

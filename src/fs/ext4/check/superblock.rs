@@ -1,4 +1,4 @@
-//! The superblock beyond what opening the volume needs, and its backups.
+//! Superblock fields that opening the volume does not check, and the backups.
 
 use zerocopy::FromBytes;
 
@@ -18,10 +18,10 @@ const CHECKSUM_OFFSET: usize = std::mem::offset_of!(RawSuperblock, s_checksum);
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
 const PROJECT_QUOTA: &str = "s_prj_quota_inum";
-/// Backups that are looked at: with sparse_super there are hardly more.
+/// The maximum number of backups that are checked; with sparse_super there are hardly more.
 const BACKUPS: usize = 32;
 
-/// The superblock's fields as they are.
+/// The superblock's raw fields.
 pub(super) fn read(fs: &Ext4, reader: &mut Reader<'_>) -> Result<RawSuperblock> {
     let size = fs.superblock.block_size;
     let block = FsBlock(OFFSET >> size.shift());
@@ -68,8 +68,8 @@ impl Checker<'_> {
         self.check_backups();
     }
 
-    /// Inodes that the superblock names are in use with their feature alone, and the quota of users and groups is nowhere else. Asked when all inodes
-    /// have been looked at.
+    /// Checks that inodes which the superblock names are used only with their feature, and that the user and group quota are at their fixed numbers.
+    /// This runs after the pass over all inodes.
     pub(super) fn check_named_inodes(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let quota = sb.ro_compat.contains(RoCompat::QUOTA);
@@ -86,7 +86,7 @@ impl Checker<'_> {
                 && self.inodes.get(number).is_some()
                 && !is_journal
         };
-        // e2fsck counts it as one in use where it looks at the table.
+        // e2fsck counts such an inode as used if it reads that part of the table.
         let unused = |number: u32| {
             let index = number.wrapping_sub(1);
             let group = self.groups.get((index / sb.inodes_per_group) as usize);
@@ -110,7 +110,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Backups are not kept up to date, so that only what never changes is compared.
+    /// Checks the backups. They are not kept up to date, so only constant fields are compared.
     fn check_backups(&mut self) {
         let sb = &self.fs.superblock;
         let groups = (1..sb.groups).filter(|group| sb.group_has_backup(*group));

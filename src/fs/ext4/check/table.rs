@@ -1,20 +1,20 @@
-//! A record of every inode in use, and of every directory.
+//! The records of all used inodes and of all directories.
 
 use crate::fs::FileType;
 use crate::fs::ext4::dir_block::entry_code;
 use crate::fs::ext4::superblock::Superblock;
 use crate::units::{FsBlock, InodeNo};
 
-/// The facts of an inode that later passes need.
+/// The properties of an inode that later passes need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Record {
-    /// As entries record it; 0 where the inode is not in use.
+    /// The type as in directory entries; 0 if the inode is unused.
     pub(super) file_type: u8,
-    /// Holds an attribute's value: no entry names it.
+    /// Whether it holds an attribute's value: no entry names it.
     pub(super) is_value: bool,
     /// `i_links_count`.
     pub(super) links: u16,
-    /// Names found, up to 65535.
+    /// The number of names that were found, up to 65535.
     pub(super) names: u16,
 }
 
@@ -24,7 +24,7 @@ impl Record {
     }
 }
 
-/// The records of all inodes, held for groups that have inodes in use.
+/// The records of all inodes, in memory only for groups with used inodes.
 pub(super) struct Inodes {
     groups: Vec<Option<Box<[Record]>>>,
     per_group: u32,
@@ -36,7 +36,7 @@ impl Inodes {
         Self { groups, per_group: sb.inodes_per_group }
     }
 
-    /// The number is one of the volume's.
+    /// Stores the record of an inode. The number must be valid.
     pub(super) fn insert(&mut self, number: u32, record: Record) {
         let (group, index) = self.place(number);
         let per_group = self.per_group as usize;
@@ -45,14 +45,14 @@ impl Inodes {
         records[index] = record;
     }
 
-    /// The record of an inode in use.
+    /// The record of a used inode.
     pub(super) fn get(&self, number: u32) -> Option<&Record> {
         let (group, index) = self.place(number);
         let record = &self.groups.get(group)?.as_ref()?[index];
         (record.file_type != 0).then_some(record)
     }
 
-    /// Counts a name of an inode, if it is in use.
+    /// Counts a name of an inode, if it is used.
     pub(super) fn count_name(&mut self, number: u32) {
         let (group, index) = self.place(number);
         if let Some(Some(records)) = self.groups.get_mut(group) {
@@ -60,7 +60,7 @@ impl Inodes {
         }
     }
 
-    /// The inodes in use of a group, with their index in it.
+    /// The used inodes of a group, with their index in it.
     pub(super) fn of_group(&self, group: u32) -> impl Iterator<Item = (u32, &Record)> {
         let records = self.groups[group as usize].as_deref().unwrap_or_default();
         records
@@ -79,17 +79,17 @@ impl Inodes {
     }
 }
 
-/// A directory, in the order of the numbers.
+/// A directory. The list is in the order of inode numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Directory {
     pub(super) number: u32,
-    /// Where the inode stands.
+    /// The block of the inode.
     pub(super) inode_block: FsBlock,
-    /// Where `..` leads; 0 while that is not known.
+    /// The target of `..`; 0 while unknown.
     pub(super) dot_dot: u32,
-    /// The directory that has it; 0 while none is known.
+    /// The directory that contains this one; 0 while unknown.
     pub(super) parent: u32,
-    /// Its map is wrong: its blocks are not followed again.
+    /// Whether its map is damaged. Its blocks are then not followed again.
     pub(super) broken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which blocks are in use, and the file system's own structures among them.
+//! The used blocks, and the file system's own structures among them.
 
 use super::bits::Bits;
 use crate::error::Place;
@@ -6,7 +6,7 @@ use crate::fs::check::{FindingSite, Findings, Kind};
 use crate::fs::ext4::RoCompat;
 use crate::fs::ext4::superblock::Superblock;
 
-/// Blocks of a structure whose place is fixed: no file may have them.
+/// The blocks of a structure with a fixed position, which no file may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed {
     pub(super) start: u64,
@@ -14,14 +14,14 @@ pub(super) struct Fixed {
     pub(super) structure: &'static str,
 }
 
-/// The clusters in use. Without bigalloc a cluster is a block.
+/// The used clusters. Without bigalloc a cluster is a block.
 pub(super) struct Usage {
     clusters: Bits,
     fixed: Vec<Fixed>,
     cluster_blocks: u64,
     first: u64,
     end: u64,
-    /// Files may share blocks of content: `shared_blocks`.
+    /// Whether files may share blocks of content: `shared_blocks`.
     shared: bool,
 }
 
@@ -40,12 +40,12 @@ impl Usage {
         }
     }
 
-    /// Whether the blocks are some that a file may have.
+    /// Whether files may use these blocks.
     pub(super) fn contains(&self, start: u64, count: u64) -> bool {
         start >= self.first.max(1) && start.checked_add(count).is_some_and(|end| end <= self.end)
     }
 
-    /// Takes over the structures at fixed places; gives those that overlap another one.
+    /// Records the structures with fixed positions. Gives the pairs that overlap.
     pub(super) fn set_fixed(&mut self, mut fixed: Vec<Fixed>) -> Vec<(Fixed, Fixed)> {
         fixed.retain(|fixed| fixed.count > 0);
         fixed.sort_unstable_by_key(|fixed| fixed.start);
@@ -69,14 +69,14 @@ impl Usage {
         overlaps
     }
 
-    /// The structure at a fixed place that has a block of these.
+    /// The structure with a fixed position that overlaps these blocks.
     pub(super) fn fixed_in(&self, start: u64, count: u64) -> Option<&Fixed> {
         let after = self.fixed.partition_point(|fixed| fixed.start < start + count);
         let before = self.fixed[..after].last()?;
         (before.start + before.count > start).then_some(before)
     }
 
-    /// Marks blocks as in use by something; a finding where they already are. Whether they were free.
+    /// Marks blocks as used, with a finding if they already are. Gives whether they were free.
     pub(super) fn claim(
         &mut self,
         findings: &mut Findings,
@@ -99,8 +99,8 @@ impl Usage {
         false
     }
 
-    /// The same for blocks of content, which files may share where the volume has that feature. Blocks of maps are never shared here:
-    /// a walk ends because each is a node once only.
+    /// Marks blocks of content as used. Files may share them if the volume has that feature. Map blocks are never shared here: a walk ends
+    /// because each block is a node only once.
     pub(super) fn claim_content(
         &mut self,
         findings: &mut Findings,
@@ -125,7 +125,7 @@ impl Usage {
         &self.clusters
     }
 
-    /// Blocks in use.
+    /// The number of used blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.clusters.count(0..self.cluster(self.end - 1) + 1) * self.cluster_blocks
     }

@@ -1,4 +1,4 @@
-//! Extended attributes: lists within inodes and blocks, the sharing of blocks, and values in inodes of their own.
+//! Extended attributes: lists in inodes and blocks, shared blocks, and values in separate inodes.
 
 use std::ops::Add;
 
@@ -17,23 +17,23 @@ use crate::units::{FsBlock, InodeNo};
 const HEADER: usize = size_of::<RawXattrHeader>();
 const ENTRY: usize = size_of::<RawXattrEntry>();
 
-/// A block of attributes that several inodes may have.
+/// A block of attributes that several inodes may share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SharedBlock {
     /// `h_refcount`.
     stored: u32,
-    /// Inodes that have it.
+    /// The number of inodes that use it.
     users: u32,
-    /// The charge of each of them for large values.
+    /// The charge for large values of each of these inodes.
     charged: Charged,
 }
 
 /// The charge of an inode for its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
-    /// In `i_blocks`.
+    /// The charge in `i_blocks`.
     pub(super) blocks: u64,
-    /// Inodes of large values, by quota: each attribute counts, however many have the same value.
+    /// The charge in inodes for quota. Each attribute counts, even if several share a value.
     pub(super) inodes: u64,
 }
 
@@ -45,19 +45,19 @@ impl Add for Charged {
     }
 }
 
-/// A list of attributes: entries from `list` on, values counted from the start of `values`.
+/// A list of attributes: entries from `list` on; value offsets count from the start of `values`.
 struct List<'a> {
     list: &'a [u8],
     values: &'a [u8],
-    /// Where the list begins in `values`.
+    /// The offset of the list in `values`.
     start: usize,
     place: Place,
-    /// A hash may be 0 for none, and nothing may be named: in an inode.
+    /// Whether a hash may be 0 and a name may be empty, as in a list in the inode.
     unhashed: bool,
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode; returns its charge for them.
+    /// Checks all attributes of an inode. Returns its charge for them.
     pub(super) fn check_xattrs(&mut self, inode: &Found) -> Charged {
         let mut charged = Charged::default();
         if let Some((magic, list)) = inode.xattr_area().split_at_checked(4)
@@ -122,12 +122,12 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list; returns the charge for its large values.
+    /// Checks a list. Returns the charge for its large values.
     fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
         let mut values = Vec::new();
-        // Each entry takes at least its header off the rest, so the loop ends.
+        // Each entry shortens the rest by at least its header, so the loop ends.
         loop {
             let rest = list.list.get(at..).unwrap_or_default();
             match rest.first_chunk::<4>() {
@@ -139,7 +139,7 @@ impl Checker<'_> {
                 return self.bad_list(place, "an entry is cut short");
             };
             let name_len = usize::from(raw.e_name_len);
-            // An access list's index says it all.
+            // The index of an access list is its whole name.
             let named = list.unhashed || raw.e_name_index != 0;
             let allowed = |name: &&[u8]| named || !name.is_empty();
             let Some(name) = behind.get(..name_len).filter(allowed) else {
@@ -153,9 +153,9 @@ impl Checker<'_> {
                 continue;
             }
             let offset = usize::from(raw.e_value_offs.get());
-            // Only e2fsck uses the place of an empty value: it misses inline data after a wrong one.
+            // Only e2fsck uses the offset of an empty value: after a wrong one it misses inline data.
             let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
-            // A value takes whole words.
+            // A value is padded to whole words.
             let value = match size {
                 0 if !inline => Some(&[][..]),
                 _ => offset
@@ -195,7 +195,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A value in an inode of its own; returns the charge of its user.
+    /// Checks a value in a separate inode. Returns the charge for its user.
     fn check_large_value(
         &mut self,
         inode: &Found,
@@ -222,7 +222,7 @@ impl Checker<'_> {
             return Charged { blocks: 0, inodes: 1 };
         };
         *self.value_uses.entry(target).or_default() += 1;
-        // Before reference counts, a value's inode named its owner instead, and there was neither hash nor charge.
+        // Before reference counts, a value's inode named its owner, and there was neither hash nor charge.
         let older = u64::from(value.raw().i_mtime.get()) == inode.number.0
             && value.raw().i_generation.get() == inode.raw().i_generation.get();
         if older {
@@ -236,7 +236,7 @@ impl Checker<'_> {
         Charged { blocks, inodes: 1 }
     }
 
-    /// Checks the blocks that inodes share, and the inodes that hold values, against all inodes together.
+    /// Checks shared blocks and value inodes against the references of all inodes.
     pub(super) fn check_shared_xattrs(&mut self) {
         let mut wrong: Vec<_> =
             self.xattr_blocks.iter().filter(|(_, shared)| shared.stored != shared.users).collect();
@@ -258,7 +258,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The reference count stands in the fields of two time stamps and of the version that a value does not need.
+    /// Checks the reference count of a value inode. It is stored in the fields of two time stamps and of the version, which a value does
+    /// not need.
     fn check_value_inode(&mut self, number: u32) {
         let Some(inode) = self.inode(number) else { return };
         let raw = inode.raw();

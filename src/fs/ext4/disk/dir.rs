@@ -8,7 +8,7 @@ use super::layout;
 /// The longest name, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
 
-/// An entry without its name, which follows. An entry whose inode is 0 is unused space.
+/// An entry without its name, which follows. An entry with inode 0 is unused space.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDirEntry {
@@ -56,7 +56,7 @@ pub(crate) struct RawDxRootInfo {
 
 layout!(RawDxRootInfo: 8 { hash_version @ 4, info_length @ 5, indirect_levels @ 6, unused_flags @ 7 });
 
-/// How full a node is. It stands where the first entry's hash would, which is always 0.
+/// The capacity of a node and its number of entries, stored in place of the first entry's hash, which is always 0.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxCount {
@@ -66,7 +66,7 @@ pub(crate) struct RawDxCount {
 
 layout!(RawDxCount: 4 { limit @ 0, count @ 2 });
 
-/// From this hash on, names are in or below this block of the directory.
+/// An entry of a node: names with at least this hash are in or below this block of the directory.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDxEntry {

@@ -7,9 +7,9 @@ use super::layout;
 
 /// `eh_magic`.
 pub(crate) const MAGIC: u16 = 0xF30A;
-/// The deepest tree that Linux makes and reads.
+/// The maximum depth of trees that Linux creates and reads.
 pub(crate) const MAX_DEPTH: u16 = 5;
-/// The deepest one that it frees.
+/// The maximum depth of trees that Linux frees.
 pub(crate) const MOST_LEVELS: u16 = 32;
 /// `ee_len` above this means an unwritten extent of `ee_len - INIT_MAX_LEN` blocks.
 pub(crate) const INIT_MAX_LEN: u16 = 32768;
@@ -35,7 +35,7 @@ pub(crate) fn empty_root() -> Vec<u8> {
     root
 }
 
-/// An entry of an inner node: where the node of the next level down is.
+/// An entry of an inner node: the location of a node on the next level.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtentIndex {
@@ -59,7 +59,7 @@ pub(crate) struct RawExtent {
 
 layout!(RawExtent: 12 { ee_len @ 4, ee_start_hi @ 6, ee_start_lo @ 8 });
 
-/// An entry of either kind, by what both begin with: the first block of the file that it stands for.
+/// The common start of both kinds of entries: the first block of the file.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawEntry {

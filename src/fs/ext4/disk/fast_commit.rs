@@ -1,5 +1,5 @@
-//! The records of the journal's fast-commit area, little-endian. Names and meaning after "Fast commits" in Linux's ext4
-//! documentation; the layout is that of images left by Linux.
+//! The records of the journal's fast-commit area, little-endian. Names and meaning follow "Fast commits" in Linux's ext4 documentation; the
+//! layout was taken from images written by Linux.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,7 +18,7 @@ pub(crate) const PAD: u16 = 7;
 pub(crate) const TAIL: u16 = 8;
 pub(crate) const HEAD: u16 = 9;
 
-/// The start of a record: its type, and how many bytes of value follow.
+/// The start of a record: its type, and the length of the value that follows.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTagLength {
@@ -28,7 +28,7 @@ pub(crate) struct RawTagLength {
 
 layout!(RawTagLength: 4 { fc_len @ 2 });
 
-/// Opens the area: the transaction that these fast commits belong to.
+/// The head of the area: the transaction that these fast commits follow.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHead {
@@ -38,7 +38,7 @@ pub(crate) struct RawHead {
 
 layout!(RawHead: 8 { fc_tid @ 4 });
 
-/// Closes a fast commit: the sum of all that came since the one before, up to `fc_crc`.
+/// The tail of a fast commit: the checksum of everything since the previous tail, up to `fc_crc`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTail {
@@ -48,7 +48,7 @@ pub(crate) struct RawTail {
 
 layout!(RawTail: 8 { fc_crc @ 4 });
 
-/// An extent that a file has from now on.
+/// A new extent of a file.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAddRange {
@@ -58,7 +58,7 @@ pub(crate) struct RawAddRange {
 
 layout!(RawAddRange: 16 { fc_ex @ 4 });
 
-/// Blocks of a file that are a hole from now on.
+/// A range of a file that becomes a hole.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDelRange {
@@ -69,7 +69,7 @@ pub(crate) struct RawDelRange {
 
 layout!(RawDelRange: 12 { fc_lblk @ 4, fc_len @ 8 });
 
-/// A name in a directory, which follows to the end of the record.
+/// A name in a directory. The name itself follows, up to the end of the record.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawDentry {

@@ -9,11 +9,11 @@ use super::layout;
 pub(crate) const SMALL: usize = 32;
 /// `bg_flags`: the inode table and bitmap are not initialised, so no inode of the group is in use.
 pub(crate) const INODE_UNINIT: u16 = 1;
-/// `bg_flags`: the block bitmap is not initialised: the group's own metadata is all that is in use.
+/// `bg_flags`: the block bitmap is not initialised: only the group's own metadata use blocks.
 pub(crate) const BLOCK_UNINIT: u16 = 2;
-/// `bg_flags`: the inode table is zeroed as far as it is not used.
+/// `bg_flags`: the unused part of the inode table is zeroed.
 pub(crate) const INODE_ZEROED: u16 = 4;
-/// Byte offset of `bg_checksum`, which its own computation leaves out.
+/// Byte offset of `bg_checksum`, which the checksum itself skips.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x1E;
 
 /// The first half, present in every file system.

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// `h_magic` of every block of the journal but the logged copies.
+/// `h_magic` of every block of the journal except logged copies.
 pub(crate) const MAGIC: u32 = 0xC03B_3998;
 
 /// `h_blocktype`.
@@ -15,7 +15,7 @@ pub(crate) const SUPERBLOCK_V1: u32 = 3;
 pub(crate) const SUPERBLOCK_V2: u32 = 4;
 pub(crate) const REVOKE: u32 = 5;
 
-/// The start of every block that the journal itself owns.
+/// The header of the journal's own blocks.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -69,7 +69,7 @@ pub(crate) const TAG_LAST: u32 = 8;
 /// Follows a tag without [`TAG_SAME_UUID`].
 pub(crate) const TAG_UUID_LEN: usize = 16;
 
-/// A tag of a descriptor block where the journal has CSUM_V3.
+/// A tag in a descriptor block of a journal with CSUM_V3.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag3 {
@@ -81,7 +81,7 @@ pub(crate) struct RawTag3 {
 
 layout!(RawTag3: 16 { t_flags @ 4, t_blocknr_high @ 8, t_checksum @ 12 });
 
-/// The start of a tag elsewhere. With 64BIT the high half of the block number follows.
+/// The start of a tag in other journals. With 64BIT the high half of the block number follows.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag {
@@ -92,7 +92,7 @@ pub(crate) struct RawTag {
 
 layout!(RawTag: 8 { t_checksum @ 4, t_flags @ 6 });
 
-/// Size of a tag without CSUM_V3. With CSUM_V2 two bytes more than its fields are set aside, as images by debugfs show.
+/// The length of a tag without CSUM_V3. With CSUM_V2 it has two bytes more than its fields, as images by debugfs show.
 pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
     size_of::<RawTag>() + if wide { 4 } else { 0 } + if csum_v2 { 2 } else { 0 }
 }
@@ -102,13 +102,13 @@ pub(crate) const fn tag_len(wide: bool, csum_v2: bool) -> usize {
 #[repr(C)]
 pub(crate) struct RawRevoke {
     pub(crate) r_header: RawHeader,
-    /// Bytes in use, this header included.
+    /// The used length, including this header.
     pub(crate) r_count: U32,
 }
 
 layout!(RawRevoke: 16 { r_count @ 12 });
 
-/// The last four bytes of a descriptor or revoke block hold its checksum where the journal has CSUM_V2 or CSUM_V3.
+/// The length of the checksum at the end of a descriptor or revoke block, in a journal with CSUM_V2 or CSUM_V3.
 pub(crate) const TAIL_LEN: usize = 4;
 
 /// The start of a commit block.
@@ -126,8 +126,8 @@ pub(crate) struct RawCommit {
 
 layout!(RawCommit: 60 { h_chksum_type @ 12, h_chksum @ 16, h_commit_sec @ 48 });
 
-/// Byte range of `h_chksum[0]`, which its own computation takes as zero.
+/// Byte range of `h_chksum[0]`, which counts as zero in the checksum itself.
 pub(crate) const COMMIT_CHECKSUM: std::ops::Range<usize> = 16..20;
 
-/// How much of a commit block Linux sums up where the rest may have changed since: the fields to a multiple of 8.
+/// The length of the commit block that Linux verifies if the rest may have changed: the fields, rounded up to a multiple of 8.
 pub(crate) const COMMIT_FIELDS: usize = 64;

@@ -7,9 +7,9 @@ use super::layout;
 
 /// `mmp_magic`.
 pub(crate) const MAGIC: u32 = 0x004D_4D50;
-/// `mmp_seq`: nobody has the volume.
+/// `mmp_seq`: the volume is not in use.
 pub(crate) const SEQ_CLEAN: u32 = 0xFF4D_4D50;
-/// `mmp_seq`: e2fsck is at work.
+/// `mmp_seq`: e2fsck is running.
 pub(crate) const SEQ_FSCK: u32 = 0xE24D_4D50;
 /// Byte offset of `mmp_checksum`, which covers all before it.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x3FC;

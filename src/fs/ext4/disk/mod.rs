@@ -1,8 +1,8 @@
-//! ext4's structures as they lie on disk, and nothing else.
+//! ext4's on-disk structures.
 //!
-//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4) gives, held
-//! by assertions at compile time. Integers keep their on-disk byte order in their type. No value read here has been
-//! checked yet: the modules above turn these into types of their own.
+//! Every struct here has the size and the offsets that Linux's documentation (Documentation/filesystems/ext4) gives, checked at compile
+//! time. Integers keep their on-disk byte order in their type. Values of these structures are unchecked: other modules turn them into
+//! checked types.
 
 pub(crate) mod dir;
 pub(crate) mod extent;

@@ -1,21 +1,21 @@
-//! Quota files in the format "vfsv1", as mke2fs and the kernel leave them.
+//! Quota files in the format "vfsv1", as mke2fs and the kernel write them.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// The file is made of blocks of this size, whatever the volume's are.
+/// The block size of the file, independent of the volume's.
 pub(crate) const BLOCK: usize = 1024;
 /// `dqh_magic`, of the files of users, groups and projects.
 pub(crate) const MAGICS: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
 /// `dqh_version`.
 pub(crate) const VERSION: u32 = 1;
-/// The root of the tree: the file's header is before it.
+/// The block of the tree's root; the header precedes it.
 pub(crate) const ROOT: u32 = 1;
-/// Levels of the tree above the blocks of entries: one for each byte of an id, the highest first.
+/// The levels of the tree above the blocks of entries: one for each byte of an id, the highest byte first.
 pub(crate) const LEVELS: u32 = 4;
-/// In what the limits of space are counted, in bytes.
+/// The unit of space limits in bytes.
 pub(crate) const LIMIT_UNIT: u64 = 1024;
 
 /// The file's first block.
@@ -57,7 +57,7 @@ pub(crate) struct RawQuotaEntry {
     pub(crate) dqb_curinodes: U64,
     pub(crate) dqb_bhardlimit: U64,
     pub(crate) dqb_bsoftlimit: U64,
-    /// In bytes.
+    /// The used space in bytes.
     pub(crate) dqb_curspace: U64,
     pub(crate) dqb_btime: U64,
     pub(crate) dqb_itime: U64,

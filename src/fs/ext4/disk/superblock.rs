@@ -7,13 +7,13 @@ use super::layout;
 
 /// `s_magic` of ext2, ext3 and ext4.
 pub(crate) const MAGIC: u16 = 0xEF53;
-/// `s_rev_level`: features, and inodes of any size. No later revision is known.
+/// `s_rev_level`: features, and inodes of any size. This is the last known revision.
 pub(crate) const REV_DYNAMIC: u32 = 1;
 /// `s_state`: cleanly unmounted.
 pub(crate) const STATE_VALID: u16 = 1;
 /// `s_state`: errors were detected.
 pub(crate) const STATE_ERROR: u16 = 2;
-/// The first inode of users, of every volume of revision 0. No volume has fewer reserved ones.
+/// The first inode of users on volumes of revision 0, and the minimum on others.
 pub(crate) const FIRST_INODE: u32 = 11;
 /// Byte offset of the primary superblock on the device.
 pub(crate) const OFFSET: u64 = 1024;

@@ -7,7 +7,7 @@ use super::layout;
 
 /// `h_magic` of an attribute block and of the attributes in an inode.
 pub(crate) const MAGIC: u32 = 0xEA02_0000;
-/// Byte offset of `h_checksum` in an attribute block, which its own computation takes as 0.
+/// Byte offset of `h_checksum` in an attribute block, which counts as 0 in the checksum itself.
 pub(crate) const CHECKSUM_OFFSET: usize = 0x10;
 
 /// The start of an attribute block.
@@ -24,7 +24,7 @@ pub(crate) struct RawXattrHeader {
 
 layout!(RawXattrHeader: 32 { h_blocks @ 0x08, h_hash @ 0x0C, h_checksum @ 0x10 });
 
-/// An attribute without its name, which follows. The first four bytes of 0 end the list.
+/// An entry of an attribute without its name, which follows. Four zero bytes end the list.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawXattrEntry {

@@ -1,4 +1,4 @@
-//! A block: its kind, by its place or by its magic number, and its content.
+//! A block: its kind, from its position or its magic number, and its content.
 
 use zerocopy::FromBytes;
 
@@ -34,7 +34,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// A structure that has a place of its own.
+    /// A structure with a fixed position.
     fn by_place(&self, block: FsBlock, content: &[u8]) -> Result<Option<(&'static str, Fields)>> {
         let sb = &self.superblock;
         if let Some(at) = self.superblock_in(block) {
@@ -59,7 +59,7 @@ impl Dumper<'_> {
             return Ok(Some(("group_descriptors", vec![("groups", Value::List(groups))])));
         }
         for number in 0..sb.groups {
-            // A group that cannot be read has nothing to say.
+            // An unreadable group is skipped.
             let Ok(group) = self.group(number) else { continue };
             if let Some(found) = self.of_group(number, &group, block, content)? {
                 return Ok(Some(found));
@@ -108,11 +108,11 @@ impl Dumper<'_> {
         Ok(Some(("inode_table", vec![("group", number.into()), ("inodes", inodes)])))
     }
 
-    /// A structure that is known by its magic number or its form.
+    /// A structure that its magic number or its form identifies.
     fn by_content(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let word = u32::from_le_bytes(*content.first_chunk()?);
         if word as u16 == extent::MAGIC {
-            // The levels below have blocks of their own.
+            // The levels below lie in separate blocks.
             return match self.extent_leaf_of(content) {
                 Value::Record(record) => Some(("extent_node", record)),
                 _ => None,
@@ -127,7 +127,7 @@ impl Dumper<'_> {
         self.directory(content)
     }
 
-    /// A node of an extent tree without those below it.
+    /// A node of an extent tree without its children.
     fn extent_leaf_of(&self, content: &[u8]) -> Value {
         let Ok((header, rest)) = extent::RawExtentHeader::ref_from_prefix(content) else {
             return Value::List(Vec::new());
@@ -148,7 +148,7 @@ impl Dumper<'_> {
         Value::Record(record)
     }
 
-    /// Entries of a directory, whose lengths lead exactly to the end of the block; a node of a hash tree has one.
+    /// Directory entries, whose lengths must end exactly at the end of the block; a node of a hash tree has one such entry.
     fn directory(&self, content: &[u8]) -> Option<(&'static str, Fields)> {
         let size = self.superblock.block_size;
         let (mut at, mut entries, mut used) = (0, Vec::new(), false);
@@ -207,7 +207,7 @@ fn dx_node(content: &[u8]) -> Option<Fields> {
     dx_entries(content, DX_NODE_COUNT_OFFSET)
 }
 
-/// How full a node is, and its entries; the first one has no hash.
+/// The capacity of a node, and its entries; the first entry has no hash.
 fn dx_entries(content: &[u8], at: usize) -> Option<Fields> {
     let list = content.get(at..)?;
     let (raw, _) = RawDxCount::ref_from_prefix(list).ok()?;
@@ -229,7 +229,7 @@ fn attributes(content: &[u8]) -> Option<Fields> {
     let (header, mut rest) = xattr::RawXattrHeader::ref_from_prefix(content).ok()?;
     let mut record = fields::xattr_header(header);
     let mut entries = Vec::new();
-    // Each entry takes its head off the rest at least, so the loop ends.
+    // Each entry shortens the rest by at least its header, so the loop ends.
     while rest.first_chunk::<4>().is_some_and(|word| *word != [0; 4]) {
         let Ok((raw, behind)) = xattr::RawXattrEntry::ref_from_prefix(rest) else { break };
         let len = usize::from(raw.e_name_len);

@@ -1,4 +1,4 @@
-//! The on-disk structures as records: their fields by the names that Linux's documentation gives.
+//! The on-disk structures as records, with the field names of Linux's documentation.
 
 use super::value::{Fields, Value, record, with_texts};
 use crate::fs::ext4::disk::dir::{RawDxCount, RawDxEntry, RawDxRootInfo};
@@ -61,10 +61,10 @@ pub(super) fn inode(raw: &RawInode) -> Fields {
     } but i_reserved)
 }
 
-/// The fields after the first 128 bytes, as many as `i_extra_isize` says.
+/// The fields past the first 128 bytes, up to `i_extra_isize`.
 #[rustfmt::skip]
 pub(super) fn inode_extra(raw: &RawInodeExtra) -> Fields {
-    /// Where each of them ends.
+    /// The end of each field.
     const ENDS: [u16; 9] = [2, 4, 8, 12, 16, 20, 24, 28, 32];
     let mut fields = record!(raw, RawInodeExtra {
         i_extra_isize, i_checksum_hi, i_ctime_extra, i_mtime_extra, i_atime_extra, i_crtime, i_crtime_extra,

@@ -1,4 +1,4 @@
-//! An inode: its fields, its map and its attributes, in use or not.
+//! An inode, used or not: its fields, its map and its attributes.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::fs::{FileType, InodeFlags, Xattr};
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// So many nodes of a tree are shown.
+/// The maximum number of nodes of a tree that are shown.
 const NODES: usize = 1024;
 
 impl Dumper<'_> {
@@ -47,14 +47,14 @@ impl Dumper<'_> {
                 };
                 record.push(("xattrs", Value::List(xattrs.into_iter().map(one).collect())));
             }
-            // It is not in use.
+            // The inode is not in use.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => record.push(("problem", Value::text(error.to_string()))),
         }
         Ok(record)
     }
 
-    /// The fields of an inode in its table, then those that consist of two halves.
+    /// The fields of an inode in its table, then the combined values of fields that are stored in two halves.
     pub(super) fn inode_fields(&self, number: InodeNo, bytes: &[u8]) -> Result<Fields> {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Err(PLACE.inode(number).corrupt("it is cut short"));
@@ -81,7 +81,7 @@ impl Dumper<'_> {
         Ok(record)
     }
 
-    /// The meaning of `i_block`.
+    /// The decoded content of `i_block`.
     fn map_of(&self, raw: &RawInode) -> Option<(&'static str, Value)> {
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
         if flags.contains(InodeFlags::INLINE_DATA) {
@@ -109,7 +109,7 @@ impl Dumper<'_> {
         }
     }
 
-    /// A node of an extent tree and all below it, `left` nodes at most. The depth falls at each step, so the recursion ends.
+    /// A node of an extent tree and its subtree, at most `left` nodes. The depth falls at each step, so the recursion ends.
     pub(super) fn extent_node(&self, bytes: &[u8], depth: Option<u16>, left: &mut usize) -> Value {
         *left = left.saturating_sub(1);
         let Ok((header, rest)) = RawExtentHeader::ref_from_prefix(bytes) else {

@@ -1,7 +1,7 @@
 //! The structures on the device, field by field: for repairs, and for learning the format.
 //!
-//! A damaged structure is shown as it stands, with a `problem` beside it where it cannot be decoded. The
-//! journal's recovery is seen as by all readers. Fast commits, which are no blocks, are not.
+//! A damaged structure is shown as it is, with a `problem` beside it if it cannot be decoded. A dump, like all reads, sees the recovered
+//! journal. Fast commits are not blocks, so they are not shown.
 
 mod block;
 mod fields;
@@ -42,7 +42,7 @@ impl Ext4 {
     /// The superblock, or the backup in a group.
     ///
     /// # Errors
-    /// `NotFound` for a group that there is not, or that has no backup; `Io`.
+    /// `NotFound` for a group that does not exist or has no backup; `Io`.
     pub fn dump_superblock(&self, backup: Option<u32>) -> Result<Fields> {
         let group = backup.unwrap_or(0);
         Dumper(self).check_group(group)?;
@@ -64,7 +64,7 @@ impl Ext4 {
     /// The descriptor of a group.
     ///
     /// # Errors
-    /// `NotFound` for a group that there is not; `Io`.
+    /// `NotFound` for a group that does not exist; `Io`.
     pub fn dump_group(&self, group: u32) -> Result<Fields> {
         Dumper(self).check_group(group)?;
         let sb = &self.superblock;
@@ -83,10 +83,10 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// The journal's superblock, and where its first block is.
+    /// The journal's superblock, and the position of its first block.
     ///
     /// # Errors
-    /// `NotFound` where this device has no journal; `Corrupt`; `Io`.
+    /// `NotFound` if this device has no journal; `Corrupt`; `Io`.
     pub fn dump_journal(self: &Arc<Self>) -> Result<Fields> {
         let Some(number) = self.superblock.journal_inode else {
             let what = if self.superblock.compat.contains(Compat::HAS_JOURNAL) {
@@ -114,26 +114,26 @@ impl Ext4 {
         Ok(record)
     }
 
-    /// A block: `kind` says what it was taken for, by its place where metadata have one, else by its magic number or its form. All of its
-    /// bytes follow the decoded fields.
+    /// A block. `kind` is its recognised kind: by position if it has fixed metadata, otherwise by magic number or form. All bytes of the
+    /// block follow the decoded fields.
     ///
     /// # Errors
-    /// `NotFound` for a block that there is not; `Io`.
+    /// `NotFound` for a block that does not exist; `Io`.
     pub fn dump_block(&self, block: FsBlock) -> Result<Fields> {
         Dumper(self).block(block)
     }
 
-    /// An inode, in use or not: its fields, then its map and its extended attributes. Of a tree the first 1024 nodes are shown.
+    /// An inode, used or not: its fields, then its map and its extended attributes. At most 1024 nodes of a tree are shown.
     ///
     /// # Errors
-    /// `NotFound` for a number that no inode has; `Corrupt` where its group says that its table is outside of the volume; `Io`.
+    /// `NotFound` for a number that no inode has; `Corrupt` if the group's inode table lies outside the volume; `Io`.
     pub fn dump_inode(self: &Arc<Self>, number: InodeNo) -> Result<Fields> {
         Dumper(self).inode(number, || self.inode_or_orphan(number)?.xattrs())
     }
 }
 
 impl Dumper<'_> {
-    /// The fields of a descriptor, then those that consist of two halves.
+    /// The fields of a descriptor, then the combined values of fields that are stored in two halves.
     fn descriptor(&self, group: u32, bytes: &[u8]) -> Result<Fields> {
         let (Ok((low, rest)), Some(decoded)) =
             (RawGroupLow::ref_from_prefix(bytes), self.superblock.decode_group(bytes))
@@ -174,7 +174,7 @@ impl Dumper<'_> {
         Err(Error::new(ErrorKind::NotFound, what))
     }
 
-    /// Where a backup superblock would have this block, or the superblock itself.
+    /// The offset of a superblock in this block, if it has the position of the superblock or of a backup.
     fn superblock_in(&self, block: FsBlock) -> Option<usize> {
         let sb = &self.superblock;
         let (primary, at) = self.superblock.position();

@@ -2,33 +2,33 @@
 
 use zerocopy::{big_endian as be, little_endian as le};
 
-/// A piece of a dump.
+/// A value of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A number.
     Number(u64),
     /// Yes or no.
     Flag(bool),
-    /// A name: any bytes but zeros.
+    /// A name: bytes other than zero.
     Text(Vec<u8>),
     /// Bytes that are not text.
     Bytes(Vec<u8>),
-    /// Several of a kind.
+    /// Several values of a kind.
     List(Vec<Self>),
-    /// Fields by name, in their order on disk.
+    /// Fields by name, in on-disk order.
     Record(Fields),
 }
 
-/// Fields by name, in their order on disk.
+/// Fields by name, in on-disk order.
 pub type Fields = Vec<(&'static str, Value)>;
 
 impl Value {
-    /// A text of our own.
+    /// A text of the dump itself.
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into().into_bytes())
     }
 
-    /// Texts of our own.
+    /// Texts of the dump itself.
     pub(super) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         Self::List(texts.into_iter().map(Self::text).collect())
     }
@@ -86,7 +86,7 @@ macro_rules! lists {
 
 lists!(le::U32, be::U32);
 
-/// Texts among the fields of a record, which end at their first zero.
+/// Converts the named fields of a record to texts, which end at their first zero.
 pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     for (_, value) in record.iter_mut().filter(|(name, _)| names.contains(name)) {
         if let Value::Bytes(bytes) = value {
@@ -97,7 +97,7 @@ pub(super) fn with_texts(mut record: Fields, names: &[&str]) -> Fields {
     record
 }
 
-/// All fields of an on-disk structure as a [`Fields`]; those after `but` are left out.
+/// All fields of an on-disk structure as [`Fields`], except those after `but`.
 macro_rules! record {
     ($raw:expr, $type:ident { $($field:ident),* $(,)? } $(but $($out:ident),*)?) => {{
         let $type { $($field,)* $($($out: _,)*)? } = $raw;

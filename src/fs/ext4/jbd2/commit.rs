@@ -1,4 +1,4 @@
-//! Commits, checkpoints, and the end of both.
+//! Commits, checkpoints, and aborts.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::fs::ext4::order::{Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// The versions with which a transaction ended, in the order of their blocks.
+/// The versions of blocks at the end of a transaction, in the order of blocks.
 type Frozen = Vec<(FsBlock, Block)>;
 
-/// From this much of the log on, in hundredths, who has time for it makes room.
+/// The fill level of the log, in percent, at which an idle thread makes room.
 const CHECKPOINT_AT: u32 = 50;
 
 impl Ext4 {
-    /// Makes all earlier changes durable: metadata by a commit, which threads that ask at the same time share, and data by a flush
-    /// of the device.
+    /// Makes all earlier changes durable: metadata by a commit, which threads that call this at the same time share, and data by a flush of
+    /// the device.
     ///
     /// # Errors
-    /// `Busy` if a thread with requests in flight would have to wait for them; `ReadOnly` for a volume that was opened read-only, or became
-    /// read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
+    /// `Busy` if the calling thread would have to wait for its own requests in flight; `ReadOnly` for a volume that was opened read-only,
+    /// or became read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
@@ -35,7 +35,7 @@ impl Ext4 {
         self.tell_unheard()
     }
 
-    /// The error that was not returned yet.
+    /// Returns an error that was not returned to a caller yet.
     pub(crate) fn tell_unheard(&self) -> Result<()> {
         self.writing()?.unheard.lock().take().map_or(Ok(()), Err)
     }
@@ -43,7 +43,7 @@ impl Ext4 {
     /// Moves pending time stamps and errors into the running transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; as reading the inodes' blocks.
+    /// `ReadOnly`; the errors of reading the inodes' blocks.
     pub(crate) fn store_waiting(self: &Arc<Self>) -> Result<()> {
         self.check_stopped()?;
         self.writing()?.transactions.check()?;
@@ -51,23 +51,23 @@ impl Ext4 {
         self.store_errors()
     }
 
-    /// Returns when a transaction is committed, and all writes to the device before the call are durable.
+    /// Returns when a transaction is committed and all writes before the call are durable.
     pub(crate) fn commit_with_data(&self, tid: Tid) -> Result<()> {
-        // A commit that is under way may have flushed the device before that was written.
+        // A running commit may have flushed the device before those writes.
         if self.commit_shared(tid)? {
             return Ok(());
         }
         self.blocks.flush().inspect_err(|error| self.abort(error))
     }
 
-    /// Ends the volume where a flush has failed that no commit has made: one of an integrity device's own, or of a write-through request.
+    /// Ends the volume if a flush outside of commits has failed: a flush of an integrity device, or of a write-through request.
     pub(crate) fn check_durable(&self) {
         if let Err(error) = self.blocks.check_durable() {
             self.abort(&error);
         }
     }
 
-    /// Commits all earlier changes; without a flush if they are committed already.
+    /// Commits all earlier changes. Does not flush if they are already committed.
     pub(crate) fn commit_running(&self) -> Result<()> {
         let transactions = &self.writing()?.transactions;
         let newest = transactions.newest();
@@ -79,9 +79,9 @@ impl Ext4 {
         self.commit_shared(tid).map(drop)
     }
 
-    /// The same; returns whether the device was flushed after the begin of this call.
+    /// Returns when a transaction is committed. Gives whether the device was flushed after the begin of this call.
     fn commit_shared(&self, tid: Tid) -> Result<bool> {
-        // It waits for handles.
+        // The commit waits for handles.
         before(Rank::Handle);
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -93,14 +93,14 @@ impl Ext4 {
             }
             written
         });
-        // It is aborted now: writes that need no transaction are to be refused as well.
+        // The volume is aborted: writes without a transaction must be refused too.
         committed.inspect_err(|_| writing.locks.all_changed())
     }
 
-    /// Commits to this log all changes since the opening, as one transaction; the volume has no log of its own.
+    /// Commits all changes since the opening to this log, as one transaction. The volume has no log of its own.
     ///
     /// # Errors
-    /// `Corrupt` for a transaction that does not fit into the log: nothing has been written then. `ReadOnly`, `Io`.
+    /// `Corrupt` for a transaction that does not fit into the log, before anything is written. `ReadOnly`, `Io`.
     pub(crate) fn commit_to(&self, log: &mut LogWriter) -> Result<()> {
         let writing = self.writing()?;
         let freeze = |tid, work: &Work| self.freeze(tid, work);
@@ -125,7 +125,7 @@ impl Ext4 {
         }
         self.check_held()?;
         let mut log = writing.log.lock();
-        // A log that was closed while this was waited for takes no more.
+        // The log may have been closed while this thread waited for it.
         writing.transactions.check()?;
         match &mut *log {
             Some(log) => log.commit(&self.blocks, frozen, &work.revoked, writing.clock.now()),
@@ -141,7 +141,7 @@ impl Ext4 {
     /// Writes committed blocks home if the log is nearly full.
     ///
     /// # Errors
-    /// `Io`, which aborts: the effect of a failed flush is not known, and no other thread may get its error.
+    /// `Io`, which aborts: the effect of a failed flush is unknown, and no other thread may get its error.
     pub(crate) fn make_room(&self) -> Result<()> {
         self.check_held()?;
         let made = match &mut *self.writing()?.log.lock() {
@@ -151,7 +151,7 @@ impl Ext4 {
         made.inspect_err(|error| self.abort(error))
     }
 
-    /// Whether the volume is still this node's. Where another one has it, nothing is written any more, nor noted of why.
+    /// Whether this node still holds the volume. If another node has it, nothing is written any more, not even the reason.
     ///
     /// # Errors
     /// `Busy`.
@@ -164,13 +164,13 @@ impl Ext4 {
         })
     }
 
-    /// Nothing is changed any more after an operation that failed half way.
+    /// Refuses all further changes after an operation that failed half way.
     #[cold]
     pub(crate) fn abort(&self, why: &Error) {
         self.abort_then(why, || ());
     }
 
-    /// The same; `then` is done as soon as nothing is changed any more, before the device is asked to keep a note, which may take long.
+    /// Aborts as above. `then` is called as soon as changes are refused, before the error is recorded on the device, which may take long.
     #[cold]
     pub(crate) fn abort_then(&self, why: &Error, then: impl FnOnce()) {
         if let Ok(writing) = self.writing() {
@@ -178,7 +178,7 @@ impl Ext4 {
             if first {
                 writing.errors.stop(why);
             }
-            // Writes that need no transaction are to be refused as well.
+            // Writes without a transaction must be refused too.
             writing.locks.all_changed();
             then();
             if first {
@@ -187,13 +187,13 @@ impl Ext4 {
         }
     }
 
-    /// Leaves a note of the error for e2fsck and for the next mount, as far as the device still takes it.
+    /// Records the error for e2fsck and for the next mount, if the device still accepts writes.
     fn record_abort(&self, writing: &Writing, why: &Error) {
         writing.errors.stop(why);
         if self.check_held().is_err() {
             return;
         }
-        // Until the superblock has it, too: a checkpoint that writes the block at the same time would be undone.
+        // The lock is held until the superblock has the error too: otherwise a concurrent checkpoint of that block would undo it.
         let mut log = writing.log.lock();
         if let Some(log) = &mut *log {
             let _ = log.record_abort(&self.blocks, why.errno());

@@ -1,7 +1,7 @@
-//! A journal on a device of its own (`mke2fs -O journal_dev`), found to be the one that the volume's superblock names.
+//! An external journal (`mke2fs -O journal_dev`), checked to be the one that the volume's superblock names.
 //!
-//! The device begins with a superblock of ext4 whose only purpose is its UUID. The journal's superblock is in the block after it, and the
-//! blocks of the log are counted from the start of the device.
+//! The device begins with an ext4 superblock whose only purpose is its UUID. The next block has the journal's superblock, and the blocks of
+//! the log are counted from the start of the device.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const PLACE: Place = Place::new("journal device superblock");
 const JOURNAL_PLACE: Place = Place::new("journal superblock");
 const UUID_LEN: usize = 16;
 
-/// The journal on a device that is seen at this range.
+/// The journal on a device that appears at this range.
 pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     let sb = &fs.superblock;
     let size = sb.block_size;
@@ -44,7 +44,7 @@ pub(super) fn open(fs: &Arc<Ext4>, range: DeviceRange) -> Result<Log> {
     Ok(Log::on_device(fs, first, superblock))
 }
 
-/// Checks that the device is the one that the volume names.
+/// Checks that the volume names this device.
 fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     let sb = &fs.superblock;
     let mut bytes = [0; size_of::<RawSuperblock>()];
@@ -73,20 +73,20 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     }
     let log = raw.s_log_block_size.get();
     if log != u32::from(sb.block_size.shift()) - 10 {
-        let what = format!("{log}, which is not that of the volume");
+        let what = format!("{log}, which differs from the volume's");
         return Err(PLACE.field("s_log_block_size").corrupt(what));
     }
     Ok(())
 }
 
-/// Checks that the journal is the volume's, and no other's: tags of several volumes are not told apart, nor does Linux.
+/// Checks that the journal belongs to this volume only: tags of several volumes are not told apart, neither here nor by Linux.
 fn check_users(fs: &Ext4, content: &[u8], place: Place) -> Result<()> {
     let sb = &fs.superblock;
     let Ok((raw, _)) = RawJournalSuperblock::ref_from_prefix(content) else {
         return Err(place.corrupt("it is cut short"));
     };
     if raw.s_uuid != sb.journal_uuid {
-        let what = format!("{}, which is not that of the device", uuid_text(&raw.s_uuid));
+        let what = format!("{}, which differs from the device's", uuid_text(&raw.s_uuid));
         return Err(place.field("s_uuid").corrupt(what));
     }
     let count = raw.s_nr_users.get();

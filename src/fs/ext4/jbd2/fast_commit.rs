@@ -1,11 +1,11 @@
 //! Fast commits: small records of changes since the last full commit, in an area after the log.
 //!
-//! Linux replays them by doing the operations again, which allocates blocks. Here they become a logical overlay instead:
-//! replaced inodes, edited maps and edited directories, each consulted where the structure is read. A volume that is opened for
-//! writing has them on the device first (`ops/fast_commits`).
+//! Linux replays them by repeating the operations, which allocates blocks. Here they become a logical overlay instead: replaced inodes,
+//! edited maps and edited directories, each applied when the structure is read. A volume that is opened for writing first applies them on
+//! the device (`ops/fast_commits`).
 //!
-//! A fast commit counts if its tail has the right transaction and checksum; the first one that has not ends them all, since
-//! it was never completed. Where that is the very first, Linux was seen to refuse the volume; here it is opened without.
+//! A fast commit is valid if its tail has the right transaction and checksum. The first invalid one ends them all, since it was never
+//! completed. If that is the very first, Linux was seen to refuse the volume; here the volume opens without it.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -30,34 +30,34 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("fast commit");
 
-/// The longest fast-commit area that is read, in bytes, and the most records that are kept of it: together a bound of memory
-/// for areas whose blocks may all be the same one. Linux's default area has 256 blocks.
+/// The maximum length of the fast-commit area in bytes, and the maximum number of its records. Together they limit memory for areas whose
+/// blocks may all be the same one. Linux's default area has 256 blocks.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_RECORDS: usize = 1 << 20;
 
-/// The changes of all fast commits together. Memory: at most 512 MiB, for a million records.
+/// The combined changes of all fast commits. Memory: at most 512 MiB, for a million records.
 #[derive(Default)]
 pub(crate) struct FastCommits {
     inodes: BTreeMap<InodeNo, InodeEdit>,
     directories: BTreeMap<InodeNo, DirEdit>,
-    /// How many fast commits there are.
+    /// The number of fast commits.
     pub(super) count: u32,
 }
 
 /// The changes of fast commits to an inode.
 #[derive(Default)]
 pub(crate) struct InodeEdit {
-    /// The inode as recorded last, without the bytes after the fixed fields.
+    /// The last recorded inode, without the bytes past the fixed fields.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// A fast commit created it: the map in its place of the inode table belonged to another file.
+    /// Whether a fast commit created it: the map in the inode table belonged to another file.
     pub(crate) created: bool,
-    /// In the order of the records while they are read, then in the order of the file and disjoint.
+    /// The range edits: in record order while they are read, then in file order and disjoint.
     pub(crate) ranges: Vec<RangeEdit>,
-    /// How many edits stood before `bytes` was recorded.
+    /// The number of edits before `bytes` was recorded.
     ranges_before: usize,
 }
 
-/// Blocks of a file that lie elsewhere from now on, or nowhere.
+/// A range of a file that is remapped, or becomes a hole.
 pub(crate) struct RangeEdit {
     pub(crate) blocks: Range<u64>,
     pub(crate) start: Option<(FsBlock, ExtentState)>,
@@ -66,13 +66,13 @@ pub(crate) struct RangeEdit {
 /// The changes of fast commits to a directory's entries.
 #[derive(Default)]
 pub(crate) struct DirEdit {
-    /// The directory was made by a fast commit in this one: its blocks hold nothing, not even `.` and `..`.
+    /// If a fast commit created the directory, its parent: its blocks hold nothing, not even `.` and `..`.
     pub(crate) created_in: Option<InodeNo>,
     /// Each name that was added, with its inode, or removed.
     pub(crate) names: BTreeMap<Vec<u8>, Option<InodeNo>>,
 }
 
-/// A record of a fast commit, its value still as bytes.
+/// A record of a fast commit with an undecoded value.
 struct Record {
     place: Place,
     tag: u16,
@@ -87,7 +87,7 @@ pub(super) struct Bounds {
 }
 
 impl FastCommits {
-    /// Reads the fast commits that follow the last full commit; `sequence` is that of the transaction they belong to.
+    /// Reads the fast commits after the last full commit; `sequence` is the transaction that they follow.
     pub(super) fn read(log: &Log, sequence: u32, bounds: &Bounds) -> Result<Self> {
         let mut commits = Self::collect(log, sequence, bounds)?;
         commits.inodes.values_mut().for_each(InodeEdit::merge_ranges);
@@ -150,7 +150,7 @@ impl FastCommits {
         Ok(commits)
     }
 
-    /// All inodes that change, or whose maps do.
+    /// All inodes that change, or whose maps change.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = (InodeNo, &InodeEdit)> {
         self.inodes.iter().map(|(number, edit)| (*number, edit))
     }
@@ -160,7 +160,7 @@ impl FastCommits {
         self.directories.iter().map(|(number, edit)| (*number, edit))
     }
 
-    /// Whether nothing changes.
+    /// Whether there are no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.directories.is_empty()
     }
@@ -201,7 +201,7 @@ impl FastCommits {
             UNLINK => {
                 let (directory, inode, name) = record.dentry(bounds)?;
                 let names = &mut self.directories.entry(directory).or_default().names;
-                // A name that stands for another inode by now is another's.
+                // If the name already belongs to another inode, that name stays.
                 if !names.get(&name).is_some_and(|now| now.is_some_and(|now| now != inode)) {
                     names.insert(name, None);
                 }
@@ -211,7 +211,8 @@ impl FastCommits {
         Ok(())
     }
 
-    /// The record of a creation follows the new inode and its ranges: older records belong to the previous owner of the number.
+    /// Handles the record of a creation, which follows the new inode and its ranges: earlier records belong to the previous owner of the
+    /// number.
     fn create(&mut self, inode: InodeNo, directory: InodeNo) {
         let edit = self.inodes.entry(inode).or_default();
         edit.created = true;
@@ -238,8 +239,8 @@ impl RangeEdit {
 }
 
 impl InodeEdit {
-    /// Makes the ranges disjoint, newer ones winning: edits that are applied one after the other to the whole map would cost
-    /// the square of their number.
+    /// Makes the ranges disjoint, with newer ones on top. Applying the edits one after the other to the whole map would take quadratic
+    /// time.
     fn merge_ranges(&mut self) {
         let mut merged = BTreeMap::<u64, RangeEdit>::new();
         for edit in self.ranges.drain(..).filter(|edit| !edit.blocks.is_empty()) {
@@ -260,10 +261,10 @@ impl InodeEdit {
         self.ranges = merged.into_values().collect();
     }
 
-    /// The inode, from the bytes that its place in the inode table holds.
+    /// The inode, built from its bytes in the inode table.
     ///
-    /// The bytes after the recorded ones (extended attributes) stay. The root of the map stays too, since the records' ranges
-    /// are applied to it; a new file has neither. Inline data and short link targets are replaced.
+    /// The bytes past the recorded ones (extended attributes) are kept. The root of the map is kept too, since the ranges in records are
+    /// applied to it; a new file has neither. Inline data and the targets of short links are replaced.
     pub(crate) fn inode(&self, table: &[u8]) -> Box<[u8]> {
         let mut inode: Box<[u8]> = table.into();
         let Some(bytes) = &self.bytes else { return inode };
@@ -284,12 +285,12 @@ impl InodeEdit {
         inode
     }
 
-    /// The extents of a leaf as the edits leave them, within `blocks`. The extents are in order and so is the result.
+    /// The extents of a leaf after the edits, within `blocks`. The extents are sorted, and so is the result.
     pub(crate) fn ranges(&self, extents: Vec<Extent>, blocks: Range<FileBlock>) -> Vec<Extent> {
         let window = blocks.start.0..blocks.end.0;
         let extents = if self.created { Vec::new() } else { extents };
         let (mut edited, mut at) = (Vec::new(), 0);
-        // Adds what the extents have between two edits. Each extent is passed once.
+        // Adds the parts of the extents between two edits. Each extent is visited once.
         let mut keep = |between: Range<u64>, edited: &mut Vec<Extent>| {
             while let Some(extent) = extents.get(at).filter(|next| next.first.0 < between.end) {
                 edited.extend(extent.within(&(FileBlock(between.start)..FileBlock(between.end))));
@@ -318,14 +319,14 @@ impl InodeEdit {
 }
 
 impl Record {
-    /// The record at an offset of a block; `None` where no whole record is left.
+    /// The record at an offset of a block; `None` if no whole record remains.
     fn at(block: &Block, offset: usize, place: Place) -> Option<Self> {
         let (raw, _) = RawTagLength::ref_from_prefix(block.get(offset..)?).ok()?;
         let start = offset + size_of::<RawTagLength>();
         let mut end = start + usize::from(raw.fc_len.get());
         let tag = raw.fc_tag.get();
         if tag == TAIL {
-            // A tail takes the rest of its block, whatever its length says.
+            // A tail takes the rest of its block, whatever its length field holds.
             end = block.len();
         }
         (end <= block.len()).then(|| Self { place, tag, block: block.clone(), value: start..end })
@@ -346,7 +347,7 @@ impl Record {
         }
     }
 
-    /// The transaction that a head names.
+    /// The transaction in a head.
     fn head(&self) -> Result<u32> {
         let (raw, _) = self.value::<RawHead>()?;
         match raw.fc_features.get() {
@@ -357,7 +358,7 @@ impl Record {
         }
     }
 
-    /// Transaction and checksum of a tail.
+    /// The transaction and the checksum in a tail.
     fn tail(&self) -> Result<(u32, u32)> {
         let (raw, _) = self.value::<RawTail>()?;
         Ok((raw.fc_tid.get(), raw.fc_crc.get()))
@@ -428,7 +429,7 @@ mod tests {
         blocks
     }
 
-    /// Edits that overlap in every way give what they would one after the other, whatever part of the map is asked for. Seed 7.
+    /// Edits that overlap in every way give the same result as if applied in order, for any part of the map. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

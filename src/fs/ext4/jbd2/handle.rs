@@ -13,27 +13,27 @@ use crate::fs::ext4::order::{Held, Rank, before};
 use crate::fs::ext4::writing::Writing;
 use crate::units::FsBlock;
 
-/// How many commits are tried to get space.
+/// The maximum number of commits to gain space.
 const SPACE_ATTEMPTS: u32 = 3;
 
-/// The changes of an operation, which are committed together. Made by [`Operation::transact`].
+/// The changes of an operation, which are committed together. [`Operation::transact`] creates it.
 pub(crate) struct Handle<'a> {
     pub(in crate::fs::ext4) fs: &'a Arc<Ext4>,
     pub(in crate::fs::ext4) writing: &'a Writing,
     member: Member,
     credits: u32,
     work: Work,
-    /// `None` once it has left.
+    /// The membership; `None` after the operation has left.
     held: Option<Held>,
-    /// Something was changed since the transaction was joined.
+    /// Whether anything was changed since the transaction was joined.
     changed: bool,
-    /// The step that failed has taken back what it did.
+    /// Whether the failed step has undone its changes.
     taken_back: bool,
 }
 
 impl Operation<'_> {
-    /// Changes blocks in a transaction: `credits` blocks at most; where that is more than a transaction has, the worst
-    /// case is not expected, and it has one for itself.
+    /// Changes blocks in a transaction, at most `credits` blocks. If that is more than a transaction permits, the worst case is not expected,
+    /// and the operation gets a whole transaction.
     ///
     /// # Errors
     /// `ReadOnly`. The error of `work`; if it is not of an [expected](ErrorKind::is_expected) kind and a block was changed before, the volume
@@ -68,10 +68,10 @@ impl Operation<'_> {
         result
     }
 
-    /// The same for work that needs space: if only a commit can free enough, the work is repeated after a commit.
+    /// Changes blocks as above, for work that needs space: if a commit can free enough, the work is repeated after a commit.
     ///
     /// # Errors
-    /// As [`transact`](Self::transact), and `NoSpace` if it is of no use.
+    /// As [`transact`](Self::transact), and `NoSpace` if a commit does not help.
     pub(crate) fn transact_for_space<R>(
         &self,
         credits: u32,
@@ -79,7 +79,8 @@ impl Operation<'_> {
     ) -> Result<R> {
         let alloc = &self.writing.alloc;
         for _ in 0..SPACE_ATTEMPTS {
-            // It is asked before as well: a commit can end between the failure and the question, and then nothing is kept back any more.
+            // This is checked before the work too: a commit can end between the failure and the second check, after which nothing is kept
+            // back.
             let kept_back = alloc.commit_frees();
             match self.transact(credits, &mut work) {
                 Err(error)
@@ -95,7 +96,7 @@ impl Operation<'_> {
     }
 }
 
-/// Joins the running transaction, after a commit where there is no room.
+/// Joins the running transaction. If it is full, a commit comes first.
 fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
     before(Rank::Handle);
     loop {
@@ -107,8 +108,8 @@ fn join(fs: &Ext4, writing: &Writing, credits: u32) -> Result<(Member, Held)> {
 }
 
 impl Handle<'_> {
-    /// Changes a block of metadata, whose newest content `change` gets: it decides before it changes anything, and if it fails nothing
-    /// has been changed. One block at a time: nothing else can be changed within.
+    /// Changes a block of metadata. `change` gets the newest content and must change nothing if it fails. `change` must not change other
+    /// blocks.
     pub(crate) fn update<R>(
         &mut self,
         block: FsBlock,
@@ -120,7 +121,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// The same for one part of a block, whose checksum `change` stores: it is not verified again.
+    /// Changes one part of a block, whose checksum `change` stores, so it is not verified again.
     pub(crate) fn update_sealed<R>(
         &mut self,
         block: FsBlock,
@@ -134,7 +135,7 @@ impl Handle<'_> {
         Ok(result)
     }
 
-    /// A block that was just allocated for metadata: `fill` gets zeros. The block's content on the device is not read.
+    /// Initialises a block that was just allocated for metadata: `fill` gets zeros. The block's content on the device is not read.
     pub(crate) fn create<R>(
         &mut self,
         block: FsBlock,
@@ -152,22 +153,22 @@ impl Handle<'_> {
         }
     }
 
-    /// A block of metadata that was freed: copies of it in the journal must never be replayed.
+    /// Forgets a block of metadata that was freed: its copies in the journal must never be replayed.
     pub(crate) fn forget(&mut self, block: FsBlock) {
         self.fs.blocks.forget(block, &self.member);
         self.work.revoked.push(block);
     }
 
-    /// Blocks that were freed, and that nobody gets before the transaction is committed.
+    /// Releases blocks. They cannot be allocated before the transaction is committed.
     pub(crate) fn release(&mut self, start: FsBlock, count: u64) {
         self.work.freed.push((start, count));
     }
 
     /// Ends this part of a long operation and continues in the next transaction, if this one is full. The changes so far must be consistent
-    /// alone.
+    /// by themselves.
     ///
     /// # Errors
-    /// `ReadOnly`, and what a commit gives.
+    /// `ReadOnly`, and the errors of a commit.
     pub(crate) fn renew(&mut self, credits: u32) -> Result<()> {
         self.leave();
         let credits = credits + self.fs.quota_credits();
@@ -177,27 +178,27 @@ impl Handle<'_> {
         Ok(())
     }
 
-    /// The step that fails now has taken back what it did, or did nothing: its error, of any kind, does not end the volume.
+    /// Records that the step that is failing has undone its changes, or made none: its error, of any kind, does not end the volume.
     pub(crate) fn took_back(&mut self) {
         self.taken_back = true;
     }
 
-    /// Whether it has; to be asked once, by code that continues after the failure.
+    /// Whether that was recorded. This resets the record, so code that continues after the failure calls it once.
     pub(crate) fn was_taken_back(&mut self) -> bool {
         std::mem::take(&mut self.taken_back)
     }
 
-    /// The transaction that it is in.
+    /// The transaction of this handle.
     pub(crate) fn tid(&self) -> Tid {
         self.member.tid()
     }
 
-    /// How many more blocks it may change.
+    /// The number of further blocks that the handle may change.
     pub(crate) fn credits_left(&self) -> u32 {
         self.credits.saturating_sub(self.work.blocks.len() as u32)
     }
 
-    /// The time stamp of the present changes.
+    /// The time stamp for changes at present.
     pub(crate) fn now(&self) -> Timestamp {
         self.writing.clock.now()
     }
@@ -211,7 +212,7 @@ impl Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // Half an operation, of which nobody will say how it ended.
+        // A panic leaves half an operation.
         if self.changed && std::thread::panicking() {
             self.fs.abort(&Error::io(Errno::EIO, "an operation panicked"));
         }
@@ -220,14 +221,14 @@ impl Drop for Handle<'_> {
 }
 
 impl ErrorKind {
-    /// Whether an operation that fails so has taken back what it did: these are answers, not accidents.
+    /// Whether an operation that fails with this kind has undone its changes: such an error is a regular result.
     fn is_expected(self) -> bool {
         !matches!(self, Self::Io(_) | Self::Corrupt | Self::LimitExceeded)
     }
 }
 
 impl Error {
-    /// The error of a volume that cannot be written.
+    /// The error for a volume that cannot be written.
     pub(crate) fn read_only(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::ReadOnly, why)
     }

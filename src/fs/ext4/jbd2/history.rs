@@ -1,8 +1,8 @@
-//! The transactions that the log still holds, also those that were written home long ago: older contents of blocks, for an undelete.
+//! The transactions that the log still holds, including those that were written home long ago: older contents of blocks, for an undelete.
 //!
-//! A log that is used again from its start overwrites the oldest blocks first, so the rest of a transaction is found by its descriptor
-//! blocks, wherever they are. Transactions whose numbers follow each other are a run. Before the log begins again at its start, all its blocks
-//! are written home: a run on top of the home blocks is the volume as it was after each of its transactions.
+//! A log that restarts at its beginning overwrites the oldest blocks first, so the rest of a transaction is found by its descriptor blocks, at
+//! any position. Transactions with consecutive numbers form a run. Before the log restarts at its beginning, all its blocks are written home:
+//! a run on top of the home blocks gives the volume after each of its transactions.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,18 +19,18 @@ use crate::fs::ext4::disk::journal::{COMMIT, DESCRIPTOR, MAGIC, REVOKE, RawHeade
 use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("journal block");
-/// As for a recovery.
+/// The same limit as for a recovery.
 const MAX_BLOCKS: usize = 4 << 20;
 
 /// The transactions in the log, oldest first.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct History {
     pub(in crate::fs::ext4) transactions: Vec<Transaction>,
-    /// Where a journal is seen that is on a device of its own; else empty.
+    /// The range at which an external journal's device appears; otherwise empty.
     outside: Range<u64>,
 }
 
-/// A transaction, or the part of it that is left.
+/// A transaction, or its remaining part.
 pub(in crate::fs::ext4) struct Transaction {
     sequence: u32,
     pub(in crate::fs::ext4) copies: Vec<(FsBlock, Relocated)>,
@@ -39,10 +39,10 @@ pub(in crate::fs::ext4) struct Transaction {
 }
 
 impl History {
-    /// Reads all of the log. A volume without a journal that can be read has no history.
+    /// Reads the whole log. A volume without a readable journal has no history.
     ///
     /// # Errors
-    /// `Io`, `LimitExceeded`; `Corrupt` where the journal's own superblock is.
+    /// `Io`, `LimitExceeded`; `Corrupt` if the journal's superblock is damaged.
     pub(in crate::fs::ext4) fn read(fs: &Arc<Ext4>) -> Result<Self> {
         let log = match (fs.superblock.journal_inode, fs.journal_range) {
             (Some(number), _) => Log::open(fs, number)?,
@@ -75,13 +75,13 @@ impl History {
         }
         let mut transactions: Vec<_> = found.transactions.into_values().collect();
         transactions.retain(|past| past.committed);
-        // Numbers begin again after the largest, so they are compared by their distance to a recent one.
+        // Numbers wrap after the largest, so they are compared by their distance to a recent one.
         let recent = log.superblock.sequence;
         transactions.sort_unstable_by_key(|past| past.sequence.wrapping_sub(recent) as i32);
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// The index after the last transaction of the run that one is in.
+    /// The index after the last transaction of the run that contains `index`.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
@@ -96,7 +96,7 @@ impl History {
     }
 }
 
-/// The blocks of the volume as they were after some transactions, as far as these are in one run.
+/// The blocks of the volume after some transactions, which must be in one run.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,
@@ -104,7 +104,7 @@ pub(in crate::fs::ext4) struct Past {
 }
 
 impl Past {
-    /// Goes on to the transactions before `end`, which is not less than last time.
+    /// Advances to the transactions before `end`, which must not be less than last time.
     pub(in crate::fs::ext4) fn advance(&mut self, history: &History, end: usize) {
         let start = history.start_of_run(end);
         if self.end <= start {
@@ -119,11 +119,11 @@ impl Past {
     }
 }
 
-/// The transactions that were found so far.
+/// The transactions found so far.
 #[derive(Default)]
 struct Found {
     transactions: HashMap<u32, Transaction>,
-    /// Copies and revocations.
+    /// The number of copies and revocations.
     blocks: usize,
 }
 
@@ -137,7 +137,7 @@ impl Found {
         })
     }
 
-    /// Adds the copies of a descriptor block, as far as they are its own and right; gives how many blocks after it they take.
+    /// Adds the copies of a descriptor block that are its own and verified. Gives how many blocks after it they take.
     fn take_copies(
         &mut self,
         log: &Log,
@@ -152,11 +152,11 @@ impl Found {
         for tag in log.tags(descriptor) {
             at = log.after(at);
             let (_, content) = log.read(at)?;
-            // A copy never begins like a block of the journal: a later transaction begins here.
+            // A copy never begins like a block of the journal, so a later transaction begins here.
             if header(&content).is_some() || at == index {
                 break;
             }
-            // Those at the start of the ring were met before, and do not begin like blocks of the journal.
+            // The blocks at the start of the ring were already visited, and do not begin like blocks of the journal.
             taken += u32::from(at > index);
             if log.verify_copy(&tag, sequence, &content, PLACE).is_ok() {
                 let block = log.block(at)?;
@@ -175,7 +175,7 @@ fn follows(one: &Transaction, next: &Transaction) -> bool {
     one.sequence.wrapping_add(1) == next.sequence
 }
 
-/// Type and transaction of a block that the journal itself owns.
+/// The type and the transaction of one of the journal's own blocks.
 fn header(content: &[u8]) -> Option<(u32, u32)> {
     let (raw, _) = RawHeader::ref_from_prefix(content).ok()?;
     (raw.h_magic.get() == MAGIC).then(|| (raw.h_blocktype.get(), raw.h_sequence.get()))

@@ -1,4 +1,4 @@
-//! The log's own blocks: headers, tags, revocations, and the checksums that protect them.
+//! The blocks of the log: headers, tags, revocations, and their checksums.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The journal as a row of blocks.
+/// The journal as a sequence of blocks.
 pub(super) struct Log {
     fs: Arc<Ext4>,
     home: Home,
     pub(super) superblock: JournalSuperblock,
 }
 
-/// Where the blocks of a journal stand.
+/// The location of a journal's blocks.
 enum Home {
-    /// They are those of a file.
+    /// The blocks are those of a file.
     Inode(Box<Inode>),
-    /// They are those of a device, whose first block is seen as this one.
+    /// The blocks are those of a device, whose first block appears as this one.
     Device(FsBlock),
 }
 
-/// A copy that a transaction holds: one tag of a descriptor block.
+/// A copy in a transaction: one tag of a descriptor block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tag {
-    /// The block that it is a copy of.
+    /// The home block of the copy.
     pub(super) target: FsBlock,
-    /// Its first four bytes were the magic number and were zeroed.
+    /// Whether its first four bytes were the magic number and were zeroed.
     pub(super) escaped: bool,
-    /// As stored: all 32 bits, or the lower 16.
+    /// The stored checksum: all 32 bits, or the lower 16.
     pub(super) checksum: u32,
 }
 
@@ -59,13 +59,13 @@ impl Log {
         let home = Home::Inode(Box::new(inode));
         let first = home.block(0)?;
         let content = fs.blocks.read_device(first)?;
-        // No block is twice in a sound journal: a larger one would make the walk of the log as long as it likes.
+        // A sound journal contains no block twice. A larger journal would permit an endless walk of the log.
         let available = (file_size >> size.shift()).min(fs.superblock.blocks_count);
         let superblock = JournalSuperblock::parse(&content, first, size, available)?;
         Ok(Self { fs: Arc::clone(fs), home, superblock })
     }
 
-    /// The journal on a device whose first block is seen as this one.
+    /// The journal on a device whose first block appears as this one.
     pub(super) fn on_device(fs: &Arc<Ext4>, first: FsBlock, superblock: JournalSuperblock) -> Self {
         Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
@@ -75,7 +75,8 @@ impl Log {
         Self { superblock, ..self }
     }
 
-    /// No block of it is one of a superblock, of descriptors, bitmaps or inode tables: the journal's writes would change these.
+    /// Checks that the journal contains no block of superblocks, descriptors, bitmaps or inode tables: writes to the journal would destroy
+    /// them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -91,12 +92,12 @@ impl Log {
         Ok(())
     }
 
-    /// Where a block of the journal stands on the device.
+    /// The location of a block of the journal on the device.
     pub(super) fn block(&self, index: u32) -> Result<FsBlock> {
         self.home.block(index)
     }
 
-    /// A block of the journal, and its number for errors: of the device that it is on.
+    /// A block of the journal, and its number for errors, on its own device.
     pub(super) fn read(&self, index: u32) -> Result<(FsBlock, Block)> {
         let block = self.block(index)?;
         let shown = match self.home {
@@ -106,7 +107,7 @@ impl Log {
         Ok((shown, self.fs.blocks.read_device(block)?))
     }
 
-    /// Where a journal is seen that is on a device of its own; else empty.
+    /// The range at which an external journal's device appears; otherwise empty.
     pub(super) fn outside(&self) -> Range<u64> {
         match self.home {
             Home::Inode(_) => 0..0,
@@ -114,13 +115,13 @@ impl Log {
         }
     }
 
-    /// The block after this one, around the end of the ring.
+    /// The block after this one; the first block follows the last one.
     pub(super) fn after(&self, index: u32) -> u32 {
         let log = &self.superblock.log;
         if index + 1 < log.end { index + 1 } else { log.start }
     }
 
-    /// The type of a block that belongs to a transaction; `None` where the log has ended before it.
+    /// The type of a block of a transaction; `None` if the log ends before it.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)
@@ -146,8 +147,8 @@ impl Log {
         }
     }
 
-    /// Verifies the checksum of a commit block of versions 2 and 3: over the block, or over its fields followed by zeros.
-    /// The second is enough for Linux, so the bytes after the fields may have any value.
+    /// Verifies the checksum of a commit block of versions 2 and 3: over the whole block, or over its fields followed by zeros. Linux
+    /// accepts the second, so the bytes past the fields may have any value.
     pub(super) fn verify_commit(&self, content: &[u8], place: Place) -> Result<()> {
         let Some(seed) = self.superblock.seed else { return Ok(()) };
         let stored = U32::read_from_bytes(&content[COMMIT_CHECKSUM]).map_or(0, U32::get);
@@ -162,7 +163,7 @@ impl Log {
         }
     }
 
-    /// Verifies a copy as it lies in the journal against its tag.
+    /// Verifies a copy in the journal by its tag.
     pub(super) fn verify_copy(
         &self,
         tag: &Tag,
@@ -182,9 +183,9 @@ impl Log {
         }
     }
 
-    /// The tags of a descriptor block: up to the one marked as the last, or as many as fit.
+    /// The tags of a descriptor block, up to the one marked as the last, or as many as fit.
     ///
-    /// The flag for a deleted block is not looked at: no journal that Linux left was seen to have it.
+    /// The flag for a deleted block is ignored: no journal written by Linux was seen to have it.
     pub(super) fn tags(&self, content: &[u8]) -> Vec<Tag> {
         let sb = &self.superblock;
         let wide = sb.has(JournalFeatures::SIXTY_FOUR_BIT);

@@ -1,6 +1,6 @@
-//! Writes the log: a transaction's descriptors, copies and revocations, the commit block, and the journal's superblock.
+//! The writer of the log: a transaction's descriptors, copies and revocations, the commit block, and the journal's superblock.
 //!
-//! Committed blocks stay in memory until a checkpoint has written them home: at most as many as the log holds.
+//! Committed blocks stay in memory until a checkpoint writes them home; there are at most as many as the log holds.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -24,19 +24,19 @@ use crate::units::{BlockSize, FsBlock};
 
 const PLACE: Place = Place::new("journal");
 
-/// Blocks in the order of the log, with what they hold.
+/// The content of blocks, in log order.
 type Content = Vec<Block>;
 
-/// The log, and the newest committed versions that are not at their places.
+/// The log, and the newest committed versions that are not written home.
 pub(crate) struct LogWriter {
-    /// Where each block of the journal stands.
+    /// The location of each block of the journal.
     layout: Box<[FsBlock]>,
     superblock: JournalSuperblock,
-    /// The journal's first block as it was last written.
+    /// The journal's first block as last written.
     raw: Block,
     size: BlockSize,
     uuid: [u8; 16],
-    /// Where the next transaction begins, and the oldest one that is needed: equal where the log is empty.
+    /// The start of the next transaction, and that of the oldest one that is still needed: equal in an empty log.
     head: u32,
     tail: u32,
     used: u32,
@@ -47,7 +47,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Takes over a journal in which nothing is to be recovered. `next` is the sequence number of the first transaction to come.
+    /// Takes over a journal that needs no recovery. `next` is the sequence number of the first new transaction.
     pub(super) fn new(log: &Log, raw: Block, size: BlockSize, next: u32) -> Result<Self> {
         let layout: Result<Box<[_]>> = (0..log.superblock.blocks).map(|at| log.block(at)).collect();
         let first = log.superblock.log.start;
@@ -69,14 +69,14 @@ impl LogWriter {
         })
     }
 
-    /// How many blocks of metadata one transaction may change: a quarter of the log, as in Linux, and room for descriptors.
+    /// The maximum number of metadata blocks that one transaction may change: a quarter of the log, as in Linux, with room for descriptors.
     pub(crate) fn limit(&self) -> u32 {
         (self.len() / 4).max(1)
     }
 
-    /// Whether a transaction that changes so many blocks fits into an empty log.
+    /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor has tags for 30 blocks at least, and one block commits.
+        // A descriptor has tags for at least 30 blocks, and the commit takes one block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 
@@ -84,12 +84,12 @@ impl LogWriter {
         self.superblock.log.end - self.superblock.log.start
     }
 
-    /// How much of the log is in use, in hundredths.
+    /// The used part of the log in percent.
     pub(crate) fn fill(&self) -> u32 {
         (u64::from(self.used) * 100 / u64::from(self.len())) as u32
     }
 
-    /// Commits a transaction: it is durable when this returns.
+    /// Commits a transaction, which is durable on return.
     pub(crate) fn commit(
         &mut self,
         blocks: &Blocks,
@@ -140,7 +140,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Says that nothing is to be recovered. The log is empty.
+    /// Records that no recovery is needed. The log must be empty.
     pub(crate) fn close(&mut self, blocks: &Blocks) -> Result<()> {
         self.checkpoint(blocks)?;
         self.write_superblock(blocks, 0)
@@ -152,17 +152,17 @@ impl LogWriter {
         raw.is_ok_and(|(fields, _)| fields.s_errno.get() != 0)
     }
 
-    /// Removes that record, with the next write of the journal's superblock.
+    /// Removes that record with the next write of the journal's superblock.
     pub(crate) fn forget_abort(&mut self) -> Result<()> {
         self.record(0)
     }
 
-    /// Says that recovery begins at the tail.
+    /// Records that recovery begins at the tail.
     pub(crate) fn open(&mut self, blocks: &Blocks) -> Result<()> {
         self.write_superblock(blocks, self.tail)
     }
 
-    /// Records why there are no more commits.
+    /// Records the reason why commits have ended.
     pub(crate) fn record_abort(&mut self, blocks: &Blocks, errno: Errno) -> Result<()> {
         self.record(-errno.0)?;
         self.write_superblock(blocks, self.tail)
@@ -197,7 +197,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The position of the block at `distance` after the head.
+    /// The location of the block at `distance` after the head.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -207,7 +207,7 @@ impl LogWriter {
         log.start + (index - log.start + distance) % self.len()
     }
 
-    /// Writes blocks from the head on, those that adjoin on the device together.
+    /// Writes blocks from the head on. Adjoining blocks are written together.
     fn write(&self, blocks: &Blocks, content: &Content) -> Result<()> {
         let mut at = 0;
         while at < content.len() {
@@ -230,7 +230,7 @@ impl LogWriter {
         self.superblock.has(feature)
     }
 
-    /// A block of the journal's own: `fill` gets the bytes between the header and the checksum.
+    /// One of the journal's own blocks: `fill` gets the bytes between the header and the checksum.
     fn own(&self, kind: u32, fill: impl FnOnce(&mut [u8])) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let header = size_of::<RawHeader>();
@@ -267,7 +267,7 @@ impl LogWriter {
         revoked.chunks(room).map(revoke_block).collect()
     }
 
-    /// The descriptors of a transaction, each followed by the copies that it names.
+    /// The descriptors of a transaction, each followed by its copies.
     fn copies(&self, versions: &[(FsBlock, Block)], content: &mut Content) -> Result<()> {
         let version3 = self.has(JournalFeatures::CSUM_V3);
         let wide = self.has(JournalFeatures::SIXTY_FOUR_BIT);
@@ -332,7 +332,7 @@ impl LogWriter {
         }
     }
 
-    /// The commit block of a transaction that holds these blocks.
+    /// The commit block of a transaction with these blocks.
     fn commit_block(&self, content: &Content, now: Timestamp) -> Result<Block> {
         let mut buffer = Buffer::aligned(self.size.bytes())?;
         let Ok((raw, _)) = RawCommit::mut_from_prefix(&mut buffer) else {
@@ -354,7 +354,7 @@ impl LogWriter {
         Ok(Block::new(buffer))
     }
 
-    /// A copy that begins so is escaped, so this is the journal's own.
+    /// Whether a block is a revoke block. A copy that begins like one is escaped, so this is the journal's own.
     fn is_revocation(&self, block: &[u8]) -> bool {
         block.starts_with(self.header(REVOKE).as_bytes())
     }

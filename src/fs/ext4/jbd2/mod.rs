@@ -1,13 +1,12 @@
-//! The journal: recovered in memory where a volume is only read, recovered to the device and written where it is open for writing.
+//! The journal: recovered in memory if the volume is open for reading, recovered on the device and written if it is open for writing.
 //!
-//! Reading writes nothing. Linux recovers a journal by copying the newest committed version of each block to its place. Here the copies stay where
-//! they are, and an [overlay](super::blocks::Overlay) tells readers where to find them: metadata reads are redirected, and so
-//! are extents of files whose data went through the journal. Fast commits, which record operations instead of blocks, become
-//! [edits](fast_commit) of inodes, maps and directories.
+//! A read-only open writes nothing. Linux recovers a journal by copying the newest committed version of each block home. Here the copies stay in
+//! the journal, and an [overlay](super::blocks::Overlay) locates them: it redirects metadata reads, and extents of files whose data went through
+//! the journal. Fast commits, which record operations instead of blocks, become [edits](fast_commit) of inodes, maps and directories.
 //!
-//! Writing: an operation joins the running [transaction](Transactions) with a [`Handle`], a commit freezes its blocks and brings them to the
-//! [log](LogWriter), and a checkpoint brings them to their places when the log needs the room. A volume that was left dirty is
-//! [restored](restore) on the device first.
+//! Writes: an operation joins the running [transaction](Transactions) with a [`Handle`]; a commit freezes its blocks and writes them to the
+//! [log](LogWriter); a checkpoint writes them home when the log needs the room. A volume that was not closed is first [restored](restore) on the
+//! device.
 //!
 //! Memory of a recovery: up to 60 bytes for each block in the log, for at most four million of them, and a few times the fast-commit area.
 
@@ -43,54 +42,54 @@ use super::{Compat, Ext4, Incompat};
 use crate::error::{Context, Error, Place, Result};
 use crate::fs::{DeviceRange, uuid_text};
 
-/// A volume's journal: its kind, and its state at the opening.
+/// A volume's journal: its state when the volume was opened, and its properties.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// In what state it was found.
+    /// The state.
     pub state: JournalState,
-    /// Its features. Empty where its superblock was not read.
+    /// The features; empty if its superblock was not read.
     pub features: JournalFeatures,
-    /// Its size in blocks of the file system. 0 where its superblock was not read.
+    /// The size in blocks of the file system; 0 if its superblock was not read.
     pub blocks: u32,
 }
 
-/// In what state a journal was found.
+/// The state of a journal when the volume was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalState {
-    /// The volume has none.
+    /// The volume has no journal.
     None,
-    /// Nothing was to be recovered.
+    /// No recovery was needed.
     Clean,
-    /// It was recovered in memory.
+    /// The journal was recovered in memory.
     Recovered(Recovery),
-    /// It is on another device, and nothing is to be recovered: of the journal, only the superblock is read if the device is given.
+    /// The journal is external, and no recovery is needed. Only its superblock is read, if its device is given.
     External,
-    /// Nothing is to be recovered, but its superblock is wrong or unknown: this error.
+    /// No recovery is needed, but the journal's superblock is damaged or unknown: this error.
     Unreadable(String),
-    /// It was not looked at, as was asked for.
+    /// The journal was ignored, on request.
     NotLoaded,
 }
 
 /// The counts of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Committed transactions.
+    /// The number of committed transactions.
     pub transactions: u32,
-    /// Blocks whose newest version stands in the journal.
+    /// The number of blocks whose newest version is in the journal.
     pub blocks: u64,
-    /// Copies that were taken back by a revocation.
+    /// The number of copies that a revocation cancelled.
     pub revoked: u64,
-    /// Fast commits after the last full one.
+    /// The number of fast commits after the last full commit.
     pub fast_commits: u32,
 }
 
 impl Journal {
-    /// The journal of a volume that has none.
+    /// The state of a volume without a journal.
     pub(super) fn none() -> Self {
         Self::without_superblock(JournalState::None)
     }
 
-    /// A journal that is not looked at.
+    /// The state of a journal that is ignored.
     pub(super) fn not_loaded() -> Self {
         Self::without_superblock(JournalState::NotLoaded)
     }
@@ -100,8 +99,8 @@ impl Journal {
     }
 }
 
-/// Reads the journal, and recovers it where the superblock asks for it. `fs` sees the volume as the device holds it, and the device of an
-/// external journal at `external`.
+/// Reads the journal, and recovers it if the superblock asks for it. `fs` reads the volume as it is on the device; the device of an external
+/// journal appears at `external`.
 pub(super) fn recover(
     fs: &Arc<Ext4>,
     external: Option<DeviceRange>,
@@ -122,7 +121,7 @@ pub(super) fn recover(
     let Some(number) = sb.journal_inode else {
         if let Some(range) = external {
             let log = external::open(fs, range).context(|| "journal device")?;
-            // A backup of the superblock does not say whether the journal needs recovery.
+            // A backup of the superblock does not record whether the journal needs recovery.
             if dirty || sb.copy != 0 {
                 return replay(fs, &log).context(|| "journal recovery");
             }
@@ -157,7 +156,7 @@ pub(super) fn recover(
 /// Whether the journal has room for the features of a volume.
 ///
 /// # Errors
-/// `Corrupt` where it has not, and Linux would not mount the volume.
+/// `Corrupt` if it has not; Linux would refuse to mount the volume.
 pub(super) fn check_room(fs: &Arc<Ext4>, compat: Compat) -> Result<()> {
     match fs.superblock.journal_inode {
         Some(number) => Log::open(fs, number)?.superblock.check_room(compat),

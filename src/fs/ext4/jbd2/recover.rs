@@ -1,16 +1,16 @@
-//! Walks the log and finds where the newest committed copy of each block stands.
+//! Walks the log and finds the newest committed copy of each block.
 //!
-//! A recovery that writes needs three passes: one to find the end, one for the revocations, one to replay. Here nothing is
-//! written, so that a revocation can still take back a copy that was found before it: one pass is enough.
+//! A recovery that writes needs three passes: one to find the end, one for the revocations, one to replay. This one writes nothing, so a
+//! revocation can still cancel a copy that was found before, and one pass is enough.
 //!
-//! Damage is judged as Linux does:
+//! Damage is judged as in Linux:
 //!
 //! - A block without the magic number or with another sequence number ends the log, and so does a transaction without commit.
 //! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than the one before:
-//!   then it is a left-over of an earlier use of the journal and ends the log.
-//! - With asynchronous commits a bad commit block is an interrupted commit and ends the log. With checksums of the first
-//!   version a later commit proves that it was not interrupted, which is an error.
-//! - A bad copy is an error, where Linux would write it; here only if no later copy or revocation made it needless.
+//!   such a transaction remains from an earlier use of the journal, and ends the log.
+//! - With asynchronous commits a bad commit block is an interrupted commit and ends the log. With checksums of the first version, a later
+//!   commit proves that it was not interrupted, which is an error.
+//! - A bad copy is an error if Linux would write it; here only if no later copy or revocation supersedes it.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +25,10 @@ use crate::units::FsBlock;
 const DESCRIPTOR_PLACE: Place = Place::new("journal descriptor");
 const REVOKE_PLACE: Place = Place::new("journal revoke block");
 const COMMIT_PLACE: Place = Place::new("journal commit block");
-/// How many copies are kept track of: about 250 MiB. Linux's default journals hold at most 262,144 blocks.
+/// The maximum number of copies, which take about 250 MiB. Linux's default journals hold at most 262,144 blocks.
 const MAX_COPIES: usize = 4 << 20;
 
-/// A committed copy of a block: which block of the journal, and what verifies it.
+/// A committed copy of a block: its block in the journal, and its checksum.
 struct Copy {
     index: u32,
     sequence: u32,
@@ -41,14 +41,14 @@ pub(super) struct Replay {
     copies: BTreeMap<FsBlock, Copy>,
     pub(super) transactions: u32,
     pub(super) revoked: u64,
-    /// Sequence number of the transaction that would have come next.
+    /// The sequence number of the next transaction.
     pub(super) next_sequence: u32,
 }
 
-/// A transaction whose commit has not been reached yet.
+/// A transaction before its commit block is reached.
 struct Transaction {
     copies: Vec<(Tag, u32)>,
-    /// Its revoke blocks, by their index: their lists are read at the commit, one at a time.
+    /// The indexes of its revoke blocks, whose lists are read at the commit, one at a time.
     revokes: Vec<u32>,
     /// The checksum of the first version, over descriptors and copies.
     checksum: u32,
@@ -79,7 +79,7 @@ impl Transaction {
         }
     }
 
-    /// The first version's checksum may be absent: then type, size and value are zero.
+    /// The first version's checksum may be absent: in that case type, size and value are zero.
     fn verify_first_version(&self, commit: &[u8], place: Place) -> Result<()> {
         let raw = Log::commit(commit, place)?;
         let stored = raw.h_chksum[0].get();
@@ -95,11 +95,11 @@ impl Transaction {
 /// The fault of a transaction that has a commit block.
 enum Fault {
     Damaged(Error),
-    /// The commit block alone is wrong, and the journal commits asynchronously.
+    /// Only the commit block is wrong, and the journal commits asynchronously.
     Interrupted(Error),
 }
 
-/// A place in the ring. As many blocks are taken from it as the ring has, so that every walk ends.
+/// A position in the ring. It advances by at most the length of the ring, so that every walk ends.
 struct Cursor<'a> {
     log: &'a Log,
     index: u32,
@@ -115,8 +115,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Walks the log from `start`. Blocks below `device_blocks` may be replayed: a volume that was growing has blocks of its own
-/// past the end that its old superblock names.
+/// Walks the log from `start`. Blocks below `device_blocks` may be replayed: a volume that was growing has blocks past the end in its old
+/// superblock.
 pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> {
     let sb = &log.superblock;
     let first_version = sb.has(JournalFeatures::CHECKSUM);
@@ -179,8 +179,7 @@ pub(super) fn walk(log: &Log, start: u32, device_blocks: u64) -> Result<Replay> 
 }
 
 impl Replay {
-    /// Takes over what a transaction has committed: first its copies, then its revocations, which take back its own copies
-    /// too.
+    /// Applies a committed transaction: first its copies, then its revocations, which cancel its own copies too.
     fn apply(
         &mut self,
         log: &Log,
@@ -207,7 +206,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Verifies the copies that are left and tells where they stand.
+    /// Verifies the remaining copies and gives their locations.
     pub(super) fn into_overlay(self, log: &Log) -> Result<Overlay> {
         let mut overlay = Overlay::outside(log.outside());
         for (target, copy) in self.copies {

@@ -1,4 +1,4 @@
-//! Joining, leaving, committing and aborting, under schedules of a model checker's choice.
+//! Joins, leaves, commits and aborts under the schedules of a model checker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,27 +11,27 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::explore;
 use crate::units::FsBlock;
 
-/// So many blocks may a transaction change: two operations have room in it.
+/// The number of blocks that a transaction may change: two operations fit.
 const LIMIT: u32 = 4;
 const CREDITS: u32 = 2;
 
-/// A protocol, and its visible effects. The ledger's own lock is not a part of the model: no thread waits while it holds it.
+/// A protocol, and its visible effects. The lock of the ledger is not part of the model: no thread waits while it holds it.
 struct Journal {
     transactions: Transactions,
     seen: Mutex<Seen>,
-    /// The write of this transaction fails.
+    /// The transaction whose write fails.
     fails: Option<Tid>,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// Operations in each transaction.
+    /// The number of operations in each transaction.
     within: BTreeMap<Tid, u32>,
-    /// The changes of each.
+    /// The changes of each transaction.
     changed: BTreeMap<Tid, Vec<FsBlock>>,
     frozen: Tid,
     writing: bool,
-    /// Writes that have begun.
+    /// The number of writes that have begun.
     begun: u32,
     written: Tid,
     /// The first transaction that must never be written.
@@ -44,7 +44,7 @@ impl Journal {
         Arc::new(Self { transactions: Transactions::new(LIMIT), seen, fails })
     }
 
-    /// An operation that changes one block, and aborts in the middle if it is to; says what its transaction was.
+    /// An operation that changes one block, and aborts in the middle if `aborts` is set. Gives its transaction.
     fn operate(&self, block: FsBlock, aborts: bool) -> Result<Tid> {
         let tid = loop {
             match self.transactions.join(CREDITS)? {
@@ -117,7 +117,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Operations, each synced; only an abort may make one fail.
+    /// Runs operations, each followed by a sync. Only an abort may make one fail.
     fn work(&self, first: u64, operations: u64, aborts: bool) {
         for block in first..first + operations {
             let done = self.operate(FsBlock(block), aborts).and_then(|tid| {

@@ -1,4 +1,4 @@
-//! The journal's superblock, checked: where the log lies, what it holds, and how it is protected.
+//! The checked superblock of the journal: the location of the log, its content, and its checksums.
 
 use std::ops::Range;
 
@@ -13,26 +13,26 @@ use crate::fs::ext4::disk::journal::{
 };
 use crate::units::{BlockSize, FsBlock};
 
-/// The longest journal that mke2fs makes, in blocks. A longer one is refused: its blocks may all be the same one.
+/// The longest journal that mke2fs creates, in blocks. A longer one is refused, because its blocks may all be the same one.
 const MAX_BLOCKS: u32 = 10_240_000;
 
 const PLACE: Place = Place::new("journal superblock");
 const SIZE: usize = size_of::<RawJournalSuperblock>();
 const CHECKSUM_OFFSET: usize = 0xFC;
-/// Fast-commit blocks where `s_num_fc_blocks` is 0.
+/// The number of fast-commit blocks if `s_num_fc_blocks` is 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// The fewest blocks of a log beside an area for fast commits.
+/// The minimum number of blocks of a log beside an area for fast commits.
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal, in one set: those of `s_feature_incompat`, and that of `s_feature_compat`.
+    /// The features of a journal in one set: those of `s_feature_incompat`, and the one of `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
         /// Revoke blocks.
         const REVOKE = 0x1;
         /// Block numbers of 64 bits.
         const SIXTY_FOUR_BIT = 0x2;
-        /// The commit block may reach the device before what it commits.
+        /// The commit block may reach the device before the blocks that it commits.
         const ASYNC_COMMIT = 0x4;
         /// Checksums of every block, tags with 16 bits of them.
         const CSUM_V2 = 0x8;
@@ -60,15 +60,15 @@ impl JournalFeatures {
 #[derive(Clone, Debug)]
 pub(super) struct JournalSuperblock {
     pub(super) features: JournalFeatures,
-    /// Blocks of the journal, its superblock and the fast-commit area included.
+    /// Blocks of the journal, including its superblock and the fast-commit area.
     pub(super) blocks: u32,
-    /// The log, used as a ring.
+    /// The log, which is a ring.
     pub(super) log: Range<u32>,
     /// The fast-commit area; empty without one.
     pub(super) fast_commits: Range<u32>,
-    /// Blocks of the area, which a journal without one would get.
+    /// Blocks of the area that a journal without one would get.
     fast_commit_blocks: u32,
-    /// First block of the log that is in use; `None` where nothing is to be recovered.
+    /// The first used block of the log; `None` if no recovery is needed.
     pub(super) start: Option<u32>,
     /// Sequence number of the transaction that begins there.
     pub(super) sequence: u32,
@@ -77,7 +77,7 @@ pub(super) struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// Checks the journal's first block, which stands at `block`. `available` is the number of blocks of the journal file.
+    /// Checks the journal's first block, which is `block`. `available` is the number of blocks of the journal file.
     pub(super) fn parse(
         bytes: &[u8],
         block: FsBlock,
@@ -123,7 +123,7 @@ impl JournalSuperblock {
         };
         if features.contains(JournalFeatures::FAST_COMMIT) {
             log.end = blocks.saturating_sub(fast_commit_blocks);
-            // The block between the log and the area is unused in the images that Linux left.
+            // The block between the log and the area is unused in images written by Linux.
             fast_commits = log.end.saturating_add(1)..blocks;
         }
         if log.start == 0 || log.is_empty() {
@@ -161,7 +161,7 @@ impl JournalSuperblock {
         Ok(features)
     }
 
-    /// Verifies the superblock's own checksum and gives the seed for the others. The three versions exclude each other.
+    /// Verifies the superblock's own checksum and gives the seed for the others. The three versions of checksums exclude each other.
     fn verify(
         raw: &RawJournalSuperblock,
         bytes: &[u8],
@@ -189,10 +189,10 @@ impl JournalSuperblock {
         Ok(Some(crc32c_raw(!0, &raw.s_uuid)))
     }
 
-    /// A volume with fast commits whose journal has no area for them gets one when Linux mounts it, and needs room for that.
+    /// Checks that the journal has room for a fast-commit area. Linux creates one at a mount if a volume with fast commits has none.
     ///
     /// # Errors
-    /// `Corrupt` where Linux does not mount it.
+    /// `Corrupt` if Linux would refuse to mount the volume.
     pub(super) fn check_room(&self, compat: Compat) -> Result<()> {
         let lacks = compat.contains(Compat::FAST_COMMIT) && !self.has(JournalFeatures::FAST_COMMIT);
         let needed = LEAST_LOG.saturating_add(self.fast_commit_blocks);
@@ -210,14 +210,14 @@ impl JournalSuperblock {
     }
 }
 
-/// The checksum of a journal's superblock, over all of it, the sum itself as 0.
+/// The checksum of a journal's superblock, over all of it, with the checksum field as 0.
 fn superblock_checksum(bytes: &[u8]) -> u32 {
     let mut sum = crc32c_raw(!0, &bytes[..CHECKSUM_OFFSET]);
     sum = crc32c_raw(sum, &[0; 4]);
     crc32c_raw(sum, &bytes[CHECKSUM_OFFSET + 4..])
 }
 
-/// Stores the checksum of a journal's superblock, where its features say that there is one.
+/// Stores the checksum of a journal's superblock, if its features include one.
 pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
     let features = JournalFeatures::from_bits_retain(u64::from(raw.s_feature_incompat.get()));
     if features.intersects(JournalFeatures::CSUM_V2 | JournalFeatures::CSUM_V3) {
@@ -229,7 +229,7 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// The blocks of a journal may all be the same one, so that the volume's size bounds neither time nor memory.
+    /// The blocks of a journal may all be the same one, so the volume's size limits neither time nor memory.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

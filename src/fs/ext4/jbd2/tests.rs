@@ -1,4 +1,4 @@
-//! Logs from the log writer, recovered by e2fsck and by the reader: oracles that are independent of it.
+//! Logs by the log writer, recovered by e2fsck and by the reader, which are independent of the writer.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn the_log_goes_round_and_every_commit_can_be_recovered() {
     }
 }
 
-/// Free blocks at the end of the volume, which nobody else uses.
+/// Free blocks at the end of the volume, which nothing else uses.
 fn spare(fs: &Ext4) -> FsBlock {
     FsBlock(fs.superblock().blocks_count - 40)
 }
@@ -109,7 +109,7 @@ fn a_block_that_was_freed_is_not_replayed() {
         })
         .unwrap();
         fs.sync().unwrap();
-        // It is data now, written past the journal.
+        // The block is data by this time, written past the journal.
         let data = crate::sys::Buffer::aligned(fs.superblock().block_size.bytes()).unwrap();
         let data = crate::fs::block::Block::new(data);
         fs.blocks.write_home(&[(block, data)]).unwrap();
@@ -174,13 +174,13 @@ fn open(device: Arc<dyn Device>) -> crate::Result<Arc<Ext4>> {
     Ext4::open_for_writing(device, &Arc::default(), Clock::System)
 }
 
-/// A crash while a volume is opened leaves a log whose old transactions no later recovery takes for those that follow its new ones.
+/// After a crash during the opening of a volume, no later recovery takes old transactions of the log for successors of new ones.
 #[test]
 fn an_opening_that_was_interrupted_brings_nothing_old_back() {
     for kind in ["-t ext4 -b 1024 -J size=1", "-t ext3 -b 1024 -J size=1"] {
         let image = Image::new(kind, "8M");
         let fs = image.open();
-        // All of one length: after a new one the log continues with an old one.
+        // All transactions have one length, so an old one follows a new one in the log.
         for uid in 1..=6 {
             set_owner(&fs, uid);
             fs.sync().unwrap();
@@ -247,7 +247,7 @@ fn a_checkpoint_that_fails_ends_the_volume() {
     assert_eq!(fs.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
-/// An operation that panicked is half done: nothing commits its changes.
+/// An operation that panicked is half done, and its changes are never committed.
 #[test]
 fn an_operation_that_panics_ends_the_volume() {
     let image = Image::new("-t ext4 -b 1024", "8M");

@@ -1,4 +1,4 @@
-//! Commits what nobody asked for, after some seconds, and keeps room in the log.
+//! The timer that commits changes after some seconds without a sync, and keeps room in the log.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -10,15 +10,15 @@ use crate::error::{Errno, Error, Result};
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::operation::Patience;
 
-/// Time stamps that are kept lazily wait no longer for a transaction. Linux lets them wait for half a day, to spare disks that rest; a
-/// disk whose files are overwritten does not, and a commit in half a minute costs it nothing. A backup of changed files
-/// misses no more than that after a crash.
+/// The longest time that lazy time stamps wait for a transaction. Linux lets them wait for half a day, to spare disks that sleep. A disk
+/// whose files are overwritten does not sleep, and a commit in half a minute costs it little. A backup of changed files misses no more than
+/// that after a crash.
 const STAMPS_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval at which noted writes leave a time stamp, if no caller asks before.
+/// The interval at which recorded writes set a time stamp, unless a caller asks before.
 const STAMPS_LEFT: Duration = Duration::from_secs(1);
 
-/// A thread that commits in intervals, until this is dropped. It holds no volume but while it commits.
+/// A thread that commits at intervals, until this is dropped. It holds a reference to the volume only during a commit.
 pub struct CommitTimer {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -31,10 +31,10 @@ struct Stop {
 }
 
 impl CommitTimer {
-    /// Commits the transactions of a volume, each at most this long after its beginning.
+    /// Commits the transactions of a volume, each at most `interval` after its beginning.
     ///
     /// # Errors
-    /// `Io` where there can be no more threads.
+    /// `Io` if no thread can be started.
     pub fn start(fs: &Arc<Ext4>, interval: Duration) -> Result<Self> {
         let (fs, stop) = (Arc::downgrade(fs), Arc::new(Stop::default()));
         let own = Arc::clone(&stop);

@@ -1,9 +1,10 @@
 //! The order of changes: one transaction runs, and one is being committed.
 //!
-//! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running one to
-//! new operations, waits until its operations have left, freezes their changes, and lets the next one run while it writes. A thread that
-//! needs a commit during another one waits for it: many callers of `fsync` share one. As many threads as shared the last one are expected for
-//! the next, for as long as a commit takes, and the last to come makes it: without that, each on a busy processor would make its own.
+//! Operations join the running transaction with a number of credits: how many blocks they may change. A commit closes the running transaction
+//! to new operations, waits until its operations have left, and freezes their changes. The next transaction runs while the commit is written.
+//! A thread that needs a commit during another one waits for it, so many callers of `fsync` share one. The next commit waits, for as long as
+//! the last one took, until as many threads need it as shared the last one; the last thread to come leads it. Without this wait, each thread
+//! on a busy processor would make its own commit.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::FsBlock;
 
-/// The effects of a transaction beside the versions of blocks.
+/// The effects of a transaction, except for the versions of blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Blocks of metadata that it changed, each once.
+    /// Metadata blocks that it changed, each once.
     pub(crate) blocks: Vec<FsBlock>,
-    /// Blocks of metadata that it freed: their copies in older transactions must not be replayed.
+    /// Metadata blocks that it freed: their copies in older transactions must not be replayed.
     pub(crate) revoked: Vec<FsBlock>,
-    /// Ranges of blocks that it freed, of data and metadata: free for others once it is committed.
+    /// Ranges of blocks that it freed, of data and metadata. They become available when it is committed.
     pub(crate) freed: Vec<(FsBlock, u64)>,
 }
 
@@ -35,16 +36,16 @@ impl Work {
     }
 }
 
-/// The protocol. It does no I/O: the caller writes the commit.
+/// The protocol of transactions. It does no I/O: the caller writes the commit.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     state: Mutex<State>,
-    /// Told when the running transaction takes operations again, when the last one has left it, and when the commit of a transaction with
-    /// an even or odd number has ended: each wakes up only who waits for that.
+    /// Condition variables. They signal that the running transaction accepts operations again, that the last operation has left it, and that
+    /// the commit of a transaction with an even or odd number has ended. Each wakes only threads that wait for its event.
     opened: Condvar,
     left: Condvar,
     ended: [Condvar; 2],
-    /// How many blocks a transaction may change.
+    /// The maximum number of blocks that a transaction may change.
     limit: u32,
 }
 
@@ -52,31 +53,32 @@ pub(crate) struct Transactions {
 struct State {
     running: Tid,
     work: Work,
-    /// Operations that are in the running transaction.
+    /// The number of operations in the running transaction.
     handles: u32,
-    /// Blocks that they may still change, and that were changed.
+    /// Blocks that these operations may still change, plus blocks that were changed.
     credits: u32,
-    /// The running transaction takes nobody any more.
+    /// The running transaction accepts no more operations.
     closed: bool,
-    /// Someone commits.
+    /// A thread is committing.
     committing: bool,
     committed: Tid,
-    /// The threads that need the running transaction committed, and the number that is expected.
+    /// The number of threads that need the running transaction committed, and the expected number.
     waiting: u32,
     expected: u32,
-    /// How long others are waited for: as long as the last commit took.
+    /// The time for which a thread waits for others: as long as the last commit took.
     patience: Duration,
     aborted: Option<String>,
 }
 
-/// So few wait for nobody: one is at its next operation while the other one commits, and to wake each other up takes as long.
+/// Up to this number, threads do not wait for each other: one is at its next operation while the other commits, and waking each other up
+/// would take as long.
 const TAKE_TURNS: u32 = 2;
-/// Nobody waits longer for others.
+/// The maximum time that a thread waits for others.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
-/// Whether an operation could join.
+/// The result of an attempt to join.
 pub(super) enum Joined {
-    /// It is in this transaction.
+    /// The operation is in this transaction.
     In(Member),
     /// A commit must make room first.
     Full(Tid),
@@ -101,12 +103,12 @@ impl Transactions {
         Self { state: Mutex::new(state), opened, left, ended: [even, odd], limit }
     }
 
-    /// How many blocks a transaction may change.
+    /// The maximum number of blocks that a transaction may change.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Joins the running transaction with at most as many credits as it [has](Self::limit).
+    /// Joins the running transaction. `credits` must not exceed the [limit](Self::limit).
     ///
     /// # Errors
     /// `ReadOnly` after an abort.
@@ -126,10 +128,10 @@ impl Transactions {
         }
     }
 
-    /// Leaves the running transaction with the used credits.
+    /// Leaves the running transaction and returns its credits.
     pub(super) fn leave(&self, credits: u32, work: Work) {
         let mut state = self.state.lock();
-        // An operation that changed more blocks than it asked for has made the transaction larger: the limit leaves space for that.
+        // An operation that changed more blocks than its credits has enlarged the transaction; the limit leaves space for that.
         state.credits = (state.credits - credits).saturating_add(work.blocks.len() as u32);
         state.work.append(work);
         state.handles -= 1;
@@ -138,10 +140,10 @@ impl Transactions {
         }
     }
 
-    /// The newest transaction that changed something, whether it is committed or not.
+    /// The newest transaction with changes, committed or not.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        // The commit may already have the changes of a closed one.
+        // A closed transaction's changes may already be in its commit.
         if state.work.is_empty() && state.handles == 0 && !state.closed {
             Tid(state.running.0 - 1)
         } else {
@@ -154,9 +156,9 @@ impl Transactions {
         self.state.lock().committed >= tid
     }
 
-    /// Returns when a transaction is committed. Where that is not under way, the caller does it: `freeze` is called when the
-    /// transaction is complete and no other runs yet, `write` while the next one runs already. Returns whether all of `write` began after
-    /// this call: its flush then also covers the earlier writes of the caller.
+    /// Returns when a transaction is committed. If no thread is committing it, the caller does: it calls `freeze` when the transaction is
+    /// complete and before the next one runs, and `write` while the next one runs. Returns whether all of `write` began after this call: if
+    /// so, its flush also covers earlier writes of the caller.
     ///
     /// # Errors
     /// `ReadOnly` after an abort; the error of `write`, which aborts.
@@ -203,7 +205,7 @@ impl Transactions {
         state.credits = 0;
         state.closed = false;
         self.opened.notify_all();
-        // An operation may have aborted while it was waited for.
+        // An operation may have aborted while this thread waited for it.
         let aborted = state.check();
         drop(state);
 
@@ -225,7 +227,7 @@ impl Transactions {
         self.ended(done).notify_all();
         let next = self.ended(Tid(done.0 + 1));
         match &result {
-            // Of those that have come for the next one, one sees to it that it is made.
+            // One of the threads that wait for the next commit is woken, to lead it.
             Ok(()) => next.notify_one(),
             Err(_) => next.notify_all(),
         }
@@ -236,7 +238,7 @@ impl Transactions {
         &self.ended[usize::from(tid.0 % 2 == 1)]
     }
 
-    /// From now on nothing is changed or committed any more. False where that was so already.
+    /// Refuses all further changes and commits. False if they were already refused.
     pub(crate) fn abort(&self, why: &Error) -> bool {
         let mut state = self.state.lock();
         if state.aborted.is_some() {
@@ -278,7 +280,7 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device covers no write after its begin: a sync of such a write needs one more flush.
+    /// A flush of the device does not cover writes after its begin: a sync of such a write needs one more flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

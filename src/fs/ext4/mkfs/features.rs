@@ -1,9 +1,9 @@
-//! Which features a new volume gets: a set that is edited by name, and the rules between them.
+//! The features of a new volume: a set that is edited by name, and the rules between features.
 
 use crate::error::{Error, Result};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// The features of a volume: its three words.
+/// The features of a volume: three words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// See [`Compat`].
@@ -54,7 +54,7 @@ const RULES: &[(&str, bool, &str)] = &[
 ];
 
 impl Features {
-    /// Those of a modern mke2fs, the default.
+    /// The features of a modern mke2fs, which are the default.
     pub const MODERN: Self = Self {
         compat: Compat::HAS_JOURNAL
             .union(Compat::EXT_ATTR)
@@ -74,16 +74,15 @@ impl Features {
             .union(RoCompat::METADATA_CSUM),
     };
 
-    /// None at all: an ext2 of the first days.
+    /// No features: an early ext2.
     pub const NONE: Self =
         Self { compat: Compat::empty(), incompat: Incompat::empty(), ro_compat: RoCompat::empty() };
 
-    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before those that are switched off; `none` switches
-    /// off all. A feature that is named pulls along what it needs and pushes out what it excludes.
+    /// Changes the set as `mke2fs -O` does: names with commas between them, `^` before features to disable; `none` disables all. A named
+    /// feature enables those that it needs and disables those that it excludes.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features of other volumes that
-    /// a new one cannot get.
+    /// `InvalidInput` for an unknown name, and for names that exclude each other; `Unsupported` for features that a new volume cannot get.
     pub fn edit(&mut self, names: &str) -> Result<()> {
         let words = || names.split(',').map(str::trim).filter(|word| !word.is_empty());
         for word in words() {
@@ -102,7 +101,7 @@ impl Features {
         Ok(())
     }
 
-    /// Switches one feature, and those that the rules tie to it; `depth` bounds the chain.
+    /// Switches a feature, and those that the rules tie to it; `depth` limits the chain.
     fn set(&mut self, name: &str, on: bool, depth: usize) -> Result<()> {
         let feature = Self::of_name(name)?;
         if on && !feature.is_within(KNOWN) {
@@ -114,7 +113,7 @@ impl Features {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         for (with, wanted, other) in RULES {
             let forward = on && *with == name && self.has(other) != *wanted;
-            // A feature that can no longer be kept is removed.
+            // A feature whose condition fails is removed.
             let backward = *other == name && on != *wanted && self.has(with);
             if forward {
                 self.set(other, *wanted, depth)?;
@@ -139,7 +138,7 @@ impl Features {
     /// The feature of a name.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown one.
+    /// `InvalidInput` for an unknown name.
     pub(in crate::fs::ext4) fn of_name(name: &str) -> Result<Self> {
         let name = usual(name);
         let (compat, incompat, ro_compat) =
@@ -155,7 +154,7 @@ impl Features {
     }
 }
 
-/// The name by which the rules know a feature that has two, as with mke2fs.
+/// The name in the rules for a feature that has two names in mke2fs.
 fn usual(name: &str) -> &str {
     if name == "extents" { "extent" } else { name }
 }

@@ -1,4 +1,4 @@
-//! The files of a new volume: the root directory, lost+found, and the files of the file system's own.
+//! The files of a new volume: the root directory, lost+found, and internal files.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -67,7 +67,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Fills a block with entries for directories; the last one reaches to the end, or to the checksum.
+    /// Fills a block with directory entries. The last one extends to the end, or to the checksum.
     fn write_entries(&self, block: &mut [u8], entries: &[(u32, &[u8])]) {
         let tail = if self.sb.seed.is_some() { size_of::<RawDirTail>() } else { 0 };
         let (end, header) = (block.len() - tail, size_of::<RawDirEntry>());
@@ -80,7 +80,7 @@ impl Files<'_> {
             let len = if last { end - at } else { (header + name.len()).next_multiple_of(4) };
             let entry = RawDirEntry {
                 inode: (*number).into(),
-                // A whole block of 64 KiB, which 16 bits cannot say.
+                // A whole block of 64 KiB does not fit 16 bits.
                 rec_len: u16::try_from(len).unwrap_or(u16::MAX).into(),
                 name_len: name.len() as u8,
                 file_type: if typed && *number != 0 { TYPE_DIRECTORY } else { 0 },
@@ -91,7 +91,8 @@ impl Files<'_> {
         }
     }
 
-    /// The journal: its superblock, and an empty log. Gives what the superblock keeps of its inode, to find it by if that is lost.
+    /// Creates the journal: its superblock, and an empty log. Gives the superblock's copy of the inode's map, for the case that the inode
+    /// is lost.
     pub(super) fn journal(&mut self, uuid: [u8; 16]) -> Result<[u32; 17]> {
         let mut inode = NewInode::new(JOURNAL_INODE, REGULAR | 0o600);
         let count = self.geometry.journal_blocks;
@@ -135,14 +136,14 @@ impl Files<'_> {
         let (blocks, count) = layout.resize_map(double)?;
         self.blocks.extend(blocks);
         put(&mut inode.i_block, DIRECT + 1, double as u32);
-        // All that a double-indirect block reaches.
+        // The size covers everything that a double-indirect block can reach.
         inode.size = (DIRECT as u64 + slots + slots * slots) << self.sb.block_size.shift();
         inode.blocks = count * u64::from(self.sb.cluster_blocks);
         self.inodes.push(inode);
         Ok(())
     }
 
-    /// The orphan file, all its entries free; gives its inode's number.
+    /// Creates the orphan file with free entries. Gives its inode number.
     pub(super) fn orphan_file(&mut self) -> Result<u32> {
         let number = self.next_inode();
         let mut inode = NewInode::new(number, REGULAR | 0o600);
@@ -157,7 +158,7 @@ impl Files<'_> {
         Ok(number)
     }
 
-    /// The block of multiple mount protection, not held by a node; gives its number.
+    /// Creates the block of multiple mount protection, which no node holds. Gives its number.
     pub(super) fn mmp(&mut self, time: i64) -> Result<u64> {
         let at = self.space.allocate(self.goal, 1)?[0].start;
         let mut raw = RawMmp::new_zeroed();

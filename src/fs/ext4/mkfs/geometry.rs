@@ -1,6 +1,6 @@
-//! The numbers of a new volume: how many groups, inodes and reserved blocks, from its size and the options.
+//! The numbers of a new volume: its groups, inodes and reserved blocks, computed from its size and the options.
 //!
-//! Where the options leave a choice, it is that of mke2fs as its volumes show it (docs/PROVENANCE.md).
+//! If the options leave a choice, it is that of mke2fs, taken from its volumes (docs/PROVENANCE.md).
 
 use super::features::Features;
 use super::options::MkfsOptions;
@@ -12,18 +12,18 @@ use crate::units::BlockSize;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-/// Counts of a group that have 16 bits in a small descriptor stay below this.
+/// The limit for counts of a group with 16 bits in a small descriptor.
 const MAX_PER_GROUP: u32 = (1 << 16) - 8;
-/// Group 0 holds all inodes that a new volume has.
+/// Group 0 must hold all inodes of a new volume.
 const MIN_INODES_PER_GROUP: u32 = 16;
-/// Groups that are made smaller, for more inodes, get no smaller than this.
+/// The minimum size of groups that are made smaller to get more inodes.
 const MIN_CLUSTERS_PER_GROUP: u32 = 256;
-/// A last group with fewer blocks than this to spare for files is left out.
+/// A last group with fewer blocks than this for files is omitted.
 const WORTHWHILE: u64 = 50;
 const MIN_JOURNAL: u64 = 1024;
 const MAX_JOURNAL: u64 = 10_240_000;
 
-/// The numbers of a volume. Counts are of blocks unless the name says otherwise.
+/// The numbers of a volume. Counts are in blocks unless the name says otherwise.
 #[derive(Clone, Debug)]
 pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) features: Features,
@@ -35,24 +35,24 @@ pub(in crate::fs::ext4) struct Geometry {
     pub(in crate::fs::ext4) groups: u32,
     pub(in crate::fs::ext4) inode_size: u16,
     pub(in crate::fs::ext4) inodes_per_group: u32,
-    /// Of the inode table of one group.
+    /// Blocks of the inode table of one group.
     pub(in crate::fs::ext4) table_blocks: u32,
     /// 32 or 64 bytes.
     pub(in crate::fs::ext4) descriptor_size: u32,
-    /// Of all descriptors.
+    /// Blocks of all descriptors.
     pub(in crate::fs::ext4) descriptor_blocks: u32,
-    /// Reserved after the descriptors, for growth.
+    /// Reserved blocks after the descriptors, for growth.
     pub(in crate::fs::ext4) reserved_descriptor_blocks: u32,
     pub(in crate::fs::ext4) groups_per_flex: u32,
-    /// Of the journal, its fast-commit area included; 0 without a journal.
+    /// Blocks of the journal with its fast-commit area; 0 without a journal.
     pub(in crate::fs::ext4) journal_blocks: u32,
     pub(in crate::fs::ext4) fast_commit_blocks: u32,
-    /// Of the orphan file; 0 without one.
+    /// Blocks of the orphan file; 0 without one.
     pub(in crate::fs::ext4) orphan_blocks: u32,
 }
 
 impl Geometry {
-    /// Works out a volume of `size` bytes, on a device with sectors of `sector` bytes.
+    /// Computes the numbers for a volume of `size` bytes, on a device with sectors of `sector` bytes.
     pub(super) fn new(options: &MkfsOptions, size: u64, sector: u32) -> Result<Self> {
         let block_size = block_size(options, size, sector)?;
         let mut features = options.features;
@@ -60,11 +60,11 @@ impl Geometry {
         let cluster_blocks = cluster_blocks(options, block_size, &features)?;
         let bytes = block_size.bytes() as u32;
         let boot_block_outside = bytes == 1024 && cluster_blocks == 1;
-        // Whole pages: bytes after the last one could not be reached through a page cache.
+        // The size is rounded down to whole pages: a page cache could not reach bytes after the last one.
         let blocks = (size / PAGE * PAGE) >> block_size.shift();
         limit_to_width(&mut features, blocks)?;
         if cluster_blocks > 1 && bytes == 1024 {
-            // The backups of reserved descriptor blocks would stand one block off the primary's.
+            // The backups of reserved descriptor blocks would be off by one block from the primary ones.
             features.compat.remove(Compat::RESIZE_INODE);
         }
         let journal = journal_blocks(options, &mut features, blocks, block_size)?;
@@ -72,7 +72,7 @@ impl Geometry {
         let fast_commit_blocks = if fast_commit { journal / 64 } else { 0 };
         let orphan_file = features.compat.contains(Compat::ORPHAN_FILE);
         if features.compat.contains(Compat::RESIZE_INODE) && bytes > 1024 {
-            // The resize inode is as large as two levels of indirect blocks reach.
+            // The size of the resize inode covers two levels of indirect blocks.
             features.ro_compat.insert(RoCompat::LARGE_FILE);
         }
         let wide = features.incompat.contains(Incompat::SIXTY_FOUR_BIT);
@@ -107,8 +107,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is left out. False where the bitmaps of so few
-    /// groups cannot have all inodes.
+    /// Divides the volume into groups. A last group that is hardly larger than its own metadata is omitted. False if the bitmaps of so few groups
+    /// cannot cover all inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
         let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
@@ -134,14 +134,14 @@ impl Geometry {
         too_small()
     }
 
-    /// The size from which on the last group is kept: its metadata, and some blocks for files.
+    /// The minimum size of the last group: its metadata, and some blocks for files.
     pub(in crate::fs::ext4) fn least_last_group(&self) -> u64 {
         let own = 2 + u64::from(self.table_blocks);
         let backup = if self.has_backup(self.groups - 1) { self.backup_blocks() } else { 0 };
         own + backup + WORTHWHILE
     }
 
-    /// The numbers of a volume that exists; its journal and its orphan file are left out.
+    /// The numbers of an existing volume, without its journal and its orphan file.
     pub(in crate::fs::ext4) fn of(sb: &Superblock) -> Self {
         let features =
             Features { compat: sb.compat, incompat: sb.incompat, ro_compat: sb.ro_compat };
@@ -166,7 +166,7 @@ impl Geometry {
         }
     }
 
-    /// Inodes are rounded up to whole blocks of the tables, and down to whole bytes of the bitmaps. False where a bitmap has too few bits.
+    /// Rounds the number of inodes up to whole blocks of the tables, and down to whole bytes of the bitmaps. False if a bitmap has too few bits.
     fn set_inodes(&mut self, wanted: u64) -> Result<bool> {
         let bytes = self.block_size.bytes() as u64;
         let size = u64::from(self.inode_size);
@@ -189,7 +189,7 @@ impl Geometry {
         let per_block = self.descriptors_per_block();
         self.descriptor_blocks = self.groups.div_ceil(per_block);
         if self.features.compat.contains(Compat::RESIZE_INODE) {
-            // Room to grow a thousandfold, within the numbers that one block holds.
+            // The room permits growth by a factor of a thousand, within the numbers that fit into one block.
             let most = (self.blocks * 1024).min(u64::from(u32::MAX));
             let most = most - u64::from(self.first_data_block);
             let groups = most.div_ceil(u64::from(self.blocks_per_group));
@@ -205,12 +205,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Descriptors in a block.
+    /// Descriptors per block.
     pub(in crate::fs::ext4) fn descriptors_per_block(&self) -> u32 {
         self.block_size.bytes() as u32 / self.descriptor_size
     }
 
-    /// The blocks of a copy of the superblock and of the descriptors.
+    /// The length of a copy of the superblock and of the descriptors in blocks.
     fn backup_blocks(&self) -> u64 {
         if self.features.incompat.contains(Incompat::META_BG) {
             return 2;
@@ -218,7 +218,7 @@ impl Geometry {
         1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_descriptor_blocks)
     }
 
-    /// The groups that hold backups with sparse_super2: the second and the last.
+    /// The groups with backups under sparse_super2: the second and the last.
     pub(in crate::fs::ext4) fn backup_groups(&self) -> [u32; 2] {
         let last = self.groups - 1;
         [last.min(1), if last > 1 { last } else { 0 }]
@@ -285,7 +285,7 @@ fn groups_per_flex(options: &MkfsOptions, features: &Features) -> Result<u32> {
     Ok(groups)
 }
 
-/// A size that needs 64-bit numbers is refused without them; the resize inode cannot have any.
+/// Refuses a size that needs 64-bit numbers if the feature is missing; the resize inode cannot hold such numbers.
 fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     if blocks <= u64::from(u32::MAX) {
         return Ok(());
@@ -297,7 +297,7 @@ fn limit_to_width(features: &mut Features, blocks: u64) -> Result<()> {
     Ok(())
 }
 
-/// The journal's size without its fast-commit area. A volume too small for one has none.
+/// The journal's size without its fast-commit area. A very small volume has no journal.
 fn journal_blocks(
     options: &MkfsOptions,
     features: &mut Features,
@@ -333,7 +333,7 @@ fn journal_blocks(
     })
 }
 
-/// How many inodes to have.
+/// The number of inodes.
 fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     if let Some(inodes) = options.inodes {
         return Ok(inodes);
@@ -345,7 +345,7 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
         size if size < 16 * TIB => 32768,
         _ => 65536,
     };
-    // Links and small files in their inodes need no cluster each: a ratio that is asked for is obeyed.
+    // Links and small files in their inodes use no cluster, so an explicit ratio may be less than a cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
         return Err(Error::invalid(format!("an inode for each {ratio} bytes: 1024 at least")));
@@ -361,7 +361,7 @@ mod tests {
         Geometry::new(&MkfsOptions::default(), size, 512).unwrap()
     }
 
-    /// The bytes for each inode may be fewer than those of a block or a cluster, where they are asked for. Figures of volumes that mke2fs 1.47 makes.
+    /// An explicit number of bytes for each inode may be less than a block or a cluster. The numbers are from volumes by mke2fs 1.47.
     #[test]
     fn a_ratio_of_inodes_that_is_asked_for_is_obeyed() {
         let inodes = |options: &MkfsOptions| {
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(inodes(&clusters.inode_ratio(16_384)), 4096);
     }
 
-    /// Figures of volumes that mke2fs 1.47 makes.
+    /// The numbers are from volumes by mke2fs 1.47.
     #[test]
     fn sizes_of_journals_and_of_what_is_reserved_are_those_of_mke2fs() {
         const GIB: u64 = 1 << 30;

@@ -1,7 +1,7 @@
-//! The groups of a new volume: their descriptors and, where they are needed, their bitmaps.
+//! The groups of a new volume: their descriptors and, if needed, their bitmaps.
 //!
-//! With checksums of groups a group may stay as it is: flags say that its bitmaps hold nothing, and how much of the inode table
-//! was never used. Without them everything is written.
+//! With group checksums, a group can stay uninitialised: flags mark its bitmaps as empty, and a counter gives the part of the inode table
+//! that was never used. Without them everything is written.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -22,34 +22,34 @@ pub(in crate::fs::ext4) struct Free {
     pub(in crate::fs::ext4) inodes: u32,
 }
 
-/// Group 0's share of what the files took.
+/// The resources in group 0 that files use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Used {
-    /// Inodes, the first of the volume.
+    /// The first inodes of the volume.
     pub(in crate::fs::ext4) inodes: u32,
     pub(in crate::fs::ext4) directories: u32,
 }
 
-/// How the inode tables are left.
+/// The state of the inode tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs::ext4) enum TablesAre {
     Zero,
     Unknown,
 }
 
-/// A group, and what it holds.
+/// A group and its content.
 struct Group {
     number: u32,
     used: Used,
     free: Free,
-    /// Its block bitmap is not written.
+    /// Whether its block bitmap is not written.
     block_uninit: bool,
-    /// Its inode bitmap is not written.
+    /// Whether its inode bitmap is not written.
     inode_uninit: bool,
 }
 
 impl Layout<'_> {
-    /// Writes the bitmaps that are needed, and gives all descriptors and the free counts.
+    /// Writes the necessary bitmaps. Gives all descriptors and the free counts.
     pub(in crate::fs::ext4) fn write_groups(
         &self,
         space: &Space,
@@ -70,7 +70,7 @@ impl Layout<'_> {
         Ok((descriptors, free))
     }
 
-    /// The same for one group.
+    /// Writes the bitmaps of one group.
     pub(in crate::fs::ext4) fn write_group(
         &self,
         (number, used): (u32, Used),
@@ -86,7 +86,7 @@ impl Layout<'_> {
         Ok(group.free)
     }
 
-    /// Whether a group without bitmaps can be told from its descriptor.
+    /// Whether a descriptor can replace the bitmaps of a group.
     fn is_lazy(&self) -> bool {
         self.sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
@@ -110,7 +110,7 @@ impl Layout<'_> {
         Group { number, used, free, block_uninit, inode_uninit }
     }
 
-    /// Fills a descriptor, without checksums.
+    /// Fills in a descriptor, without checksums.
     fn describe(&self, group: &Group, tables: TablesAre, descriptor: &mut [u8]) {
         let &Group { number, used, free, .. } = group;
         let Tables { block_bitmap, inode_bitmap, inode_table } = self.tables[number as usize];
@@ -162,7 +162,7 @@ impl Layout<'_> {
             for taken in space.clusters_in(self.blocks_of(group.number)) {
                 set_bits(&mut bitmap, taken.start as usize, taken.end as usize);
             }
-            // Bits past the group's end count as in use.
+            // Bits past the group's end count as used.
             let bits = bitmap.len() * 8;
             set_bits(&mut bitmap, self.clusters_of(group.number) as usize, bits);
             sb.seal_block_bitmap(&bitmap, descriptor);

@@ -26,13 +26,13 @@ pub(super) struct NewInode {
     pub(super) links: u16,
     pub(super) flags: InodeFlags,
     pub(super) size: u64,
-    /// Of the file and of its map, whole clusters.
+    /// Blocks of the file and of its map, in whole clusters.
     pub(super) blocks: u64,
     pub(super) i_block: [u8; 60],
 }
 
 impl NewInode {
-    /// A file of the superuser's without content.
+    /// An empty file that belongs to the superuser.
     pub(super) fn new(number: u32, mode: u16) -> Self {
         Self {
             number,
@@ -46,7 +46,7 @@ impl NewInode {
         }
     }
 
-    /// Its bytes in the inode table.
+    /// The bytes of the inode in the inode table.
     fn encode(&self, sb: &Superblock, time: i64) -> Vec<u8> {
         let mut raw = RawInode::new_zeroed();
         let ((uid, gid), sectors) = (self.owner, self.blocks << (sb.block_size.shift() - 9));
@@ -64,7 +64,7 @@ impl NewInode {
         raw.i_block = self.i_block;
         let mut extra = RawInodeExtra::new_zeroed();
         extra.i_extra_isize.set(EXTRA_ISIZE);
-        // Signed seconds of 32 bits, and the epoch that they count from.
+        // The stored time is 32 bits of signed seconds, and an epoch.
         let epoch = ((time - i64::from(time as i32)) >> 32) as u32 & 3;
         for seconds in [&mut raw.i_atime, &mut raw.i_ctime, &mut raw.i_mtime, &mut extra.i_crtime] {
             seconds.set(time as u32);
@@ -86,7 +86,7 @@ impl NewInode {
     }
 }
 
-/// The files of a new volume as they are made: inodes, and blocks to write.
+/// The files of a new volume under construction: inodes, and blocks to write.
 pub(super) struct Files<'a> {
     pub(super) sb: &'a Superblock,
     pub(super) geometry: &'a Geometry,
@@ -95,9 +95,9 @@ pub(super) struct Files<'a> {
     pub(super) blocks: Vec<(u64, Buffer)>,
     /// Blocks of files that read as zeros: the journal's log.
     pub(super) zeros: Vec<Range<u64>>,
-    /// Where the next file is put.
+    /// The goal for the next file.
     pub(super) goal: u64,
-    /// The next inode number that is not taken.
+    /// The next free inode number.
     next: u32,
 }
 
@@ -120,23 +120,23 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A number for a file without one of its own.
+    /// A number for a file without a fixed one.
     pub(super) fn next_inode(&mut self) -> u32 {
         self.next += 1;
         self.next - 1
     }
 
-    /// How many inodes are in use, the reserved ones included: none after them is.
+    /// The number of used inodes, including reserved ones: all inodes after them are free.
     pub(super) fn inodes_in_use(&self) -> u32 {
         self.next - 1
     }
 
-    /// A block of zeros in memory, to be filled.
+    /// A block of zeros in memory.
     pub(super) fn block(&self) -> Result<Buffer> {
         Buffer::aligned(self.sb.block_size.bytes())
     }
 
-    /// Gives a file its blocks and its map; gives the numbers of the blocks. The caller adds their content.
+    /// Allocates the blocks of a file and builds its map. Gives the numbers of the blocks; the caller adds the content.
     pub(super) fn fill(&mut self, inode: &mut NewInode, count: u64) -> Result<Vec<Range<u64>>> {
         let runs = self.space.allocate(self.goal, count)?;
         self.goal = runs.last().map_or(self.goal, |run| run.end);
@@ -161,7 +161,7 @@ impl<'a> Files<'a> {
         Ok(runs)
     }
 
-    /// The start of group 0's inode table: all inodes up to the last in use, those between that are not sealed too.
+    /// The start of group 0's inode table: all inodes up to the last used one. Unused ones in between are not sealed.
     pub(super) fn table(&self, time: i64) -> Result<Buffer> {
         let size = usize::from(self.sb.inode_size);
         let used = self.inodes_in_use() as usize * size;

@@ -1,7 +1,7 @@
-//! Where the metadata of each group stands.
+//! The layout of the metadata of each group.
 //!
-//! Copies of the superblock and of the descriptors have places that the format gives. Bitmaps and inode tables of the groups of
-//! a flex group follow each other from that group's first free block on: all block bitmaps, all inode bitmaps, all tables.
+//! The format determines the places of copies of the superblock and of the descriptors. The bitmaps and inode tables of a flex group are
+//! contiguous from the first free block of its first group on: all block bitmaps, all inode bitmaps, all tables.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::fs::ext4::Incompat;
 use crate::fs::ext4::superblock::Superblock;
 use crate::sys::Buffer;
 
-/// Where a group's bitmaps and its inode table begin.
+/// The start of a group's bitmaps and of its inode table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fs::ext4) struct Tables {
     pub(in crate::fs::ext4) block_bitmap: u64,
@@ -29,7 +29,7 @@ pub(in crate::fs::ext4) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Finds a place for everything, and takes it.
+    /// Allocates a place for all metadata.
     pub(in crate::fs::ext4) fn new(
         sb: &'a Superblock,
         geometry: &'a Geometry,
@@ -64,7 +64,7 @@ impl<'a> Layout<'a> {
         for group in &mut *tables {
             group.inode_table = space.take_run(goal, table_blocks)?;
         }
-        // Without flex_bg each group holds its own.
+        // Without flex_bg each group holds its own metadata.
         let end = self.blocks_of(groups.start).end;
         let flexible = self.sb.incompat.contains(Incompat::FLEX_BG);
         if !flexible && self.tables[groups.start as usize].inode_table + table_blocks > end {
@@ -83,8 +83,8 @@ impl<'a> Layout<'a> {
         start..end.min(self.sb.blocks_count)
     }
 
-    /// Where the copy of the superblock stands, in a group that has one. In front of the very first, blocks of 1 KiB that
-    /// clusters count from 0 leave room for the boot block.
+    /// The place of the superblock's copy in a group with one. If blocks have 1 KiB and clusters count from 0, the first superblock follows
+    /// the boot block.
     pub(in crate::fs::ext4) fn superblock_at(&self, group: u32) -> u64 {
         let start = self.sb.group_start(group).0;
         if group == 0 { 1024 >> self.sb.block_size.shift() } else { start }
@@ -96,8 +96,8 @@ impl<'a> Layout<'a> {
         start..start + self.sb.copies_in(group)
     }
 
-    /// Each copy of descriptor blocks: their range among all, and the block where the copy begins. A meta group has three copies of its one
-    /// block.
+    /// Each copy of descriptor blocks: their range among all descriptor blocks, and the first block of the copy. A meta group has three
+    /// copies of its one block.
     pub(in crate::fs::ext4) fn descriptor_copies(&self) -> impl Iterator<Item = (Range<u32>, u64)> {
         let per_block = self.geometry.descriptors_per_block();
         let all = self.geometry.descriptor_blocks;
@@ -115,13 +115,14 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// The reserved descriptor blocks in a group with a backup: where the first stands.
+    /// The first reserved descriptor block in a group with a backup.
     pub(in crate::fs::ext4) fn reserved_at(&self, group: u32) -> u64 {
         self.superblock_at(group) + 1 + u64::from(self.geometry.descriptor_blocks)
     }
 
-    /// The map of the file that owns the reserved descriptor blocks, and how many blocks that file has: a double-indirect block, whose slots
-    /// lead to the primary ones by their place among all descriptor blocks; each of those holds the numbers of its backups, group by group.
+    /// The map of the file that owns the reserved descriptor blocks, and its number of blocks. It is a double-indirect block: each slot, by
+    /// the index among all descriptor blocks, has the primary reserved block, which in turn holds the numbers of its backups, group by
+    /// group.
     pub(in crate::fs::ext4) fn resize_map(&self, double: u64) -> Result<(Vec<(u64, Buffer)>, u64)> {
         let geometry = self.geometry;
         let size = self.sb.block_size.bytes();
@@ -144,8 +145,7 @@ impl<'a> Layout<'a> {
         Ok((blocks, count))
     }
 
-    /// How many blocks a group holds of its own metadata alone: the kernel takes these for used where the bitmap is not
-    /// initialised.
+    /// The number of blocks of a group's own metadata. The kernel assumes that these are used if the bitmap is not initialised.
     pub(in crate::fs::ext4) fn own_blocks(&self, group: u32) -> u64 {
         let backup = self.backup(group);
         let within = self.blocks_of(group);

@@ -1,4 +1,4 @@
-//! The map of a file that is written once: extents, or the older indirect blocks.
+//! The map of a file that is written once: extents, or indirect blocks.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ use crate::units::BlockSize;
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The entries that fit into `i_block` after the header.
+/// The maximum number of entries in `i_block` after the header.
 const IN_ROOT: usize = 4;
-/// Block numbers in `i_block` that point to data.
+/// The number of data pointers in `i_block`.
 pub(in crate::fs::ext4) const DIRECT: usize = 12;
 
-/// A map, and the blocks that it needs beside the inode.
+/// A map, and its blocks outside the inode.
 pub(in crate::fs::ext4) struct FileMap {
     pub(in crate::fs::ext4) i_block: [u8; 60],
     pub(in crate::fs::ext4) blocks: Vec<(u64, Buffer)>,
 }
 
-/// Maps a file by extents; `seed` is the inode's.
+/// Maps a file by extents; `seed` is that of the inode.
 pub(super) fn extents(
     runs: &[Range<u64>],
     size: BlockSize,
@@ -47,7 +47,7 @@ pub(super) fn extents(
     tree(&entries, size, seed, &mut || allocate_one(space, runs))
 }
 
-/// An entry of a leaf: `len` as the disk has it.
+/// An entry of a leaf, with `len` in the on-disk form.
 pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExtent {
     RawExtent {
         ee_block: logical.into(),
@@ -57,7 +57,7 @@ pub(in crate::fs::ext4) fn extent(logical: u32, start: u64, len: u16) -> RawExte
     }
 }
 
-/// The tree of these extents, which are in order; `allocate` gives a block for each node.
+/// The tree for these sorted extents; `allocate` gives a block for each node.
 pub(in crate::fs::ext4) fn tree(
     extents: &[RawExtent],
     size: BlockSize,
@@ -106,14 +106,14 @@ fn fill(node: &mut [u8], depth: u16, max: usize, entries: &[u8]) {
     node[HEADER..HEADER + entries.len()].copy_from_slice(entries);
 }
 
-/// Maps a file by block numbers. The caller has seen to it that all numbers have 32 bits.
+/// Maps a file by block numbers. The caller must ensure that all numbers have 32 bits.
 pub(super) fn indirect(runs: &[Range<u64>], size: BlockSize, space: &mut Space) -> Result<FileMap> {
     let data = (0..).zip(runs.iter().flat_map(Clone::clone));
     pointers(data, size, &mut || allocate_one(space, runs))
 }
 
-/// Maps blocks of a file, in order and each with its number: twelve in the inode, then one, two and three levels of blocks full of numbers.
-/// `allocate` gives each of these a block.
+/// Maps blocks of a file, given in order with their numbers: twelve in the inode, then one, two and three levels of pointer blocks.
+/// `allocate` gives a block for each of these.
 pub(in crate::fs::ext4) fn pointers(
     data: impl Iterator<Item = (u64, u64)>,
     size: BlockSize,
@@ -146,8 +146,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// The number of the block for block `first` of the file, or of one that leads to it and those after it; 0 for a hole. `first` becomes
-    /// the next one that is not mapped by it. Three levels at most.
+    /// The number of the block for block `first` of the file, or of a pointer block for it and following ones; 0 for a hole. `first` is set
+    /// to the next block outside that tree. There are at most three levels.
     fn below(
         &mut self,
         levels: u32,
@@ -174,7 +174,7 @@ impl Tree<'_> {
     }
 }
 
-/// A block of the map, after the file's data.
+/// Allocates a block of the map, after the file's data.
 fn allocate_one(space: &mut Space, runs: &[Range<u64>]) -> Result<u64> {
     let goal = runs.last().map_or(0, |run| run.end);
     let ranges = space.allocate(goal, 1)?;

@@ -1,11 +1,11 @@
-//! Making a volume.
+//! Creates a volume.
 //!
-//! The numbers come first ([`geometry`]), then every piece of metadata gets its place ([`layout`]), then the few files that a new
-//! volume has get theirs ([`files`]). Nothing is written before all of that has succeeded. The superblock is written last:
-//! until then the device holds nothing that anyone takes for a volume.
+//! First the numbers are computed ([`geometry`]), then every piece of metadata gets its place ([`layout`]), then the few files of a new
+//! volume get theirs ([`files`]). Nothing is written before all of this has succeeded. The superblock is written last: until then no
+//! program recognises a volume on the device.
 //!
-//! The numbers are those of mke2fs, so that what one knows of its volumes holds for these; places are chosen here: the journal
-//! is at the front, after the first tables, and each file in one piece.
+//! The numbers are those of mke2fs, so that knowledge of its volumes applies to these. The places differ: the journal is at the front,
+//! after the first tables, and each file is contiguous.
 //!
 //! Memory: 24 bytes and a descriptor for each group, and a few ranges for each flex group: 16 MiB for 16 TiB.
 
@@ -46,14 +46,14 @@ use crate::units::DevOffset;
 pub use self::features::Features;
 pub use self::options::MkfsOptions;
 
-/// Magic numbers of other formats stand within so many bytes from the start of a device, and from its end.
+/// Magic numbers of other formats lie within this many bytes from the start of a device, or from its end.
 const SIGNATURES: u64 = 128 << 10;
 
-/// Makes a volume on a device that is open for writing, whatever it holds, and gives its superblock.
+/// Creates a volume on a device that is open for writing, whatever its content. Gives the volume's superblock.
 ///
 /// # Errors
-/// `InvalidInput` for options that cannot be, `Unsupported` by name; `NoSpace` where the volume is too small for its metadata; the
-/// device's. Up to the first write the device is as it was.
+/// `InvalidInput` for invalid options, `Unsupported` by name; `NoSpace` if the volume is too small for its metadata; errors of the device.
+/// Up to the first write the device is unchanged.
 pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
@@ -72,7 +72,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let identity = identity(options)?;
     let mut raw = superblock::superblock(&geometry, options, &identity)?;
     seal_superblock(&mut raw);
-    // The numbers are read back as they will be read from the device: numbers that reading refuses are not written.
+    // The numbers are decoded as a reader will decode them: numbers that reads refuse are not written.
     let sb = Superblock::decode(raw.as_bytes(), device.size())?;
 
     let mut space =
@@ -103,7 +103,7 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     Superblock::parse(raw.as_bytes(), device.size())
 }
 
-/// Refuses a device whose volume another node holds by MMP; a node that counts no longer is waited for.
+/// Refuses a device whose volume another node holds by MMP. A node that stopped updating its number is detected after a wait.
 fn refuse_held(device: &dyn Device) -> Result<()> {
     let (at, len) = Superblock::RANGE;
     let mut bytes = vec![0; len];
@@ -111,7 +111,7 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
         return Ok(());
     }
     device.read_exact_at(&mut bytes, at)?;
-    // A volume that cannot be read is nobody's.
+    // No node can hold a volume that cannot be read.
     let Ok(held) = Superblock::parse(&bytes, device.size()) else { return Ok(()) };
     match mmp::check(device, &held, mmp::Purpose::Write) {
         Err(error) if error.kind() == ErrorKind::Busy => Err(error),
@@ -119,7 +119,7 @@ fn refuse_held(device: &dyn Device) -> Result<()> {
     }
 }
 
-/// UUID, hash seed and time, at random and from the clock if the options do not give them.
+/// UUID, hash seed and time. Defaults are random or from the clock.
 fn identity(options: &MkfsOptions) -> Result<Identity> {
     let uuid = match options.uuid {
         Some(uuid) => uuid,
@@ -142,7 +142,7 @@ pub(super) fn random_uuid() -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that cannot be predicted.
 pub(super) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom")
@@ -153,7 +153,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     read.map_err(failed).map(|()| bytes)
 }
 
-/// Makes the files in the order of their blocks, and has the superblock name them.
+/// Creates the files in the order of their blocks, and stores their numbers in the superblock.
 fn make_files(
     files: &mut Files<'_>,
     layout: &Layout<'_>,
@@ -162,7 +162,7 @@ fn make_files(
     identity: &Identity,
 ) -> Result<()> {
     let sb = layout.sb;
-    // Blocks that no file will ever have: metadata with places of its own, and the journal, though not the blocks of its map.
+    // The blocks that files will never use: metadata with fixed places, and the journal, without the blocks of its map.
     let within = u64::from(sb.first_data_block)..sb.blocks_count;
     let taken: u64 = files.space.clusters_in(within).map(|taken| taken.end - taken.start).sum();
     let journal = layout.geometry.journal_blocks.div_ceil(sb.cluster_blocks);
@@ -205,7 +205,7 @@ fn prepare(
     let sb = layout.sb;
     if options.discard {
         match device.discard(DevOffset(0), sb.blocks_count << sb.block_size.shift()) {
-            // A device without discards is fine too.
+            // Discards are optional.
             Err(error) if error.errno() == Errno::EOPNOTSUPP => {}
             result => result?,
         }
@@ -215,7 +215,7 @@ fn prepare(
     }
     let ends = sb.block_size.blocks_for(SIGNATURES).min(sb.blocks_count);
     output.zero(0..ends)?;
-    // No volume of before is found where this one is half made.
+    // The flush ensures that a half-made volume is never mistaken for an earlier one.
     output.flush()?;
     output.zero(sb.blocks_count - ends..sb.blocks_count)?;
     let lazy = sb.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM);
@@ -238,7 +238,7 @@ fn write_descriptors(layout: &Layout<'_>, descriptors: &[u8], output: &Output<'_
     })
 }
 
-/// Writes the backups of the superblock and, when all else is durable, the superblock itself.
+/// Writes the backups of the superblock, and the superblock itself when everything else is durable.
 fn write_superblocks(
     layout: &Layout<'_>,
     raw: &mut RawSuperblock,
@@ -255,7 +255,7 @@ fn write_superblocks(
         block.fill(0);
         block[at..at + len].copy_from_slice(raw.as_bytes());
         if group == 0 {
-            // First all of it but its magic number: without a checksum, a part of it alone would be taken for a superblock.
+            // The magic number is written last: without a checksum, a torn superblock would be taken for a valid one.
             let magic = at + offset_of!(RawSuperblock, s_magic);
             block[magic..magic + 2].fill(0);
             output.write(layout.superblock_at(group), &block)?;

@@ -1,4 +1,4 @@
-//! How a new volume is wished to be.
+//! The options of a new volume.
 
 use super::features::Features;
 use crate::fs::ext4::OnError;
@@ -8,17 +8,17 @@ use crate::setters::setters;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MkfsOptions {
-    /// Bytes of the volume; the whole device where left out.
+    /// The size of the volume in bytes; the whole device by default.
     pub size: Option<u64>,
-    /// Bytes of a block: a power of two from 1024 to 65536. By default 4096, and 1024 below 512 MiB.
+    /// The block size: a power of two from 1024 to 65536. By default 4096, and 1024 below 512 MiB.
     pub block_size: Option<u32>,
-    /// Bytes of a cluster, with bigalloc: a power of two. By default 16 blocks.
+    /// The cluster size with bigalloc: a power of two. By default 16 blocks.
     pub cluster_size: Option<u32>,
-    /// Bytes of an inode: a power of two from 128 to a block. By default 256.
+    /// The inode size: a power of two from 128 to a block. By default 256.
     pub inode_size: Option<u16>,
-    /// A number of inodes.
+    /// The number of inodes.
     pub inodes: Option<u64>,
-    /// Where no number is given, one inode for so many bytes. By default 16384; more for small volumes, fewer for very large ones.
+    /// If no number is given, the bytes for each inode. By default 16384; less for small volumes, more for very large ones.
     pub inode_ratio: Option<u64>,
     /// The features.
     pub features: Features,
@@ -26,32 +26,32 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// The UUID; random by default.
     pub uuid: Option<[u8; 16]>,
-    /// The secret of directory hashes. By default taken from the UUID where that was given, so that the same volume can be made
-    /// twice; else random.
+    /// The secret of directory hashes. By default it is derived from a given UUID, so that the same volume can be created twice, and is
+    /// otherwise random.
     pub hash_seed: Option<[u8; 16]>,
-    /// When everything was made, in seconds since 1970; now by default.
+    /// The time of creation, in seconds since 1970; now by default.
     pub time: Option<i64>,
-    /// Bytes of the journal; by the volume's size by default.
+    /// The size of the journal in bytes; by default it depends on the volume's size.
     pub journal_size: Option<u64>,
-    /// Percentage of the blocks that is kept for the superuser.
+    /// The percentage of blocks reserved for the superuser.
     pub reserved_percent: f64,
-    /// Blocks that a member of a RAID holds in a row.
+    /// Consecutive blocks on one member of a RAID.
     pub stride: u16,
-    /// Blocks of data of a whole stripe of a RAID.
+    /// Data blocks in a whole stripe of a RAID.
     pub stripe_width: u32,
-    /// Groups whose bitmaps and inode tables lie together, a power of two.
+    /// Groups whose bitmaps and inode tables are stored together, a power of two.
     pub groups_per_flex: u32,
     /// The reaction of the volume to corruption.
     pub on_error: OnError,
     /// User and group that own the root directory.
     pub root_owner: (u32, u32),
-    /// Tell the device first that it holds nothing.
+    /// Discard the whole device first.
     pub discard: bool,
-    /// All of the device reads as zeros: a new, sparse image. Then nothing need be zeroed.
+    /// The whole device reads as zeros, as a new sparse image does, so nothing must be zeroed.
     pub zeroed: bool,
-    /// Leave the inode tables as they are, and to the kernel to zero them once the volume is mounted; needs checksums of groups.
+    /// Do not write the inode tables; the kernel zeros them after a mount. This needs group checksums.
     pub lazy_tables: bool,
-    /// Do it although the device holds something already.
+    /// Create the volume even if the device already holds data.
     pub force: bool,
 }
 
@@ -85,7 +85,7 @@ impl Default for MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// As mke2fs makes a volume of that size.
+    /// The options of mke2fs for a volume of that size.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

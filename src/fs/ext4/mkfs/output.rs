@@ -8,10 +8,10 @@ use crate::error::{Errno, Result};
 use crate::sys::Buffer;
 use crate::units::{BlockSize, DevOffset, FsBlock};
 
-/// The largest single write of zeros.
+/// The maximum length of a single write of zeros.
 const ZEROS: usize = 1 << 20;
 
-/// A device to which blocks are written.
+/// The output device of new blocks.
 pub(in crate::fs::ext4) struct Output<'a> {
     device: &'a dyn Device,
     size: BlockSize,
@@ -29,7 +29,7 @@ impl<'a> Output<'a> {
         self.device.write_all_at(&[IoSlice::new(content)], at, false)
     }
 
-    /// Writes blocks that adjoin in one request.
+    /// Writes blocks. Adjoining ones are written in one request.
     pub(in crate::fs::ext4) fn write_all(&self, mut blocks: Vec<(u64, Buffer)>) -> Result<()> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for run in blocks.chunk_by(|(one, content), (next, _)| {
@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Makes blocks read as zeros: by the device's own means, or by writing zeros.
+    /// Makes blocks read as zeros: by a request to the device, or by writing zeros.
     pub(in crate::fs::ext4) fn zero(&self, blocks: Range<u64>) -> Result<()> {
         let (mut at, end) = (blocks.start << self.size.shift(), blocks.end << self.size.shift());
         if at >= end {
@@ -61,7 +61,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Makes all of it durable.
+    /// Makes all writes durable.
     pub(in crate::fs::ext4) fn flush(&self) -> Result<()> {
         self.device.flush()
     }

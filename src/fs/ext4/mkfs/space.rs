@@ -1,4 +1,4 @@
-//! Which blocks are taken while a volume is laid out: sorted ranges, so that the largest volume costs no bitmap of its own size.
+//! The used blocks while a volume is laid out: sorted ranges, so that even the largest volume needs no bitmap of its own size.
 
 #![allow(
     clippy::single_range_in_vec_init,
@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The taken blocks of a volume.
+/// The used blocks of a volume.
 pub(in crate::fs::ext4) struct Space {
-    /// Start and end of taken ranges, which do not touch.
+    /// The start and the end of used ranges, which do not touch.
     taken: BTreeMap<u64, u64>,
     blocks: Range<u64>,
-    /// Blocks of a cluster: ranges of files begin and end at a multiple.
+    /// Blocks of a cluster. Ranges of files begin and end at multiples.
     cluster: u64,
 }
 
@@ -24,7 +24,7 @@ impl Space {
         Self { taken: BTreeMap::new(), blocks, cluster }
     }
 
-    /// Takes these blocks, which are free.
+    /// Marks these blocks, which must be free, as used.
     pub(in crate::fs::ext4) fn take(&mut self, blocks: Range<u64>) {
         if blocks.is_empty() {
             return;
@@ -40,7 +40,7 @@ impl Space {
         self.taken.insert(start, end);
     }
 
-    /// The free ranges from `from` on, their ends brought in to multiples of `align`.
+    /// The free ranges from `from` on, shrunk to multiples of `align`.
     fn gaps(&self, from: u64, align: u64) -> impl Iterator<Item = Range<u64>> {
         let from = match self.taken.range(..=from).next_back() {
             Some((_, &end)) => end.max(from),
@@ -54,7 +54,7 @@ impl Space {
             .filter(|gap| !gap.is_empty())
     }
 
-    /// Takes contiguous blocks for metadata of groups, the first fit from `goal` on.
+    /// Allocates contiguous blocks for metadata of groups, by first fit from `goal` on.
     pub(in crate::fs::ext4) fn take_run(&mut self, goal: u64, count: u64) -> Result<u64> {
         let run = self.gaps(goal, 1).find(|gap| gap.end - gap.start >= count);
         let start = run.ok_or_else(no_space)?.start;
@@ -62,8 +62,8 @@ impl Space {
         Ok(start)
     }
 
-    /// Takes blocks for a file: contiguous from `goal` on where that can be, else as the gaps lie. Whole clusters are taken;
-    /// the ranges are those of the file's blocks.
+    /// Allocates blocks for a file: contiguous from `goal` on if possible, otherwise in several gaps. Whole clusters are marked; the ranges
+    /// are those of the file's blocks.
     pub(in crate::fs::ext4) fn allocate(
         &mut self,
         goal: u64,
@@ -98,7 +98,7 @@ impl Space {
         Ok(ranges)
     }
 
-    /// The taken parts of a range.
+    /// The used parts of a range.
     pub(in crate::fs::ext4) fn taken_in(
         &self,
         within: Range<u64>,
@@ -111,7 +111,7 @@ impl Space {
         })
     }
 
-    /// The clusters of a range that hold a taken block, counted from the range's start; each is named once.
+    /// The clusters of a range with a used block, counted from the range's start. Each is given once.
     pub(in crate::fs::ext4) fn clusters_in(
         &self,
         within: Range<u64>,

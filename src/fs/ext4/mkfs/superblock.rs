@@ -12,17 +12,17 @@ use crate::fs::ext4::disk::superblock::{
 };
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// `s_flags`: directory hashes are computed on signed characters, on every machine.
+/// `s_flags`: directory hashes use signed characters, on every machine.
 const SIGNED_HASH: u32 = 1;
 const HALF_MD4: u8 = 1;
-/// `s_default_mount_opts`: attributes of users, and access lists.
+/// `s_default_mount_opts`: user attributes, and access lists.
 const MOUNT_XATTR_USER_AND_ACL: u32 = 0xC;
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// Bytes of the fixed fields after the first 128.
+/// The length of the fixed fields after the first 128 bytes.
 pub(super) const EXTRA_ISIZE: u16 = 32;
 /// `s_encoding`: UTF-8 with the tables of Unicode 12.1.
 const ENCODING_UTF8_12_1: u16 = 1;
-/// Seconds between two signs of life with multiple mount protection.
+/// The seconds between two updates of multiple mount protection.
 pub(super) const MMP_INTERVAL: u16 = 5;
 
 /// The values that identify a volume.
@@ -33,7 +33,7 @@ pub(super) struct Identity {
     pub(super) time: i64,
 }
 
-/// The superblock without the counts and numbers that the layout brings, and without its checksum.
+/// The superblock without the numbers that the layout gives, and without its checksum.
 pub(super) fn superblock(
     geometry: &Geometry,
     options: &MkfsOptions,
@@ -100,7 +100,7 @@ pub(super) fn superblock(
     Ok(raw)
 }
 
-/// Sets label, identity and times of the volume.
+/// Sets the label, the identity and the times of the volume.
 fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> Result<()> {
     let label = &options.label;
     let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {
@@ -118,7 +118,7 @@ fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> 
     if Incompat::from_bits_retain(raw.s_feature_incompat.get()).contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed.set(crc32c_raw(!0, &identity.uuid));
     }
-    // The superblock has 40 bits for it; an inode has 34, from 1901 on.
+    // The superblock has 40 bits for the time; an inode has 34, from 1901 on.
     let time = identity.time;
     if !(0..(1 << 34) - (1 << 31)).contains(&time) {
         return Err(Error::invalid(format!("{time} seconds since 1970 do not fit an inode")));

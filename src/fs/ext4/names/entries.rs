@@ -1,4 +1,4 @@
-//! Entries as bytes: written, removed and packed. The bytes have been checked before.
+//! Entries as bytes: writes, removals and packing. The bytes have been checked before.
 
 use std::mem::offset_of;
 
@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     inode: u32,
-    /// `file_type`; 0 where entries have none, since the byte belongs to the name's length then.
+    /// `file_type`; 0 if entries have none, because the byte then belongs to the name's length.
     kind: u8,
 }
 
@@ -32,19 +32,19 @@ impl Target {
         self.inode
     }
 
-    /// As an entry has it.
+    /// The target in an entry.
     fn of(entry: &[u8]) -> Self {
         let [a, b, c, d, .., kind] = entry[..HEADER] else { return Self { inode: 0, kind: 0 } };
         Self { inode: u32::from_le_bytes([a, b, c, d]), kind }
     }
 }
 
-/// How many bytes an entry takes.
+/// The length of an entry in bytes.
 pub(super) fn length(name: &[u8]) -> usize {
     (HEADER + name.len()).next_multiple_of(4)
 }
 
-/// Unused bytes: from `at + used` to `end`. An entry that begins at `at` takes `used` of its record; in an unused record that is 0.
+/// Unused bytes from `at + used` to `end`. An entry at `at` uses `used` bytes of its record; in an unused record `used` is 0.
 #[derive(Clone, Copy)]
 pub(super) struct Gap {
     at: usize,
@@ -53,7 +53,7 @@ pub(super) struct Gap {
 }
 
 impl Area {
-    /// The first gap that an entry with this name fits into.
+    /// The first gap with room for an entry of this name.
     pub(super) fn gap(&self, name: &[u8], fs: &Ext4) -> Result<Option<Gap>> {
         let need = length(name);
         let mut at = 0;
@@ -68,7 +68,7 @@ impl Area {
         Ok(None)
     }
 
-    /// The entries in use from a byte on.
+    /// The used entries from a byte on.
     pub(super) fn used_entries(&self, from: usize, fs: &Ext4) -> Result<Vec<(&[u8], Target)>> {
         let mut entries = Vec::new();
         let mut at = from;
@@ -87,7 +87,7 @@ impl Area {
 pub(super) struct Entries<'a>(pub(super) &'a mut [u8]);
 
 impl Entries<'_> {
-    /// Puts an entry into a gap of this very area.
+    /// Inserts an entry into a gap of this area.
     pub(super) fn insert(&mut self, gap: Gap, name: &[u8], target: Target) {
         let at = gap.at + gap.used;
         if gap.used > 0 {
@@ -96,7 +96,7 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry: the one before it takes its space, or it becomes unused. Nothing is left of the name.
+    /// Removes an entry: its space goes to the entry before it, or it becomes unused. The name is erased.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);
@@ -108,7 +108,7 @@ impl Entries<'_> {
         self.0[at + offset_of!(RawDirEntry, file_type)] = target.kind;
     }
 
-    /// Replaces all by these entries, one directly after the other.
+    /// Replaces all entries by these, without gaps.
     pub(super) fn pack<'n>(&mut self, entries: impl Iterator<Item = (&'n [u8], Target)>) {
         let end = self.0.len();
         self.0.fill(0);
@@ -121,7 +121,7 @@ impl Entries<'_> {
         self.set_length(last, end - last);
     }
 
-    /// Writes an entry that takes a record from `at` to `end`.
+    /// Writes an entry whose record extends from `at` to `end`.
     pub(super) fn put(&mut self, at: usize, end: usize, name: &[u8], target: Target) {
         let raw = RawDirEntry {
             inode: target.inode.into(),

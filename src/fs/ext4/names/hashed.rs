@@ -1,4 +1,4 @@
-//! Names added to the leaves of a hash tree, and the growth of its nodes.
+//! Adds names to the leaves of a hash tree, and grows its nodes.
 
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
@@ -17,20 +17,20 @@ use super::{Addition, Directory, PLACE, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::{FileBlock, FsBlock};
 
-/// The way from the root to the leaf of a hash.
+/// The path from the root to the leaf of a hash.
 pub(super) struct Path {
     pub(super) hash: NameHash,
-    /// From the root down; never empty.
+    /// The nodes from the root down; never empty.
     nodes: SmallVec<[Node; 3]>,
     pub(super) leaf: Area,
 }
 
-/// A node on the way.
+/// A node on the path.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     block: FileBlock,
     at: FsBlock,
-    /// Which of its entries leads on.
+    /// The index of the entry on the path.
     entry: usize,
     count: usize,
     /// The hash of the entry after that one.
@@ -42,7 +42,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may stand after the one that leads on.
+    /// Whether an entry with this hash may be inserted after the one on the path.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -55,7 +55,7 @@ impl Path {
 }
 
 impl Directory<'_> {
-    /// Adds a name to the leaf of its hash. Where that is full it is split, and before that a node above it where that is full too.
+    /// Adds a name to the leaf of its hash. A full leaf is split; if the node above it is full too, that is split first.
     pub(super) fn add_hashed(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let path = self.path_to(&addition.wanted)?;
         let (name, target) = (addition.wanted.name, addition.target);
@@ -93,7 +93,7 @@ impl Directory<'_> {
         Ok(Path { hash: root.hash, nodes, leaf: below })
     }
 
-    /// Makes room in the nodes above a leaf: splits the highest one that has to be, or puts a level below a full root.
+    /// Makes room in the nodes above a leaf: splits the highest one that needs it, or adds a level below a full root.
     fn grow_nodes(&self, h: &mut Handle<'_>, path: &Path) -> Result<()> {
         let nodes = &path.nodes;
         match nodes.iter().rposition(|node| !node.is_full(&self.fs.superblock)) {
@@ -106,7 +106,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Moves the upper half of a node's entries to a new node, which follows it in the one above.
+    /// Moves the upper half of a node's entries to a new node, which follows it in the parent.
     fn split_node(&self, h: &mut Handle<'_>, above: &Node, node: &Node) -> Result<()> {
         let half = node.count / 2;
         let (upper, hash) = {
@@ -146,7 +146,7 @@ impl Directory<'_> {
     fn append_node(&self, h: &mut Handle<'_>, entries: &[u8]) -> Result<FileBlock> {
         let block = FileBlock(self.dir_blocks()?);
         self.append_block(h, |bytes| {
-            // To a linear reader it is unused space.
+            // A linear reader sees unused space.
             let raw = RawDirEntry {
                 inode: 0.into(),
                 rec_len: raw_record_length(bytes.len()).into(),
@@ -161,7 +161,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds an entry after the one that leads on. The node has room for it.
+    /// Adds an entry after the one on the path. The node must have room.
     pub(super) fn insert_after(
         &self,
         h: &mut Handle<'_>,
@@ -198,7 +198,7 @@ pub(super) fn put_entry(bytes: &mut [u8], at: usize, hash: u32, block: FileBlock
     bytes[at..at + ENTRY].copy_from_slice(raw.as_bytes());
 }
 
-/// Writes the header, in the place of the first entry's hash.
+/// Writes the header, in place of the first entry's hash.
 pub(super) fn set_count(bytes: &mut [u8], offset: usize, sb: &Superblock, count: usize) {
     let limit = sb.dx_limit(offset) as u16;
     let raw = RawDxCount { limit: limit.into(), count: (count as u16).into() };

@@ -1,5 +1,4 @@
-//! Directories whose entries lie in the inode: 56 bytes in `i_block`, after the parent's number, and the value of the attribute
-//! `system.data`.
+//! Directories with entries in the inode: 56 bytes in `i_block` after the parent's number, and the value of the attribute `system.data`.
 
 use std::ops::Range;
 
@@ -16,7 +15,7 @@ use crate::units::InodeNo;
 const PARTS: Range<u64> = 1..3;
 
 impl Directory<'_> {
-    /// Makes a new directory an inline one, where the volume has such and the inode has room; says whether it did.
+    /// Makes a new directory inline, if the volume has the feature and the inode has room. Gives whether it did.
     pub(super) fn init_inline_directory(
         &self,
         h: &mut Handle<'_>,
@@ -30,7 +29,7 @@ impl Directory<'_> {
         Attributes::of(self.0).store_inline(h, &content)
     }
 
-    /// Adds a name where there is room in the inode; else moves all entries to a block.
+    /// Adds a name if the inode has room; otherwise moves all entries to a block.
     pub(super) fn add_inline(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         let (name, target) = (addition.wanted.name, addition.target);
         for part in PARTS {
@@ -41,7 +40,7 @@ impl Directory<'_> {
                 return Ok(Step::Added);
             }
         }
-        // The attribute grows by an entry.
+        // The attribute grows by one entry.
         let mut content = self.inline_content()?;
         let at = content.len() - FRONT;
         content.resize(content.len() + length(name), 0);
@@ -66,14 +65,14 @@ impl Directory<'_> {
         self.replace_inline_directory(h, &content)
     }
 
-    /// Changes what `..` stands for.
+    /// Changes the target of `..`.
     pub(super) fn set_inline_parent(&self, h: &mut Handle<'_>, parent: Target) -> Result<()> {
         let mut content = self.inline_content()?;
         content[..PARENT].copy_from_slice(&parent.number().to_le_bytes());
         self.replace_inline_directory(h, &content)
     }
 
-    /// Stores a content that is as long as the one before.
+    /// Stores content of the same length.
     fn replace_inline_directory(&self, h: &mut Handle<'_>, content: &[u8]) -> Result<()> {
         if Attributes::of(self.0).store_inline(h, content)? {
             return Ok(());
@@ -81,7 +80,7 @@ impl Directory<'_> {
         Err(PLACE.inode(self.number).corrupt("its entries share their place with other attributes"))
     }
 
-    /// Gives an inline directory a block, with all its entries. Where there is no space, nothing has changed.
+    /// Moves all entries of an inline directory to a block. Without space, nothing is changed.
     fn move_to_block(&self, h: &mut Handle<'_>) -> Result<()> {
         let parts = PARTS.map(|part| self.inline_dir_part(part)).collect::<Result<Vec<_>>>()?;
         let parent = self.inline_parent();
@@ -109,7 +108,7 @@ impl Directory<'_> {
 }
 
 impl Inode {
-    /// All of an inline directory: its parent's number and its entries.
+    /// The whole content of an inline directory: its parent's number and its entries.
     fn inline_content(&self) -> Result<Vec<u8>> {
         Ok([&self.i_block[..], self.inline_rest()?].concat())
     }

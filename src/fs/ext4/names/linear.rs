@@ -1,4 +1,4 @@
-//! Directories whose names are looked for block by block.
+//! Directories whose names are searched block by block.
 
 use super::super::jbd2::Handle;
 use super::{Addition, Directory, PLACE, Step};
@@ -7,8 +7,8 @@ use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
 impl Directory<'_> {
-    /// Adds a name to the first block that has room. A directory of one full block becomes hashed, where the volume has such; any other
-    /// one gets a block more.
+    /// Adds a name to the first block with room. A directory of one full block becomes hashed, if the volume has the feature; any other one
+    /// gets another block.
     pub(super) fn add_linear(&self, h: &mut Handle<'_>, addition: &Addition<'_>) -> Result<Step> {
         if self.flags.contains(InodeFlags::INDEX) {
             let place = PLACE.inode(self.number).field("i_flags");

@@ -1,10 +1,10 @@
-//! Changing directories: names are added, removed, and pointed to other inodes.
+//! Changes of directories: names are added, removed, and set to other inodes.
 //!
-//! A directory has one of three forms: its entries lie in the inode, in a row of blocks, or in the leaves of a hash tree. Where one
-//! form is full, the next one is made of it, and a full tree grows by splits. Each such step leaves a directory that is whole: where the
-//! next step finds no space, nothing is undone, since the same names are there as before. Nothing shrinks.
+//! A directory has one of three forms: its entries lie in the inode, in a linear sequence of blocks, or in the leaves of a hash tree. A
+//! full directory of one form is converted to the next, and a full tree grows by splits. Each such step leaves a valid directory: if the
+//! next step finds no space, nothing is undone, because the names are unchanged. A directory never shrinks.
 //!
-//! The caller holds the directory's lock; its link count and time stamps are the caller's.
+//! The caller holds the directory's lock, and updates its link count and time stamps.
 
 mod entries;
 mod hashed;
@@ -31,26 +31,26 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// How many blocks it takes at most to add a name. The deepest tree gets a leaf and a node, or becomes hashed; each new block changes
-/// a bitmap, its group's descriptor and the directory's map, and all change the inode.
+/// The maximum number of blocks changed by adding a name. The deepest tree gets a leaf and a node, or the directory becomes hashed. Each
+/// new block changes a bitmap, its group's descriptor and the directory's map, and all of them change the inode.
 pub(crate) const ADD_CREDITS: u32 = 24;
-/// How many blocks it takes at most to remove a name, or to point it elsewhere.
+/// The maximum number of blocks changed by removing a name, or by setting its inode.
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
-/// How many steps it takes at most to add a name: out of the inode, into a tree, a split at each level, the leaf itself.
+/// The maximum number of steps to add a name: out of the inode, into a tree, a split at each level, the leaf itself.
 const MOST_STEPS: usize = 8;
-/// Blocks of a tree are numbered with 28 bits.
+/// The number of blocks that the 28 bits in a tree can count.
 const MAX_BLOCKS: u64 = 1 << 28;
 
 const PLACE: Place = Place::new("directory");
 
-/// The entry that is added.
+/// The entry to be added.
 struct Addition<'a> {
     wanted: Wanted<'a>,
     target: Target,
 }
 
-/// The result of a step towards adding a name.
+/// The result of a step of adding a name.
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,
@@ -58,7 +58,7 @@ enum Step {
     Grown,
 }
 
-/// A directory whose names change.
+/// A directory, for changes of its names.
 #[derive(Clone, Copy)]
 pub(crate) struct Directory<'d>(&'d InodeToChange<'d>);
 
@@ -77,11 +77,11 @@ impl<'d> Deref for Directory<'d> {
 }
 
 impl Directory<'_> {
-    /// Adds a name that the directory does not have.
+    /// Adds a name, which must not exist in the directory.
     ///
     /// # Errors
-    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` where there are no blocks left, or the tree is as large as the
-    /// format allows: the directory has the same names as before.
+    /// `InvalidInput` and `NameTooLong` for an invalid name; `NoSpace` if no blocks are free, or the tree has the maximum size of the
+    /// format. The directory then has the same names as before.
     pub(crate) fn add_entry(
         &self,
         h: &mut Handle<'_>,
@@ -120,7 +120,7 @@ impl Directory<'_> {
     /// Removes a name.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` and `NameTooLong` for bytes that cannot be a name.
+    /// `NotFound`; `InvalidInput` and `NameTooLong` for an invalid name.
     pub(crate) fn remove_entry(&self, h: &mut Handle<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.check_directory()?;
@@ -130,7 +130,7 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.remove(spot))
     }
 
-    /// Points a name to another inode. `..` is one too.
+    /// Sets the inode of a name, which may be `..`.
     ///
     /// # Errors
     /// As [`remove_entry`](Self::remove_entry).
@@ -155,10 +155,10 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.set_target(at, target))
     }
 
-    /// Gives a new directory its first entries, `.` and `..`. Its inode has an empty map and no attributes.
+    /// Creates the first entries of a new directory, `.` and `..`. Its inode must have an empty map and no attributes.
     ///
     /// # Errors
-    /// `NoSpace`, where nothing has changed.
+    /// `NoSpace`; nothing is changed in that case.
     pub(crate) fn init(&self, h: &mut Handle<'_>, parent: InodeNo) -> Result<()> {
         if self.init_inline_directory(h, parent)? {
             return Ok(());
@@ -168,7 +168,7 @@ impl Directory<'_> {
         Ok(())
     }
 
-    /// Changes the entries of an area, wherever it stands.
+    /// Changes the entries of an area, in a block or in the inode.
     fn change_entries(
         &self,
         h: &mut Handle<'_>,
@@ -178,7 +178,7 @@ impl Directory<'_> {
         match home {
             Home::Inline(part) => self.change_inline(h, part, change),
             Home::Block(block, at) => h.update(at, PLACE.inode(self.number), |bytes| {
-                // `..` stands in the tree's root.
+                // `..` is in the tree's root.
                 if self.is_hashed() && block.0 == 0 {
                     change(Entries(bytes));
                     self.seal_node(block, bytes);
@@ -191,7 +191,7 @@ impl Directory<'_> {
         }
     }
 
-    /// Adds a block of entries to a directory. The inode that the caller has is outdated then.
+    /// Adds a block of entries to a directory. The caller's inode is outdated afterwards.
     fn append_leaf(&self, h: &mut Handle<'_>, fill: impl FnOnce(Entries<'_>)) -> Result<FileBlock> {
         self.append_block(h, |bytes| {
             fill(Entries(&mut bytes[..self.fs.superblock.entries_end()]));
@@ -199,7 +199,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Adds a block to a directory. Where there is no space, nothing has changed.
+    /// Adds a block to a directory. Without space, nothing is changed.
     fn append_block(&self, h: &mut Handle<'_>, fill: impl FnOnce(&mut [u8])) -> Result<FileBlock> {
         let sb = &self.fs.superblock;
         let block = FileBlock(self.dir_blocks()?);
@@ -215,20 +215,20 @@ impl Directory<'_> {
         Ok(block)
     }
 
-    /// The two entries that a directory begins with.
+    /// The first two entries of a directory.
     fn dots(&self, parent: InodeNo) -> Result<[(&'static [u8], Target); 2]> {
         let target = |inode| Target::new(&self.fs, inode, FileType::Directory);
         Ok([(b".", target(self.number)?), (b"..", target(parent)?)])
     }
 
-    /// Whether directories become hashed.
+    /// Whether full directories become hashed.
     fn hashes_directories(&self) -> bool {
         self.fs.superblock.compat.contains(Compat::DIR_INDEX)
     }
 }
 
 impl InodeToChange<'_> {
-    /// Allocates the next block of a directory, or of another file without holes, after its last one if that is free.
+    /// Allocates the next block of a directory, or of another file without holes: after its last one if that is free.
     pub(crate) fn map_next_block(&self, h: &mut Handle<'_>, block: FileBlock) -> Result<FsBlock> {
         let last = block.0.checked_sub(1).map(|last| self.fs_block(FileBlock(last)));
         let last = last.transpose()?.flatten();
@@ -236,7 +236,7 @@ impl InodeToChange<'_> {
         if let Some(last) = last
             && !block.0.is_multiple_of(u64::from(self.fs.superblock.cluster_blocks))
         {
-            // The rest of a cluster is the directory's already.
+            // The rest of the cluster already belongs to the directory.
             let start = FsBlock(last.0 + 1);
             self.map_extent(h, extent(start))?;
             return Ok(start);
@@ -254,7 +254,7 @@ impl InodeToChange<'_> {
 }
 
 impl Inode {
-    /// Whether a directory has no entries but `.` and `..`.
+    /// Whether a directory has no entries except `.` and `..`.
     ///
     /// # Errors
     /// As [`Inode::entries`].

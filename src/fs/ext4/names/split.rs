@@ -1,4 +1,4 @@
-//! Leaves of a hash tree: a full one becomes two, and a directory's only block becomes the first one.
+//! Splits of hash-tree leaves, and the conversion of a directory's only block to a tree.
 
 use zerocopy::IntoBytes;
 
@@ -13,19 +13,18 @@ use crate::error::{Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::FileBlock;
 
-/// An entry of a leaf, by the hash of its name.
+/// An entry of a leaf, with the hash of its name.
 struct Hashed<'a> {
     hash: u32,
     name: &'a [u8],
     target: Target,
 }
 
-/// Where the two entries `.` and `..` begin.
+/// The offsets of `.` and `..`.
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (12, b"..")];
 
 impl Directory<'_> {
-    /// Splits a full leaf in two, with a name that is added, and puts the upper one after the lower in the node above, which
-    /// has room.
+    /// Splits a full leaf into two, with an added name, and inserts the upper leaf after the lower one in the parent, which must have room.
     pub(super) fn split_leaf(
         &self,
         h: &mut Handle<'_>,
@@ -38,9 +37,9 @@ impl Directory<'_> {
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
         let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
-            return Err(leaf.place.corrupt("it is full of one entry"));
+            return Err(leaf.place.corrupt("one entry fills it"));
         };
-        // The lowest bit says that names of one hash begin in the leaf before.
+        // The lowest bit marks that names with this hash begin in the leaf before.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
             return Err(leaf.place.corrupt("it has names of another leaf"));
@@ -63,7 +62,7 @@ impl Directory<'_> {
         there.chain(std::iter::once(added)).map(hashed).collect()
     }
 
-    /// Makes a tree of a directory of one block: a root in its place, and one leaf with all names.
+    /// Converts a directory of one block to a tree: a root in its place, and one leaf with all names.
     pub(super) fn make_hashed(&self, h: &mut Handle<'_>) -> Result<()> {
         let sb = &self.fs.superblock;
         if HashVersion::from_raw(sb.hash_version).is_none() {
@@ -101,7 +100,7 @@ impl Directory<'_> {
         })
     }
 
-    /// That `.` and `..` stand where a root has them. Gives the first byte after them.
+    /// Checks that `.` and `..` are where a root has them. Gives the first byte after them.
     fn check_dots(&self, area: &Area) -> Result<usize> {
         let mut behind = 0;
         for (at, name) in DOTS {
@@ -117,7 +116,7 @@ impl Directory<'_> {
     }
 }
 
-/// How many of the entries stay in the lower of two blocks: half of the bytes, at least one. Both halves fit, since the longest entry
+/// How many entries stay in the lower of two blocks: half of the bytes, but at least one entry. Both halves fit, because the longest entry
 /// takes less than a third of the smallest block.
 fn median(entries: &[Hashed<'_>]) -> usize {
     let half = entries.iter().map(|entry| length(entry.name)).sum::<usize>() / 2;

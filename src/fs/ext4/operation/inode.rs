@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::units::InodeNo;
 
-/// Proof that no other thread changes an inode: its [lock](Locked), or a value that exists only while another reason holds. Each type that
-/// implements this states its reason. A number alone proves nothing, so it is not enough for
-/// [`Handle::update_inode`](super::super::jbd2::Handle::update_inode).
+/// A proof that no other thread changes an inode: its [lock](Locked), or a value that exists only while another reason holds. Each type that
+/// implements this states its reason. A number is no proof, so [`Handle::update_inode`](super::super::jbd2::Handle::update_inode) does not
+/// accept one.
 pub(crate) trait MayChange {
-    /// Its number.
+    /// The inode number.
     fn number(&self) -> InodeNo;
 }
 
@@ -23,33 +23,33 @@ impl MayChange for Locked<'_> {
     }
 }
 
-/// An inode that this thread may change, as it was read. It cannot outlive the proof.
+/// A snapshot of an inode that this thread may change. It cannot outlive the proof.
 pub(crate) struct InodeToChange<'p> {
     inode: Inode,
     proof: PhantomData<&'p ()>,
 }
 
 impl<'p> InodeToChange<'p> {
-    /// Reads the inode, with a name or without.
+    /// Reads the inode, which may have no name.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// The errors of reading and checking the inode.
     pub(crate) fn read(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
         fs.inode_or_orphan(proof.number()).map(Self::proven)
     }
 
-    /// The same.
+    /// Reads the inode, which must have a name.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more; the errors of reading and checking it.
+    /// `NotFound` if it has no name; the errors of reading and checking it.
     pub(crate) fn read_named(fs: &Arc<Ext4>, proof: &'p impl MayChange) -> Result<Self> {
         fs.inode(proof.number()).map(Self::proven)
     }
 
-    /// Reads it again: a change makes the earlier copy old.
+    /// Reads the inode again, because a change outdates the earlier snapshot.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// The errors of reading and checking the inode.
     pub(crate) fn again(&self) -> Result<Self> {
         self.inode.fs.inode_or_orphan(self.inode.number).map(Self::proven)
     }
@@ -58,7 +58,7 @@ impl<'p> InodeToChange<'p> {
         Self { inode, proof: PhantomData }
     }
 
-    /// A test is alone with its volume.
+    /// A test has its volume to itself.
     #[cfg(test)]
     pub(crate) fn in_test(inode: Inode) -> Self {
         Self::proven(inode)
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// Does not compile for a type that is a proof: `At` is ambiguous then.
+    /// This does not compile for a type that is a proof, because `At` is ambiguous for it.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({

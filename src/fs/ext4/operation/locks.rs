@@ -1,5 +1,5 @@
-//! The locks of inodes, and of renames. They come [before](super::super::order) all others but that of a file's content. Beside its lock waits what an open inode has that
-//! no transaction has yet: its [stamps](super::super::stamps).
+//! The locks of inodes, and of renames. They come [before](super::super::order) all other locks except that of a file's content. The table of locks
+//! also holds the [stamps](super::super::stamps) of an open inode that are in no transaction yet.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<InodeNo, Arc<ActiveInode>>>;
 
-/// A lock for each inode that someone works on or has open, and the one for renames between directories.
+/// A lock for each inode that is in use or open, and the lock for renames between directories.
 pub(crate) struct Locks {
     inodes: [Shard; SHARDS],
     rename: Mutex<()>,
-    /// How many times inodes are open.
+    /// The number of open handles of all inodes.
     opened: AtomicUsize,
-    /// How many stamps wait.
+    /// The number of pending stamps.
     stamped: AtomicUsize,
-    /// Which the stamps are taken from.
+    /// The clock of the stamps.
     clock: Clock,
 }
 
-/// An inode that someone works on or has open.
+/// An inode that is in use or open.
 #[derive(Default)]
 struct ActiveInode {
     lock: Arc<Gate>,
@@ -42,32 +42,32 @@ struct ActiveInode {
     stamps: Stamps,
 }
 
-/// An inode that others may read too.
+/// A shared lock of an inode.
 pub(crate) struct Shared<'a> {
     guard: Option<gate::Shared>,
     pin: Pin<'a>,
 }
 
-/// An inode that nobody else reads or changes.
+/// An exclusive lock of an inode.
 pub(super) struct Exclusive<'a> {
     guard: Option<gate::Exclusive>,
     pin: Pin<'a>,
 }
 
-/// A range of a file's content that nobody else is at.
+/// Exclusive access to a range of a file's content.
 pub(crate) struct Content<'a> {
     alone: Option<Alone>,
     pin: Pin<'a>,
 }
 
-/// How a conversion comes by the blocks that were written in part.
+/// How a conversion treats partly written blocks that other threads use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It leaves those that someone is at.
+    /// It skips blocks that other threads use.
     None,
-    /// It waits, unless the thread has requests in flight.
+    /// It waits for them, unless the thread has requests in flight.
     Some,
-    /// It waits: nobody is at them for long.
+    /// It always waits: no thread uses them for long.
     All,
 }
 
@@ -78,7 +78,7 @@ struct Pin<'a> {
     _held: Held,
 }
 
-/// An inode that is open.
+/// An open inode.
 pub(crate) struct Open(Arc<ActiveInode>);
 
 impl Open {
@@ -86,7 +86,7 @@ impl Open {
         &self.0.inode
     }
 
-    /// Whether nobody else has it open.
+    /// Whether this is the only open handle.
     pub(crate) fn is_last(&self) -> bool {
         self.0.opens.load(Ordering::Relaxed) == 1
     }
@@ -115,7 +115,7 @@ impl Locks {
         Shared { guard: Some(known.lock.read_arc()), pin }
     }
 
-    /// The same if the lock is free, without waiting, and so in any order.
+    /// A shared lock if it is free. This never waits, so it may be called in any lock order.
     pub(super) fn try_shared(&self, number: InodeNo) -> Option<Shared<'_>> {
         let (mut pin, known) = self.pin(number, Rank::Inode(number));
         let guard = known.lock.try_read_arc();
@@ -133,10 +133,10 @@ impl Locks {
         Exclusive { guard: Some(known.lock.write_arc()), pin }
     }
 
-    /// Waits until nobody else is at a range of a file's content.
+    /// Waits for exclusive access to a range of a file's content.
     ///
     /// # Errors
-    /// `Busy` where it would have to be waited for by a thread that has requests in flight.
+    /// `Busy` if a thread with requests in flight would have to wait.
     pub(super) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
         before(Rank::Content);
         let (mut pin, known) = self.pin(number, Rank::Content);
@@ -151,7 +151,7 @@ impl Locks {
         }
     }
 
-    /// An inode, if someone has it open.
+    /// The state of an inode, if it is open.
     pub(crate) fn open(&self, number: InodeNo) -> Option<Arc<OpenInode>> {
         if self.opened.load(Ordering::Acquire) == 0 {
             return None;
@@ -161,20 +161,20 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
-    /// Whether an inode is known as this one.
+    /// Whether the table has this state for an inode.
     pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
     }
 
-    /// All readers of an inode read it again.
+    /// Makes all readers of inodes read them again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
             shard.lock().values().for_each(|known| known.inode.changed());
         }
     }
 
-    /// Those that are open.
+    /// The open inodes.
     pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
         let mut opened = Vec::new();
         for shard in &self.inodes {
@@ -183,7 +183,7 @@ impl Locks {
         opened
     }
 
-    /// Those that have been written to and whose metadata do not tell it yet.
+    /// The inodes whose metadata do not record all written data yet.
     pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
@@ -194,18 +194,18 @@ impl Locks {
         found
     }
 
-    /// Directories keep their parents as long as it is held.
+    /// Locks renames: the parents of directories do not change while this is held.
     pub(super) fn rename(&self) -> Ordered<MutexGuard<'_, ()>> {
         Ordered::new(Rank::Rename, || self.rename.lock())
     }
 
-    /// Whether someone has an inode open. It stays so as long as its lock is held.
+    /// Whether an inode is open. The answer stays valid while the caller holds the inode's lock.
     pub(crate) fn is_open(&self, number: InodeNo) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| known.opens.load(Ordering::Relaxed) > 0)
     }
 
-    /// Sets a stamp of an inode that is open.
+    /// Sets a stamp of an open inode.
     #[inline]
     pub(crate) fn stamp(&self, open: &Open, access: Access) {
         self.set_stamp(&open.0, access);
@@ -217,21 +217,21 @@ impl Locks {
         if known.stamps.has(access, now) {
             return;
         }
-        // Counted before it waits: while one waits, the count is not zero.
+        // The count is incremented first: it is never zero while a stamp is pending.
         self.stamped.fetch_add(1, Ordering::Relaxed);
         if !known.stamps.set(access, now) {
             self.stamped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Writes after the one that left a stamp are only noted, each in its queue's lane. This function sets their stamp.
+    /// After the first write has set a stamp, later writes are only recorded, each in its queue's lane. This function sets their stamp.
     fn stamp_noted(&self, known: &ActiveInode) {
         if known.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
 
-    /// The same for all inodes: so that a write gets a stamp no older than the last call.
+    /// Sets the stamps of recorded writes for all inodes, so that a write gets a stamp that is not older than the last call.
     pub(crate) fn stamp_all_noted(&self) {
         if self.has_stamps() {
             for shard in &self.inodes {
@@ -242,12 +242,12 @@ impl Locks {
         }
     }
 
-    /// Whether stamps of any inode wait. Right for those that were set before this thread asks; asked with each inode that is read.
+    /// Whether any inode has a pending stamp. This is called for each inode that is read; the answer covers stamps set before the call.
     pub(crate) fn has_stamps(&self) -> bool {
         self.stamped.load(Ordering::Relaxed) != 0
     }
 
-    /// The stamps of an inode that wait.
+    /// The pending stamps of an inode.
     pub(crate) fn stamps(&self, number: InodeNo) -> Waiting {
         if !self.has_stamps() {
             return Waiting::default();
@@ -258,7 +258,7 @@ impl Locks {
         known.stamps.get()
     }
 
-    /// The same, which wait no longer.
+    /// Takes the pending stamps of an inode.
     pub(crate) fn take_stamps(&self, number: InodeNo) -> Waiting {
         if !self.has_stamps() {
             return Waiting::default();
@@ -266,8 +266,8 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // Asked after that: a write is noted before it leaves a stamp. So a write that is noted later has a stamp that waits, and
-        // is asked for again.
+        // This must come after the take: a write is recorded before it sets a stamp. So a write that is recorded later sets a new pending stamp,
+        // which a later call takes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -276,7 +276,7 @@ impl Locks {
         pending
     }
 
-    /// The inodes whose stamps wait.
+    /// The inodes with pending stamps.
     pub(crate) fn stamped(&self) -> Vec<InodeNo> {
         let mut numbers = Vec::new();
         if self.has_stamps() {
@@ -293,7 +293,7 @@ impl Locks {
 
 #[cfg(all(test, shuttle))]
 impl Locks {
-    /// How many inodes are known.
+    /// The number of inodes in the table.
     pub(super) fn known(&self) -> usize {
         self.inodes.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -310,7 +310,7 @@ impl Shared<'_> {
 }
 
 impl Exclusive<'_> {
-    /// Closes the inode; says whether nobody has it open now.
+    /// Closes the inode. Gives whether no handle remains open.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.pin.locks.opened.fetch_sub(1, Ordering::Release);
         open.0.opens.fetch_sub(1, Ordering::Relaxed) == 1
@@ -318,10 +318,10 @@ impl Exclusive<'_> {
 }
 
 impl Pin<'_> {
-    /// The state of the inode is dropped with its last user.
+    /// Drops the state of the inode with its last user.
     fn leave(&mut self) {
         let mut shard = self.locks.shard(self.number).lock();
-        // The table has it, and this.
+        // Two references remain: the table's and this one.
         let last = self.known.take().is_some_and(|known| Arc::strong_count(&known) == 2);
         if last {
             shard.remove(&self.number);
@@ -334,7 +334,7 @@ impl Content<'_> {
         self.alone.as_ref()
     }
 
-    /// Whose content it is.
+    /// The inode of the content.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
         self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }

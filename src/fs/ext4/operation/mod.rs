@@ -1,9 +1,9 @@
-//! The way to change a volume: an [`Operation`] takes the locks of what it changes, decodes that, checks everything, and then changes
-//! blocks in a transaction.
+//! The way to change a volume: an [`Operation`] locks the inodes that it changes, reads them, checks everything, and then changes blocks in a
+//! transaction.
 //!
-//! The compiler refuses any other order. Only [`Ext4::operate`] makes an operation, and it counts the corruption that is met. Only an operation
-//! locks an inode for a change. Blocks are changed by a [`Handle`](super::jbd2::Handle), which [`transact`](Operation::transact) alone makes:
-//! the cache asks for its membership in a transaction. An inode is changed by a handle with a [proof](MayChange) that no other thread does.
+//! The compiler enforces this order. Only [`Ext4::operate`] creates an operation, and it counts the corruption that occurs. Only an operation
+//! locks an inode for a change. A [`Handle`](super::jbd2::Handle), which only [`transact`](Operation::transact) creates, changes blocks: the
+//! cache asks for its membership in a transaction. A handle changes an inode only with a [proof](MayChange) that no other thread does.
 
 mod inode;
 pub(super) mod locks;
@@ -29,7 +29,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) writing: &'a Writing,
 }
 
-/// An inode that nobody else reads or changes.
+/// An exclusive lock of an inode.
 pub(crate) struct Locked<'a> {
     fs: &'a Arc<Ext4>,
     number: InodeNo,
@@ -37,10 +37,10 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Ext4 {
-    /// Runs an operation that changes the volume. As with [`watch`](Self::watch), the corruption that it meets counts.
+    /// Runs an operation that changes the volume. As with [`watch`](Self::watch), corruption counts as an error of the volume.
     ///
     /// # Errors
-    /// `ReadOnly` where the volume was not opened for writing, and what `work` gives.
+    /// `ReadOnly` if the volume was not opened for writing, and the errors of `work`.
     pub(crate) fn operate<R>(
         self: &Arc<Self>,
         work: impl FnOnce(&Operation<'_>) -> Result<R>,
@@ -48,19 +48,21 @@ impl Ext4 {
         self.watch(|| work(&Operation { fs: self, writing: self.writing()? }))
     }
 
-    /// Waits until nobody changes an inode, and keeps it as it is. `None` on a volume that is read-only, where nobody does.
+    /// Waits for a shared lock of an inode: no thread changes it while the lock is held. `None` on a read-only volume, which needs no lock.
     pub(crate) fn share(&self, number: InodeNo) -> Option<Shared<'_>> {
         self.writing.as_ref().map(|writing| writing.locks.shared(number))
     }
 
-    /// The same without waiting, and so in any order.
+    /// A shared lock without a wait, in any lock order.
     ///
     /// # Errors
-    /// `WouldBlock` where someone changes it.
+    /// `WouldBlock` if another thread holds the lock exclusively.
     pub(crate) fn try_share(&self, number: InodeNo) -> Result<Option<Shared<'_>>> {
         let Some(writing) = &self.writing else { return Ok(None) };
         let shared = writing.locks.try_shared(number);
-        shared.map(Some).ok_or_else(|| Error::would_block("someone changes the file's inode"))
+        shared
+            .map(Some)
+            .ok_or_else(|| Error::would_block("another thread changes the file's inode"))
     }
 }
 
@@ -73,12 +75,12 @@ impl Deref for Operation<'_> {
 }
 
 impl<'a> Operation<'a> {
-    /// Waits until nobody else reads or changes an inode.
+    /// Waits for an exclusive lock of an inode.
     pub(super) fn lock(&self, number: InodeNo) -> Locked<'a> {
         Locked { fs: self.fs, number, lock: self.writing.locks.exclusive(number) }
     }
 
-    /// Two inodes, in the order of their numbers; if they are the same, or there is no other, just the one.
+    /// Locks two inodes in the order of their numbers. If they are equal or the second is `None`, only one is locked.
     pub(super) fn lock_two(
         &self,
         one: InodeNo,
@@ -92,15 +94,15 @@ impl<'a> Operation<'a> {
         (self.lock(one), other.map(|other| self.lock(other)))
     }
 
-    /// Directories keep their parents as long as it is held.
+    /// Locks renames: the parents of directories do not change while this is held.
     pub(super) fn lock_renames(&self) -> Ordered<MutexGuard<'a, ()>> {
         self.writing.locks.rename()
     }
 
-    /// Waits until nobody else is at a range of a file's content.
+    /// Waits for exclusive access to a range of a file's content.
     ///
     /// # Errors
-    /// `Busy` where it would have to be waited for by a thread that has requests in flight.
+    /// `Busy` if a thread with requests in flight would have to wait.
     pub(super) fn lock_content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'a>> {
         self.writing.locks.content(number, range)
     }
@@ -111,23 +113,23 @@ impl Locked<'_> {
         self.number
     }
 
-    /// The inode as it is, with a name or without.
+    /// The present state of the inode, which may have no name.
     ///
     /// # Errors
-    /// What reading and checking gives.
+    /// The errors of reading and checking the inode.
     pub(super) fn inode(&self) -> Result<InodeToChange<'_>> {
         InodeToChange::read(self.fs, self)
     }
 
-    /// The same.
+    /// The present state of the inode, which must have a name.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more; the errors of reading and checking it.
+    /// `NotFound` if it has no name; the errors of reading and checking it.
     pub(super) fn named(&self) -> Result<InodeToChange<'_>> {
         InodeToChange::read_named(self.fs, self)
     }
 
-    /// Closes the inode; says whether nobody has it open now.
+    /// Closes the inode. Gives whether no handle remains open.
     pub(super) fn close(&self, open: &Open) -> bool {
         self.lock.close(open)
     }

@@ -11,14 +11,14 @@ use crate::sync::explore;
 use crate::units::InodeNo;
 
 const INODE: InodeNo = InodeNo(12);
-/// In the same part of the table.
+/// An inode in the same shard of the table.
 const OTHER: InodeNo = InodeNo(12 + 64);
 
 struct Model {
     locks: Locks,
-    /// The number of threads within: -1 for a writer.
+    /// The number of threads that hold the lock: -1 for a writer.
     within: AtomicI32,
-    /// The value that the lock protects, and the newest one that a thread has seen.
+    /// The value that the lock protects, and the newest value that a thread has read.
     value: AtomicU64,
     seen: AtomicU64,
     opens: Mutex<u32>,
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// A decoded open inode is kept without its lock.
+/// A decoded open inode is cached without its lock.
 #[test]
 fn a_read_is_valid_until_the_change_number_changes() {
     explore(1, || {

@@ -13,7 +13,7 @@ use crate::units::InodeNo;
 
 /// The extended attribute that gives a program privileges.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Blocks that a change of an inode alone takes: the inode, and the superblock.
+/// The maximum number of blocks for a change of only an inode: the inode, and the superblock.
 const CREDITS: u32 = 4;
 
 impl SetAttributes {
@@ -24,11 +24,11 @@ impl SetAttributes {
 }
 
 impl Ext4 {
-    /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
+    /// Changes attributes of an inode. A new owner removes a program's set-id bits and capabilities.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable file, or an append-only one except for [times of use](SetAttributes::times_of_use), `ReadOnly`,
-    /// `Unsupported` (a project on a volume without them), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
+    /// `NotPermitted` for an immutable file, or for an append-only one except for [times of use](SetAttributes::times_of_use), `ReadOnly`,
+    /// `Unsupported` (a project on a volume without projects), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
     pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
         self.operate(|op| {
             let file = op.lock(number);
@@ -71,7 +71,7 @@ impl Ext4 {
                 let now = handle.now();
                 handle.update_inode(&inode, |raw| {
                     raw.has_values(values);
-                    // The only one that is refused, where the inode has no room for it.
+                    // Only this change can fail, if the inode has no room for a project.
                     set.project.map_or(Ok(()), |project| raw.set_project(project))?;
                     raw.set_mode(mode)?;
                     if owned {
@@ -85,16 +85,16 @@ impl Ext4 {
         })
     }
 
-    /// Whether a write takes set-id bits or capabilities away.
+    /// Whether a write removes set-id bits or capabilities.
     pub(crate) fn has_privileges(inode: &Inode, keep: KeepSetId) -> Result<bool> {
         let mode = inode.stat().mode;
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
     }
 
-    /// Sets the flags that users may change (`chattr`): the others stay as they are.
+    /// Sets the flags that users may change (`chattr`); other flags keep their value.
     ///
     /// # Errors
-    /// `Unsupported` for a flag that would have to convert the file, or that files of its type do not have.
+    /// `Unsupported` for a flag that would require a conversion of the file, or that files of its type cannot have.
     pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
         self.operate(|op| {
             let file = op.lock(number);
@@ -116,11 +116,11 @@ impl Ext4 {
         })
     }
 
-    /// Sets an extended attribute. One that has this value already stays as it is, as do the file's times.
+    /// Sets an extended attribute. If it already has this value, the attribute and the file's times do not change.
     ///
     /// # Errors
-    /// `Exists`, `NoData` (as `how` asks), `NoSpace` (also for a value that the format has no room for), `Unsupported` for a name
-    /// without a known prefix, `NotPermitted`, `ReadOnly`.
+    /// `Exists`, `NoData` (according to `how`), `NoSpace` (also for a value that is too long for the format), `Unsupported` for a name without a
+    /// known prefix, `NotPermitted`, `ReadOnly`.
     pub fn setxattr(
         self: &Arc<Self>,
         number: InodeNo,
@@ -172,8 +172,8 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// The inode, without the capabilities that it had: they are for the content that was there. Whether set-id bits stay depends on the user, and is
-    /// [`strip_privileges`](Ext4::strip_privileges)'.
+    /// The inode without its capabilities, which applied to the previous content. Set-id bits depend on the user, and are removed by
+    /// [`strip_privileges`](Ext4::strip_privileges).
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,
@@ -188,7 +188,7 @@ impl Operation<'_> {
         file.inode()
     }
 
-    /// Takes set-id bits and capabilities away.
+    /// Removes set-id bits and capabilities.
     pub(super) fn strip(
         &self,
         handle: &mut Handle<'_>,

@@ -1,5 +1,5 @@
-//! The content of files, written past the journal: new blocks get their data before the transaction that maps them ends, so that no crash
-//! shows what stood in them before.
+//! The content of files, written outside the journal: new blocks get their data before the transaction that maps them ends, so that a crash
+//! never exposes their previous content.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -17,18 +17,18 @@ use crate::iomap::{ExtentState, IomapType};
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock, InodeNo};
 
-/// How much one transaction writes at most, in bytes.
+/// The maximum number of bytes that one transaction writes.
 const PIECE: usize = 8 << 20;
-/// Blocks of metadata that a piece changes beside the file's map.
+/// Metadata blocks that a piece changes, except for the file's map.
 const CREDITS: u32 = 16;
-/// The room for the content of a file that lies in its inode is smaller than this, in bytes.
+/// An upper limit of the room for inline content, in bytes.
 const INLINE_LIMIT: u64 = 64 << 10;
 
-/// How far blocks were written.
+/// The progress of a write.
 struct Reached {
-    /// The block after them.
+    /// The block after the last written one.
     block: FileBlock,
-    /// The device's error that ended the write, if there was one: the data written before belong to the file.
+    /// The device's error that ended the write, if any: the data written before it belong to the file.
     failed: Option<Error>,
 }
 
@@ -39,18 +39,18 @@ struct Blocks<'a> {
 }
 
 impl Ext4 {
-    /// Writes at a position of a regular file; longer files become longer. Durable after the next [`sync`](Self::sync).
+    /// Writes at a position of a regular file, which grows if needed. The data are durable after the next [`sync`](Self::sync).
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` where nothing could be written (else a short count); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let (_, count) =
             self.write_from(number, WriteAt::Pos(pos), &[IoSlice::new(bytes)], false, false)?;
         Ok(count)
     }
 
-    /// The same from several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where it
-    /// went. If a `whole` write does not fit, that is an error, and the file keeps its size.
+    /// Writes from several buffers. They may come from a cache, which writes even an append-only file in any order. Gives the position and
+    /// the length. A `whole` write that does not fit is an error, and the file keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,
@@ -72,7 +72,7 @@ impl Ext4 {
             if inode.has_inline_data() && op.write_inline(&file, &inode, pos, bufs, len as u64)? {
                 return Ok((pos, len));
             }
-            // It may have been moved out of the inode.
+            // The content may have been moved out of the inode, so the inode is read again.
             op.zero_past(&*file.inode()?, pos.0)?;
             let mut done = 0;
             for piece in bufs.iter().flat_map(|buf| buf.chunks(PIECE)) {
@@ -92,7 +92,7 @@ impl Ext4 {
                     op.resize(&file, &file.inode()?, inode.size())?;
                     file.is_cut(inode.has_small_map());
                 }
-                return Err(refuse(ErrorKind::NoSpace, "no room for the whole of a write"));
+                return Err(refuse(ErrorKind::NoSpace, "no room for the whole write"));
             }
             Ok((pos, done))
         })
@@ -100,7 +100,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Gives how many bytes were written: fewer where space ran out after them.
+    /// Writes a piece. Gives the number of bytes written, which is smaller if space ran out.
     fn write_piece(&self, file: &Locked<'_>, pos: FilePos, bytes: &[u8]) -> Result<usize> {
         let inode = file.inode()?;
         let size = self.superblock.block_size;
@@ -109,7 +109,7 @@ impl Operation<'_> {
         let count = (behind.0 - first.0) as usize;
         let mut content = Buffer::aligned(count * size.bytes())?;
         let skip = size.offset_in(pos);
-        // The old bytes of the first and the last block beside the new ones.
+        // The first and the last block keep their old bytes outside the range.
         if skip > 0 {
             self.read_block(&inode, first, &mut content[..size.bytes()])?;
         }
@@ -130,9 +130,9 @@ impl Operation<'_> {
         failed.map_or(Ok((reached - pos.0) as usize), Err)
     }
 
-    /// Writes blocks where they are mapped, and maps those that are not, up to a file's new end. Gives the block that it came to: not the
-    /// last one where space ran out or the device failed, and an error if that was at the first. Where it takes several transactions, the
-    /// size follows in each.
+    /// Writes mapped blocks in place, and maps the others, up to a file's new end. Gives the block reached: an earlier one than the last if
+    /// space ran out or the device failed, or an error if that was at the first block. If several transactions are needed, each sets the
+    /// size.
     fn write_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -163,7 +163,7 @@ impl Operation<'_> {
         Ok(Reached { block: next, failed })
     }
 
-    /// Writes into one extent, or into a hole that becomes one; gives the block after it.
+    /// Writes into one extent, or into a hole, which becomes an extent. Gives the block after it.
     fn write_extent(
         &self,
         handle: &mut Handle<'_>,
@@ -184,7 +184,7 @@ impl Operation<'_> {
         Ok(behind)
     }
 
-    /// Allocates, writes, and then maps as many blocks of a hole as are free in one piece; gives the block after them.
+    /// Allocates and writes as many blocks of a hole as are free in one run, and then maps them. Gives the block after them.
     fn fill_hole(
         &self,
         handle: &mut Handle<'_>,
@@ -221,7 +221,7 @@ impl Operation<'_> {
         self.write_file(inode, part, first, start)
     }
 
-    /// Writes blocks of a file to the device. An error is an event too.
+    /// Writes blocks of a file to the device. An error is also reported as an event.
     fn write_file(
         &self,
         inode: &Inode,
@@ -249,7 +249,7 @@ impl Operation<'_> {
         result
     }
 
-    /// The first block of a range, how many there are like it, and what they are.
+    /// The mapping at the start of a range: the first block, the length and the kind.
     pub(super) fn mapping(
         &self,
         inode: &Inode,
@@ -266,7 +266,7 @@ impl Operation<'_> {
         Ok((start, count, iomap.kind))
     }
 
-    /// A block as readers see it: zeros where there is nothing.
+    /// Reads a block as readers see it: zeros if there is no data.
     fn read_block(&self, inode: &Inode, block: FileBlock, into: &mut [u8]) -> Result<()> {
         let size = self.superblock.block_size;
         let (start, _, kind) = self.mapping(inode, block..FileBlock(block.0 + 1))?;
@@ -282,7 +282,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Zeros a part of one block on the device, where it holds data.
+    /// Zeros a part of one block on the device, if it holds data.
     pub(super) fn zero_part(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         if part.is_empty() {
             return Ok(());
@@ -316,19 +316,19 @@ impl Operation<'_> {
         self.report(written, Direction::DirectWrite, inode, block, zeros.len())
     }
 
-    /// Zeros the last block of a file past its new end: old data must not come back when the file grows again.
+    /// Zeros the last block of a file past its new end: old data must not reappear when the file grows again.
     pub(super) fn zero_tail(&self, inode: &Inode, size: u64) -> Result<()> {
         let block = self.superblock.block_size.bytes() as u64;
         self.zero_part(inode, size..size.next_multiple_of(block))
     }
 
-    /// Zeros the last block of a file past its end, if the file is about to grow: data of a write that moved the end and failed,
-    /// or was lost in a crash, can be there.
+    /// Zeros the last block of a file past its end before the file grows. A write that moved the end and failed, or was lost in a crash,
+    /// may have left data there.
     pub(super) fn zero_past(&self, inode: &Inode, size: u64) -> Result<()> {
         if size > inode.size() { self.zero_tail(inode, inode.size()) } else { Ok(()) }
     }
 
-    /// Writes into a file whose content lies in its inode. False where that is too small: the content is in blocks then.
+    /// Writes into a file with inline content. False if the inode has too little room: the content is in blocks afterwards.
     fn write_inline(
         &self,
         file: &Locked<'_>,
@@ -372,7 +372,7 @@ impl Operation<'_> {
         self.transact_for_space(CREDITS, |handle| self.set_size(handle, file, size))
     }
 
-    /// Stores content in the inode; if it does not fit, the previous content is in blocks afterwards.
+    /// Stores content in the inode. If it does not fit, the previous content is moved to blocks.
     fn replace_inline(
         &self,
         file: &Locked<'_>,
@@ -392,7 +392,7 @@ impl Operation<'_> {
         Ok(fitted)
     }
 
-    /// Moves content from the inode to a block: an inode is not larger than one.
+    /// Moves content from the inode to a block: it fits, because an inode is not larger than a block.
     pub(super) fn move_out(&self, file: &Locked<'_>, inode: &InodeToChange<'_>) -> Result<()> {
         let size = self.superblock.block_size;
         let count = size.blocks_for(inode.inline_len()? as u64);

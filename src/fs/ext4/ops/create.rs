@@ -1,4 +1,4 @@
-//! New files: of every type, and new names for old ones.
+//! Creation of files of every type, and new names for existing files.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, InodeNo};
 
-/// `S_ISGID`: of a directory, whose files get its group.
+/// `S_ISGID` of a directory: new files inherit its group.
 const SET_GROUP: u32 = 0o2000;
-/// A link's target of fewer bytes stands in the inode.
+/// A link's target with fewer bytes is stored in the inode.
 const FAST_SYMLINK: usize = 60;
 
 impl NewFile<'_> {
@@ -46,21 +46,21 @@ impl<'a> NewFile<'a> {
     }
 }
 
-/// The initial state of a new inode, and the lists that it inherits.
+/// The initial state of a new inode, and its inherited lists.
 pub(super) struct Plan<'a> {
     new: NewInode<'a>,
     acl: Option<Inherited>,
 }
 
 impl Plan<'_> {
-    /// The ids that are charged for it: owner, group and project.
+    /// The ids that are charged for the inode: owner, group and project.
     pub(super) fn owners(&self) -> [u32; 3] {
         [self.new.uid, self.new.gid, self.new.project]
     }
 }
 
 impl Ext4 {
-    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
@@ -102,11 +102,11 @@ impl Ext4 {
         })
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     ///
     /// # Errors
-    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file
-    /// of another project where the directory gives its own to its entries.
+    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file of
+    /// another project if entries inherit the directory's project.
     pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.operate(|op| {
@@ -187,7 +187,7 @@ impl Operation<'_> {
         Ok(Plan { new, acl })
     }
 
-    /// Makes a file that has no name yet.
+    /// Creates a file without a name.
     pub(super) fn make(
         &self,
         handle: &mut Handle<'_>,
@@ -237,7 +237,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The target of a new symbolic link in a block of its own.
+    /// Stores the target of a new symbolic link in a separate block.
     fn store_target(
         &self,
         handle: &mut Handle<'_>,
@@ -257,7 +257,7 @@ impl Operation<'_> {
         mapped
     }
 
-    /// Takes back an inode that got no name.
+    /// Frees an inode that was created but got no name.
     pub(super) fn take_back(
         &self,
         handle: &mut Handle<'_>,
@@ -271,11 +271,11 @@ impl Operation<'_> {
     }
 }
 
-/// Blocks that a new file changes beside the directory's: two bitmaps and two descriptors, its inode, a block and a tree's, attributes,
-/// the superblock.
+/// Blocks that a new file changes, except for the directory's: two bitmaps and two descriptors, its inode, a block of content and one of
+/// the map, attributes, the superblock.
 pub(super) const CREATE_CREDITS: u32 = 16;
 
-/// Linux has 12 and 20 bits for the numbers of devices.
+/// Linux has 12 and 20 bits for device numbers.
 const MAJOR_BITS: u32 = 12;
 const MINOR_BITS: u32 = 20;
 

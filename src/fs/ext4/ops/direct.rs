@@ -1,4 +1,4 @@
-//! The file system's side of direct writes: blocks for holes, removed privileges, and metadata updates for written data.
+//! The file system's part of direct writes: blocks for holes, removed privileges, and metadata updates for written data.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 /// The inode, and the orphan list.
 const CREDITS: u32 = 8;
 
-/// A file whose content is about to be moved or cut: nobody else is at it, and its metadata tell all that was written.
+/// A file whose content is about to be moved or cut. This thread has exclusive access, and the metadata record all written data.
 pub(super) struct Quiesced<'a> {
     writing: &'a Writing,
-    // Locked before the content: a thread that enters the content sees that the inode has changed, and maps again.
+    // The inode is locked before its content is released: a thread that enters the content sees that the inode has changed, and maps again.
     file: Locked<'a>,
     content: Content<'a>,
 }
@@ -36,7 +36,7 @@ impl<'a> Deref for Quiesced<'a> {
 }
 
 impl Quiesced<'_> {
-    /// No blocks lie past the end any more; `orphan`: the inode still is one.
+    /// Records that no blocks lie past the end. `orphan`: the inode is still on the orphan list.
     pub(super) fn is_cut(&self, orphan: bool) {
         let pending = &self.content.inode().pending;
         if orphan { pending.forget_reach() } else { pending.forget_orphan() }
@@ -53,14 +53,14 @@ impl<'a> Operation<'a> {
     /// Locks a file for a change of its content.
     ///
     /// # Errors
-    /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
+    /// `Busy` for a thread with requests in flight, `ReadOnly`, `Io`.
     pub(super) fn quiesce(&self, number: InodeNo) -> Result<Quiesced<'a>> {
         let content = self.lock_content(number, 0..u64::MAX)?;
         let open = content.inode();
         let file = self.lock(number);
         if !open.pending.is_empty() {
             self.convert_under(&file, &open, content.alone())?;
-            // No thread uses the content: blocks past the end are of failed writes, and later ones are not.
+            // No other thread uses the content, so blocks past the end come from failed writes.
             if open.pending.is_orphan() {
                 self.cut_orphan(&file, &open)?;
             }
@@ -75,11 +75,11 @@ impl<'a> Operation<'a> {
 }
 
 impl Ext4 {
-    /// Refuses a write that a regular file must not get.
+    /// Refuses a write that a regular file does not permit.
     ///
     /// # Errors
-    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and append-only ones except
-    /// at their end (`None`: a cache has ensured that, or the write has a place past it); `FileTooLarge`, `Encrypted`, `Unsupported`.
+    /// `ReadOnly` for a volume that was closed, or whose journal was aborted; `NotPermitted` for immutable files, and for append-only ones except at
+    /// their end (`None`: a cache has checked the position, or the write is past the end); `FileTooLarge`, `Encrypted`, `Unsupported`.
     pub(crate) fn admit_write(
         &self,
         inode: &Inode,
@@ -96,12 +96,12 @@ impl Ext4 {
         self.check_size(inode, pos.0.saturating_add(len))
     }
 
-    /// Allocates the holes of a range of bytes, unwritten. If they lie past the size, the inode is an orphan until the size has
-    /// followed. Gives how far it came: not to the end where space ran out after the first block, unless the range is wanted `whole`.
-    /// Blocks that were allocated before an error stay, unwritten.
+    /// Allocates the holes of a byte range as unwritten. If they lie past the size, the inode is an orphan until the size is updated. Gives the end
+    /// of the allocation, which is earlier than the range's end if space ran out after the first block, unless the range must be `whole`. Blocks that
+    /// were allocated before an error stay, as unwritten ones.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` for the first block, or for any of a `whole` range; `ReadOnly`, `Io`.
+    /// `NoSpace` or `Quota` for the first block, or for any block of a `whole` range; `ReadOnly`, `Io`.
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
         number: InodeNo,
@@ -145,10 +145,10 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the last block of a file past its end: the file is about to grow over it.
+    /// Zeros the last block of a file past its end, because the file is about to grow.
     ///
     /// # Errors
-    /// `Busy` for a thread that has requests in flight, `ReadOnly`, `Io`.
+    /// `Busy` for a thread with requests in flight, `ReadOnly`, `Io`.
     pub(crate) fn zero_past_end(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             let file = op.quiesce(number)?;
@@ -158,10 +158,10 @@ impl Ext4 {
         })
     }
 
-    /// Updates a file's metadata for the data that were written.
+    /// Updates a file's metadata for written data.
     ///
     /// # Errors
-    /// `Busy` for lack of [patience](Patience::Some); `NoSpace` where an extent has to be cut; `ReadOnly`, `Io`.
+    /// `Busy` if the [patience](Patience::Some) does not suffice; `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -185,7 +185,7 @@ impl Ext4 {
                 counters.drained();
             }
             let file = op.lock(number);
-            // The file may be gone meanwhile, and its number another's.
+            // The file may have been freed, and its number reused.
             if !locks.is_known_as(number, open) || open.pending.is_empty() {
                 return Ok(());
             }
@@ -193,7 +193,7 @@ impl Ext4 {
         })
     }
 
-    /// The range that holds all blocks that were written in part.
+    /// The range that contains all partly written blocks.
     fn cut_blocks(&self, what: &Unconverted) -> Option<Range<u64>> {
         let block = self.superblock.block_size.bytes() as u64;
         let cut = |at: &u64| !at.is_multiple_of(block);
@@ -205,7 +205,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// The same under the inode's lock. Blocks that were written in part are left where they are not `alone`'s.
+    /// Converts under the inode's lock. Partly written blocks outside of `alone` are skipped.
     fn convert_under(
         &self,
         file: &Locked<'_>,
@@ -219,9 +219,9 @@ impl Operation<'_> {
         let orphan = self.transact(credits + CREDITS, |handle| {
             let inode = file.inode()?;
             let size = inode.size().max(what.size);
-            // First the size: others may commit between the ranges, and a recovery would have to find written blocks past it.
+            // The size comes first: another thread may commit between the ranges, and recovery would find written blocks past the size.
             if what.size > inode.size() {
-                // Not the times: the writes left theirs, and someone may have set others since.
+                // The times are not set: the writes have set theirs, and a caller may have set others since.
                 handle.update_inode(file, |raw| raw.set_size(size))?;
                 self.note_large_size(handle, size)?;
             }
@@ -232,7 +232,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // Blocks that a write that failed, or is under way, has allocated past the end.
+            // Blocks past the end, from a write that failed or is in flight.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -248,8 +248,8 @@ impl Operation<'_> {
         unfilled
     }
 
-    /// The blocks that hold written data. Their other bytes are zeroed, or they are left out if other threads may use them; the parts that are
-    /// left out are removed from `what` too. So are blocks that cannot be zeroed; the others are still returned, with that error.
+    /// The blocks with written data. Their other bytes are zeroed, or the block is skipped if other threads may use it; skipped parts are also
+    /// removed from `what`. Blocks that cannot be zeroed are skipped too; the others are still returned, with that error.
     fn fill_blocks(
         &self,
         inode: &Inode,
@@ -281,7 +281,7 @@ impl Operation<'_> {
         (filled.0, result)
     }
 
-    /// Zeros a part of a block on the device, if that is still unwritten.
+    /// Zeros a part of a block on the device, if it is still unwritten.
     fn zero_unwritten(&self, inode: &Inode, part: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         if part.is_empty() {
@@ -298,10 +298,10 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Makes the data written to a file durable, and the metadata that are needed to read them; the rest of its metadata too unless `data_only`.
+    /// Makes a file's written data durable, with the metadata needed to read them; and the rest of its metadata unless `data_only`.
     ///
     /// # Errors
-    /// As [`convert`](Self::convert), and of a commit.
+    /// The errors of [`convert`](Self::convert), and of a commit.
     pub(crate) fn sync_open(
         self: &Arc<Self>,
         number: InodeNo,
@@ -318,8 +318,8 @@ impl Ext4 {
         self.commit_with_data(newest)
     }
 
-    /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait to be converted are in no transaction yet; they are asked for
-    /// first, since a conversion notes its transaction before it says that nothing waits.
+    /// Whether all metadata needed to read a file's blocks are durable. Ranges that wait for conversion are in no transaction yet. They are checked
+    /// first, because a conversion records its transaction before it removes the ranges.
     pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
         if open.pending.has_ranges() || open.pending.size() > 0 {
             return false;
@@ -328,10 +328,10 @@ impl Ext4 {
         writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
     }
 
-    /// Updates the metadata of all files for the data that were written. A file that fails does not stop the others.
+    /// Updates the metadata of all files for written data. A failure of one file does not stop the others.
     ///
     /// # Errors
-    /// One of [`convert`](Self::convert)'s: `Busy`, if there is one, since that is over when the thread has taken its completions.
+    /// An error of [`convert`](Self::convert): `Busy` if it occurs, because that ends when the thread has taken its completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
         for (number, open) in self.writing()?.locks.unconverted() {
@@ -344,13 +344,12 @@ impl Ext4 {
         converted
     }
 
-    /// Takes away what gives a program's users its owner's rights: set-id bits and capabilities. Gives whether there
-    /// were any.
+    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Gives whether there were any.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Io`.
     pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most have none, and then nobody is to be waited for.
+        // Most files have no privileges, and need no wait.
         if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
             return Ok(false);
         }
@@ -367,7 +366,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Frees the blocks that a failed write has left past a file's end, while no thread uses its content.
+    /// Frees the blocks past a file's end that a failed write has left, while no other thread uses its content.
     pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
         let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -378,8 +377,8 @@ impl Operation<'_> {
     }
 }
 
-/// The blocks that hold ranges of bytes, without those in which one begins or ends whose gap to the next one is not `fill`ed; and the parts
-/// of the ranges that they hold.
+/// The blocks that written byte ranges cover, and the parts of the ranges in them. A block at the start or the end of a range is skipped if `fill`
+/// refuses the gap beside the range.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],
@@ -387,7 +386,7 @@ fn filled_blocks(
 ) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
     let block = size.bytes() as u64;
     let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
-    // Up to here blocks are full, and this one was left out.
+    // The end of the filled blocks, and the last block that was skipped.
     let (mut full, mut left) = (0, None);
     for (at, range) in written.iter().enumerate() {
         let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
@@ -432,7 +431,7 @@ mod tests {
         (volume, queue)
     }
 
-    /// A new file of blocks that were never written.
+    /// A new file with unwritten blocks.
     fn file(volume: &Volume, name: &[u8]) -> File {
         let (fs, who) = (volume.fs(), Credentials::default());
         let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
@@ -441,7 +440,7 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread that has looked up the ranges to convert may come when the file is gone, and another has its number: unwritten blocks of that one
+    /// A thread that has looked up the ranges to convert may arrive when the file is freed and its number reused: unwritten blocks of the new file
     /// stay zeros.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
@@ -461,7 +460,7 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// Where there is no room for the whole of a write that is wanted so, the file holds what it held; else a part is written.
+    /// A `whole` write without enough room leaves the file unchanged; any other write is done in part.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -472,13 +471,13 @@ mod tests {
             volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::new().write(true));
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
-        // As much as there is, and then a little less.
+        // First with exactly the free space, then with a little less.
         let how = Fallocate::Allocate { keep_size: false };
         fs.fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
         fs.truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
         fs.sync().unwrap();
         let bytes = vec![0x22; 1 << 20];
-        // One that covers sectors in part goes another way.
+        // A write that covers sectors in part takes another path.
         for pos in [1, 4097] {
             let written = file.write_at_with(&mut queue, &bytes, FilePos(pos), DioFlags::WHOLE);
             assert_eq!(written.unwrap_err().kind(), ErrorKind::NoSpace);
@@ -493,7 +492,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// A thread that waits for the content while the map changes sees, once it has it, that its mapping is old.
+    /// A thread that waits for the content while the map changes detects, after the wait, that its mapping is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();
@@ -518,7 +517,7 @@ mod tests {
         }
     }
 
-    /// The inode's lock is one of what a write with NOWAIT does not wait for.
+    /// A write with NOWAIT does not wait for the inode's lock.
     #[test]
     fn nowait_does_not_wait_for_the_inode() {
         let (volume, mut queue) = volume();

@@ -1,4 +1,4 @@
-//! The end of inodes: open ones outlive their names, large ones go in several transactions, and orphans that a crash left go at the next
+//! The end of inodes: open inodes outlive their names, large ones are freed in several transactions, and orphans of a crash are freed at the next
 //! opening.
 
 use std::sync::Arc;
@@ -13,56 +13,56 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// The future of an inode that loses a name.
+/// What happens to an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It has another one.
+    /// It has another name and stays.
     Stays,
-    /// It goes in the same transaction.
+    /// It is freed in the same transaction.
     EndsNow,
-    /// It is an orphan until all of it is gone.
+    /// It is an orphan until all of it is freed.
     EndsLater,
-    /// It is an orphan until nobody has it open.
+    /// It is an orphan until it is closed.
     EndsWhenClosed,
 }
 
-/// A root without nodes below has at most four extents, each in two groups: bitmaps and descriptors; attributes, inode, superblock.
+/// A root without nodes has at most four extents, each in two groups: bitmaps and descriptors; attributes, inode, superblock.
 const SMALL_CREDITS: u32 = 32;
-/// An inode alone.
+/// The inode only.
 const STAMP_CREDITS: u32 = 1;
-/// How many errors of orphans are reported one by one at an opening.
+/// The maximum number of orphan errors that are reported individually at an opening.
 const MOST_TOLD: usize = 64;
-/// Beside a piece of a large map: the orphan list and the inode.
+/// Blocks in addition to a piece of a large map: the orphan list and the inode.
 const PIECE_CREDITS: u32 = 16;
 
-/// How often a file that is closed is converted where others open and write it meanwhile, and how often that may fail.
+/// The maximum number of conversions that a close tries while other threads open and write the file, and of failures among them.
 const SETTLE_ATTEMPTS: u32 = 100;
 const SETTLE_FAILURES: u32 = 3;
 
-/// An inode that is open: it stays when it loses its last name, until this is dropped.
+/// An open inode: if it loses its last name, it stays until this is dropped.
 pub struct Ext4Held {
     fs: Arc<Ext4>,
     number: InodeNo,
-    /// `None` on a volume that is read-only.
+    /// The open handle; `None` on a read-only volume.
     open: Option<Open>,
 }
 
 impl Ext4Held {
-    /// Its number.
+    /// The inode number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
         self.number
     }
 
-    /// The inode as it is now, with a name or without.
+    /// The present state of the inode, which may have no name.
     ///
     /// # Errors
-    /// Errors of reading and checking.
+    /// The errors of reading and checking the inode.
     pub fn inode(&self) -> Result<Inode> {
         self.fs.inode_or_orphan(self.number)
     }
 
-    /// The state shared by all who have it open; `None` on a volume that is read-only.
+    /// The state that all open handles share; `None` on a read-only volume.
     pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
         self.open.as_ref().map(Open::inode)
     }
@@ -72,9 +72,8 @@ impl Ext4Held {
         &self.fs
     }
 
-    /// Leaves a time stamp without a transaction: seen by all who ask for the inode, and in the journal with its next change, with
-    /// [`sync`](Ext4::sync), with the last of those that hold it, or by the [timer](super::super::CommitTimer). Takes no lock; does
-    /// nothing on a volume that is read-only.
+    /// Sets a time stamp without a transaction. All readers of the inode see it. It is stored in the journal with the inode's next change, with
+    /// [`sync`](Ext4::sync), with the last close, or by the [timer](super::super::CommitTimer). Takes no lock; does nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -86,13 +85,13 @@ impl Ext4Held {
 impl Drop for Ext4Held {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        // An inode that fails here is an orphan still, and is removed at the next opening; and stamps that are lost are lost as in a crash.
+        // An inode for which this fails stays an orphan, and is removed at the next opening; its pending stamps are lost, as in a crash.
         let _ = self.fs.operate(|op| op.close_inode(self.number, open));
     }
 }
 
 impl Operation<'_> {
-    /// Closes an inode. The last close converts the data that were written, and removes an inode without a name.
+    /// Closes an inode. The last close converts written data, and removes an inode without a name.
     fn close_inode(&self, number: InodeNo, open: Open) -> Result<()> {
         let mut file = self.lock(number);
         let (mut attempts, mut failures, mut last) = (SETTLE_ATTEMPTS, 0, Ok(()));
@@ -110,12 +109,12 @@ impl Operation<'_> {
                 }
             }
             attempts -= 1;
-            // Content comes before inodes. Nobody else has requests in flight; but another may open the file meanwhile.
+            // The lock of the content comes before that of the inode. No other thread has requests in flight, but one may open the file in between.
             drop(file);
             last = self.convert(number, open.inode(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
-            // Data that another thread has written meanwhile, and left to this one, lie past the size in the metadata.
+            // Data that another thread has written in the meantime, without a conversion, lie past the size in the metadata.
             if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
                 let _ = self.cut_orphan(&file, open.inode());
             }
@@ -131,7 +130,7 @@ impl Operation<'_> {
         }
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
-            // Others may have its number soon.
+            // The number may soon be reused.
             open.inode().pending.forget();
         }
         drop(open);
@@ -139,27 +138,26 @@ impl Operation<'_> {
     }
 }
 
-/// Whether an error is about the volume's own metadata, which are the same when they are read again; others are the device's, or the
-/// caller's.
+/// Whether an error is about the volume's own metadata, which stay the same when they are read again. Other errors come from the device or the
+/// caller.
 pub(super) fn is_of_volume(why: &Error) -> bool {
     use ErrorKind::{Corrupt, Encrypted, LimitExceeded, NotFound, Unsupported};
     matches!(why.kind(), Corrupt | Unsupported | NotFound | LimitExceeded | Encrypted)
 }
 
 impl Ext4 {
-    /// Opens an inode, so that it stays as long as it is held, and so do the blocks that it loses meanwhile. Costs nothing on a volume
-    /// that is read-only.
+    /// Opens an inode, so that it stays as long as the handle exists, and so do blocks that it loses. On a read-only volume this does nothing.
     ///
     /// # Errors
-    /// `NotFound` where it has no name any more, and nobody else holds it.
+    /// `NotFound` if it has no name and no other open handle.
     pub fn hold(self: &Arc<Self>, number: InodeNo) -> Result<Ext4Held> {
         self.hold_if(number, |_| Ok(())).map(|(held, _)| held)
     }
 
-    /// Opens the inode that was decoded earlier, and gives what it is now: `None` where that cannot differ, on a volume that is read-only.
+    /// Opens the inode that was decoded as `earlier`, and gives its present state: `None` on a read-only volume, on which it cannot differ.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold); `NotFound` also where its number is another inode's by now.
+    /// As [`hold`](Self::hold); `NotFound` also if its number belongs to another inode.
     pub(crate) fn hold_decoded(
         self: &Arc<Self>,
         earlier: &Stat,
@@ -181,33 +179,33 @@ impl Ext4 {
             })?;
             check(&inode)?;
             let opened = lock.open();
-            // Earlier changes, before it was opened, are not known to be durable.
+            // Changes from before the opening may not be durable.
             writing.transactions.newest().note_map(opened.inode());
             (open, now) = (Some(opened), Some(inode));
         }
         Ok((Ext4Held { fs: Arc::clone(self), number, open }, now))
     }
 
-    /// Gives a time stamp to the writes since the last query.
+    /// Sets time stamps for the writes since the last call.
     pub(crate) fn leave_stamps(&self) {
         if let Ok(writing) = self.writing() {
             writing.locks.stamp_all_noted();
         }
     }
 
-    /// Brings the time stamps that wait into the running transaction.
+    /// Moves pending time stamps into the running transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; as reading the inodes' blocks.
+    /// `ReadOnly`; the errors of reading the inodes' blocks.
     pub(crate) fn store_stamps(self: &Arc<Self>) -> Result<()> {
         let stamped = self.writing()?.locks.stamped();
         stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
     }
 
-    /// The same for an inode.
+    /// Moves the pending time stamps of one inode.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
-            // It may have been closed meanwhile, and removed: the thread that does that waits now.
+            // The inode may have been closed and removed: the shared lock makes the thread that removes it wait.
             let _inode = op.share(number);
             op.store_stamps_of(number)
         })
@@ -215,16 +213,16 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// The same for an inode, its lock held.
+    /// Moves the pending time stamps of an inode whose lock is held.
     fn store_stamps_of(&self, number: InodeNo) -> Result<()> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // Any change takes them with it.
+        // Every change of the inode stores them too.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// The fate of an inode when it loses a name, its lock held.
+    /// What happens to an inode that loses a name. Its lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -239,7 +237,7 @@ impl Operation<'_> {
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
     }
 
-    /// How many blocks that changes beside the directory's.
+    /// The maximum number of blocks that this changes, except for the directory's.
     pub(super) fn eviction_credits(&self, inode: &InodeToChange<'_>, fate: Fate) -> u32 {
         match fate {
             Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
@@ -247,7 +245,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends what the transaction of its last name left, its lock held, or could not end.
+    /// Finishes what the transaction of the last name left, or could not finish. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,
@@ -261,7 +259,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an orphan without names, or gives it up where its metadata are broken: its name is gone in any case.
+    /// Frees an orphan without names, or gives it up if its metadata are damaged: its name is removed in any case.
     fn evict(&self, orphan: &Locked<'_>) -> Result<()> {
         self.try_evict(orphan).or_else(|why| self.leave_orphan(orphan, why))
     }
@@ -269,7 +267,7 @@ impl Operation<'_> {
     /// Handles an orphan that could not be removed.
     ///
     /// # Errors
-    /// The device's, and those of a volume that is read-only: it is an orphan still, and the next opening tries again.
+    /// Errors of the device, and those of a read-only volume: the inode stays an orphan, and the next opening tries again.
     fn leave_orphan(&self, orphan: &Locked<'_>, why: Error) -> Result<()> {
         if !is_of_volume(&why) || self.writing.transactions.check().is_err() {
             return Err(why);
@@ -292,12 +290,12 @@ impl Operation<'_> {
                 self.remove_orphan(handle, orphan)?;
                 self.end_inode(handle, orphan, directory)
             });
-            // However far it came: nobody reads an inode without a name, and freed blocks have no reference.
+            // A partial result can be committed: no thread reads an inode without a name, and freed blocks have no reference.
             ended.inspect_err(|why| self.pardon(handle, why))
         })
     }
 
-    /// Frees all that an inode has beside itself.
+    /// Frees everything that an inode has outside of itself.
     pub(super) fn release_content(
         &self,
         handle: &mut Handle<'_>,
@@ -309,12 +307,12 @@ impl Operation<'_> {
         Attributes::of(inode).drop_xattrs(handle)
     }
 
-    /// The value of `i_dtime` for an inode that is deleted now. A lower number than that of the last inode would be the next orphan of a list.
+    /// The value of `i_dtime` for an inode that is deleted now. A number up to that of the last inode would be taken for the next orphan of a list.
     pub(super) fn deletion_time(&self, now: Timestamp) -> u32 {
         u32::try_from(now.seconds.max(0)).unwrap_or(u32::MAX).max(self.superblock.inodes_count)
     }
 
-    /// Frees an inode that has nothing any more.
+    /// Frees an inode without content.
     pub(super) fn end_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -331,11 +329,11 @@ impl Operation<'_> {
         handle.free_inode(inode, directory)
     }
 
-    /// Removes the orphans that a crash, or a program that had them open, left. Those that fail are given up: no orphan keeps a volume from being opened.
-    /// `wrong` has the errors of the recovery of fast commits.
+    /// Removes the orphans that a crash, or a program with open files, has left. Failing ones are given up: an orphan never prevents the opening of a
+    /// volume. `wrong` has the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// The device's: it is an orphan still. But not those of a place that cannot be read when that is tried again.
+    /// Errors of the device: the inode stays an orphan. A place that is unreadable again on a retry is no such error.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -344,13 +342,13 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // Half a change that the device has failed ends the volume; a place that it does not read is given up.
+            // A change that the device failed half way ends the volume; an orphan whose place is unreadable is given up.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
                 return Err(why);
             }
-            // Where that fails too it is not the orphan's fault.
+            // If this fails too, the orphan is not the cause.
             self.give_up_orphan(&orphan)?;
             if told.len() < MOST_TOLD {
                 told.push(Self::left(number, &why));
@@ -369,22 +367,22 @@ impl Operation<'_> {
         }
     }
 
-    /// An orphan was freed as far as its metadata go: that can be committed, with the mark that the volume has errors.
+    /// The orphan was freed as far as its metadata permit: the result can be committed, together with the mark of errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
         }
     }
 
-    /// Ends a truncation that was under way: the blocks past the size go. A file without a name stays an orphan. Where its metadata are
-    /// broken, a part of that is committed at an opening alone: a later write could make the file longer again, over the rest.
+    /// Finishes an interrupted truncation: blocks past the size are freed. A file without a name stays an orphan. If its metadata are damaged, a
+    /// partial result is committed only at an opening: a later write could extend the file over the rest.
     pub(super) fn finish_truncation(&self, inode: &InodeToChange<'_>, opening: bool) -> Result<()> {
         let end = FileBlock(self.superblock.block_size.blocks_for(inode.size()));
         self.transact(PIECE_CREDITS + inode.credits_for_unmap(), |handle| {
             if inode.has_map() {
                 let unmapped = inode.unmap_range(handle, end..FileBlock(1 << 32));
                 if let (Err(why), true) = (&unmapped, opening) {
-                    // It is an orphan still, and freed blocks have no reference.
+                    // The inode is still an orphan, and freed blocks have no reference.
                     self.pardon(handle, why);
                 }
                 unmapped?;
@@ -395,7 +393,7 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// Whether blocks hold its content: no device, no link within the inode, no inline data.
+    /// Whether blocks hold its content: it is no device, no link within the inode, and has no inline data.
     pub(crate) fn has_map(&self) -> bool {
         match self.file_type() {
             FileType::Regular | FileType::Directory => !self.has_inline_data(),
@@ -404,7 +402,7 @@ impl Inode {
         }
     }
 
-    /// Whether its map has no nodes beside its root.
+    /// Whether its map has no nodes except the root.
     pub(crate) fn has_small_map(&self) -> bool {
         // `eh_depth` in the root.
         let flat = self.i_block[6..8] == [0, 0];

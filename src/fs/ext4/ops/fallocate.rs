@@ -1,4 +1,4 @@
-//! Space without content: preallocated, zeroed, punched out, collapsed, inserted.
+//! Operations on space: preallocation, zeroing, hole punching, collapse, insertion.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::fs::{Fallocate, InodeFlags};
 use crate::iomap::{ExtentState, IomapType};
 use crate::units::{FileBlock, FilePos, InodeNo};
 
-/// Blocks of metadata that a piece changes beside the file's map.
+/// Metadata blocks that a piece changes, except for the file's map.
 const CREDITS: u32 = 16;
 
 impl Ext4 {
     /// Changes the space of a range of a regular file.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty range, or one that is not whole blocks where that is needed; `Unsupported` for a file with indirect
+    /// `InvalidInput` for an empty range, or for one of partial blocks if whole blocks are needed; `Unsupported` for a file with indirect
     /// blocks; `NoSpace`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
     pub fn fallocate(
         self: &Arc<Self>,
@@ -66,7 +66,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Allocates the holes of a range. The size grows with it, also where space ends within it: no allocated block is left past the end.
+    /// Allocates the holes of a range. The size grows with it, even if space runs out within it: no allocated block stays past the end.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,
@@ -86,7 +86,7 @@ impl Operation<'_> {
         Err(error)
     }
 
-    /// The new size where it is larger, and the times.
+    /// Sets the new size if it is larger, and the times.
     fn grow(&self, file: &Locked<'_>, end: u64, keep_size: bool) -> Result<()> {
         let inode = file.inode()?;
         let size = if keep_size { inode.size() } else { inode.size().max(end) };
@@ -115,7 +115,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Where a range of bytes has its first hole; at the beginning of a block.
+    /// The position of the first hole in a byte range, at the start of a block.
     pub(super) fn first_hole(&self, file: &Locked<'_>, range: Range<u64>) -> Result<Option<u64>> {
         let (size, inode) = (self.superblock.block_size, file.inode()?);
         let end = FileBlock(size.blocks_for(range.end));
@@ -146,7 +146,7 @@ impl Operation<'_> {
         Ok(room.len.into())
     }
 
-    /// Frees the whole blocks of a range, and zeros the rest of it at both ends.
+    /// Frees the whole blocks of a range, and zeros the partial blocks at both ends.
     fn empty_range(&self, inode: &InodeToChange<'_>, range: Range<u64>) -> Result<()> {
         let size = self.superblock.block_size;
         let block = size.bytes() as u64;

@@ -1,7 +1,7 @@
-//! The operations of a volume that is open for writing: each function is one operation, in one transaction where its size allows.
+//! The operations of a volume that is open for writing. Each function is one operation, in one transaction if its size permits.
 //!
-//! Inodes are given by their numbers: their content is read under their locks. An operation checks everything before it changes anything;
-//! a later step that fails for lack of space is undone. The compiler sees to the order: an [`Operation`] has all the steps, and each step asks for the result of the one before.
+//! Inodes are given by number and read under their locks. An operation checks everything before it changes anything; a later step that fails for lack
+//! of space is undone. The compiler enforces the order: an [`Operation`] has all the steps, and each step needs the result of the one before.
 
 mod attributes;
 mod content;
@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
-/// The most names that a file, and subdirectories that a directory without dir_nlink, can have.
+/// The maximum number of names of a file, and of subdirectories of a directory without dir_nlink.
 const MAX_LINKS: u32 = 65_000;
 
 fn refuse(kind: ErrorKind, what: &'static str) -> Error {
@@ -35,19 +35,19 @@ fn refuse(kind: ErrorKind, what: &'static str) -> Error {
 }
 
 impl Operation<'_> {
-    /// How many blocks one more name in a directory changes, and the directory's inode.
+    /// The number of blocks that adding a name to a directory changes, with the directory's inode.
     fn name_credits(&self, dir: &InodeToChange<'_>) -> u32 {
         ADD_CREDITS + dir.credits_for_map() + 1
     }
 
-    /// An inode that is to change: it has a name, or someone has it open.
+    /// An inode for a change. It must have a name or be open.
     fn inode_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = file.inode()?;
         self.check_kept(&inode)?;
         Ok(inode)
     }
 
-    /// A directory whose entries are to change.
+    /// A directory for a change of its entries.
     fn directory<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = dir.named()?;
         if dir.file_type() != FileType::Directory {
@@ -62,7 +62,7 @@ impl Operation<'_> {
         Ok(dir)
     }
 
-    /// The same where entries are to go, which append-only directories do not allow.
+    /// A directory for the removal of entries, which append-only directories do not permit.
     fn directory_to_shrink<'d>(&self, dir: &'d Locked<'_>) -> Result<InodeToChange<'d>> {
         let dir = self.directory(dir)?;
         if dir.flags().contains(InodeFlags::APPEND) {
@@ -80,7 +80,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The time of a directory whose entries have changed, and how many subdirectories it has more or less.
+    /// Sets the time of a directory whose entries have changed, and updates its number of subdirectories.
     fn touch_directory(
         &self,
         handle: &mut Handle<'_>,
@@ -92,7 +92,7 @@ impl Operation<'_> {
         handle.update_inode(dir, |inode| {
             inode.set_times(&Times { modified: Some(now), ..Times::changed(now) })?;
             let links = inode.links()?;
-            // 1 says that there are more than can be counted.
+            // A count of 1 means more subdirectories than the field can count.
             if subdirectories != 0 && !(uncounted && links == 1) {
                 let links = links.saturating_add_signed(subdirectories);
                 let uncountable = uncounted && u32::from(links) > MAX_LINKS;
@@ -102,19 +102,19 @@ impl Operation<'_> {
         })
     }
 
-    /// The time of an inode's last change.
+    /// Sets the time of an inode's last change.
     fn touch_changed(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let now = handle.now();
         handle.update_inode(inode, |inode| inode.set_times(&Times::changed(now)))
     }
 
-    /// Whether a directory may have more subdirectories than are counted: with dir_nlink, and as Linux has it only one with a tree.
+    /// Whether a directory may have more subdirectories than the field can count: with dir_nlink, and as in Linux only with a hash tree.
     fn may_lose_count(&self, dir: &Inode) -> bool {
         self.superblock.ro_compat.contains(RoCompat::DIR_NLINK)
             && dir.flags().contains(InodeFlags::INDEX)
     }
 
-    /// Refuses one subdirectory more where the format cannot count it.
+    /// Refuses another subdirectory if the format cannot count it.
     fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
         if dir.stat().links >= MAX_LINKS && !self.may_lose_count(dir) {
             return Err(refuse(
@@ -127,7 +127,7 @@ impl Operation<'_> {
 }
 
 impl Ext4 {
-    /// Refuses an inode that has no name, and that nobody has open. It is read under its lock.
+    /// Refuses an inode that has no name and is not open. It must be read under its lock.
     fn check_kept(&self, inode: &Inode) -> Result<()> {
         if inode.stat().links == 0 && !self.writing()?.locks.is_open(inode.number()) {
             return Err(refuse(ErrorKind::NotFound, "the file has been removed"));
@@ -136,7 +136,7 @@ impl Ext4 {
     }
 }
 
-/// Refuses a file of another project in a directory that gives its own to its entries: the file would have to be charged to another one.
+/// Refuses a file of another project if entries inherit the directory's project: the file would have to be charged to that project.
 fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     let inherits = dir.flags().contains(InodeFlags::PROJECT_INHERIT);
     if inherits && dir.stat().project != file.stat().project {
@@ -145,7 +145,7 @@ fn check_project(dir: &Inode, file: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// `Exists`, `NameTooLong` and the like for a name that is to be made.
+/// Checks a new name: `Exists`, `NameTooLong` and similar errors.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > 255 {
         return Err(refuse(ErrorKind::NameTooLong, "a name has at most 255 bytes"));

@@ -1,7 +1,7 @@
-//! The list of orphans: the newest one stands in the superblock, and each names the next in `i_dtime`.
+//! The list of orphans: the superblock has the newest one, and each orphan has the next in `i_dtime`.
 //!
-//! Volumes with an orphan file have the list too, for when the file is full; only the list is written, and the entries of the file are moved
-//! to it when the volume is opened.
+//! Volumes with an orphan file have the list too, for a full file. This code writes only the list, and moves the entries of the file to it when
+//! the volume is opened.
 
 use std::marker::PhantomData;
 
@@ -16,10 +16,10 @@ use crate::units::InodeNo;
 
 /// Two inodes, the superblock, and a block of the orphan file.
 const CREDITS: u32 = 4;
-/// How many errors are reported one by one.
+/// The maximum number of errors that are reported individually.
 const MOST_TOLD: usize = 64;
 
-/// An inode on the list, which is locked: `i_dtime` belongs to the list, and nothing else of the inode is changed through this.
+/// An inode on the list, whose lock is held. Only `i_dtime`, which belongs to the list, is changed through this.
 struct Listed<'l> {
     number: InodeNo,
     list: PhantomData<&'l OrphanList>,
@@ -37,7 +37,7 @@ impl MayChange for Listed<'_> {
     }
 }
 
-/// A file of orphans is read only while the volume is opened.
+/// The orphan file is read only while the volume is opened.
 impl MayChange for FiledOrphan {
     fn number(&self) -> InodeNo {
         self.inode
@@ -56,12 +56,12 @@ fn set_next_orphan(
 }
 
 impl Operation<'_> {
-    /// Puts an inode on the list, if it is not on it: the next opening removes it, or its blocks past the size, if nothing takes it off the list
-    /// before.
+    /// Adds an inode to the list, unless it is already there: the next opening removes it, or its blocks past the size, unless it is taken off
+    /// the list before.
     pub(super) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &impl MayChange) -> Result<()> {
         let number = inode.number();
         let mut list = self.writing.orphans.lock();
-        // Twice it would name itself as the next: a file that was written past its end, and then loses its name.
+        // If it were added twice, it would point to itself: this happens for a file that was written past its end and then loses its name.
         if list.contains(number) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Takes an inode off the list, if it is on it. Its `i_dtime` is the caller's to set.
+    /// Removes an inode from the list, if it is there. The caller sets its `i_dtime`.
     pub(super) fn remove_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -86,7 +86,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Lets the list lead past an inode; whether it is on it.
+    /// Unlinks an inode from the list. Gives whether it was there.
     fn pass_by_orphan(
         &self,
         handle: &mut Handle<'_>,
@@ -101,8 +101,8 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Takes an orphan that cannot be ended off the list, as Linux does, and leaves it in use: without a name it is freed by e2fsck, which
-    /// checks the whole volume because the superblock records errors. A file that has a name keeps its blocks past the end.
+    /// Removes an orphan that cannot be freed from the list, as Linux does, and leaves it in use. Without a name it is freed by e2fsck, which
+    /// checks the whole volume because the superblock records errors. A file with a name keeps its blocks past the end.
     pub(super) fn give_up_orphan(&self, orphan: &Locked<'_>) -> Result<()> {
         let (number, found) = (orphan.number(), orphan.inode());
         self.transact(CREDITS, |handle| {
@@ -114,7 +114,7 @@ impl Operation<'_> {
                         handle.update_inode(orphan, |inode| inode.set_dtime(time))?;
                     }
                 }
-                // Its bytes are not to be trusted: they get no new checksum.
+                // Its bytes are not trusted, so they get no new checksum.
                 Err(_) => {
                     let mut list = self.writing.orphans.lock();
                     self.pass_by_orphan(handle, &list, number)?;
@@ -144,15 +144,15 @@ impl Operation<'_> {
         })
     }
 
-    /// The orphans that were found, all on the list, the newest first; and the errors of others. The list ends before an entry that cannot be an
-    /// orphan, since the entries after it are unknown; of the orphan file such an entry is cleared.
+    /// The orphans that were found, all on the list, newest first; and the errors of others. The list ends before an entry that cannot be an
+    /// orphan, because the entries after it are unknown; in the orphan file such an entry is cleared.
     pub(super) fn adopt_orphans(&self) -> Result<(Vec<InodeNo>, Vec<Error>)> {
         let mut wrong = Vec::new();
         let follow = || self.follow_orphans(|number| self.check_orphan(number));
         let (mut found, mut broken) = follow()?;
         if let Some(why) = broken.take_if(|why| !is_of_volume(why)) {
             (found, broken) = follow()?;
-            // Or it is another error, of what the device gives now.
+            // Otherwise it is another error, because the device gives other content now.
             if broken.is_none() {
                 return Err(why);
             }
@@ -190,7 +190,7 @@ impl Operation<'_> {
                 }
                 self.clear_filed(handle, &filed)
             })?;
-            // A file of them may hold millions.
+            // An orphan file may hold millions.
             wrong.extend(checked.err().filter(|_| wrong.len() < MOST_TOLD));
         }
         if self.superblock.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
@@ -207,7 +207,7 @@ impl Operation<'_> {
         Ok((adopted, wrong))
     }
 
-    /// An inode that can be an orphan: in use, and none of the file system's own.
+    /// Checks an inode that may be an orphan: it must be in use and not internal.
     fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
@@ -225,7 +225,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile};
 
-    /// Neighbours on the list that end at the same time do not cut off the orphans after them: the list on the device has all that are left.
+    /// Adjacent list entries that end at the same time do not cut off the orphans after them: the list on the device has all remaining ones.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;
@@ -242,7 +242,7 @@ mod tests {
                 fs.unlink(ROOT, name).unwrap();
                 held
             });
-            // Every fourth stays.
+            // Every fourth orphan stays.
             let mut ends: [Vec<_>; 3] = Default::default();
             let mut stays = Vec::new();
             for (at, held) in held.enumerate() {

@@ -1,4 +1,4 @@
-//! Names that move, replace others, or change places.
+//! Renames: names that move, replace other names, or are exchanged.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::units::InodeNo;
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
-/// Two names, and what they stand for.
+/// Two names, and their inodes.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,
@@ -26,20 +26,20 @@ struct Move<'a> {
     there: Option<There<'a>>,
 }
 
-/// The existing file of the new name.
+/// The existing file with the new name.
 struct There<'a> {
     inode: InodeToChange<'a>,
     locked: &'a Locked<'a>,
 }
 
 impl Ext4 {
-    /// Moves a name, given with its directory, within it or to another one. The existing file of the new name is replaced atomically. A whiteout
-    /// is left where the old name was, if `flags` say so: it belongs to `who`, as every file that is made.
+    /// Moves a name within its directory or to another one. An existing file with the new name is replaced atomically. If `flags` ask for it, a
+    /// whiteout that `who` owns is left under the old name.
     ///
     /// # Errors
-    /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`;
-    /// with a whiteout `Quota` too; `CrossDevice` for a file of another project where the directory gives its own to its entries;
-    /// `InvalidInput` for a directory that would be moved into itself, and for flags that exclude each other.
+    /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`; with a whiteout
+    /// also `Quota`; `CrossDevice` for a file of another project if entries inherit the directory's project; `InvalidInput` for a directory that
+    /// would move into itself, and for flags that exclude each other.
     pub fn rename(
         self: &Arc<Self>,
         (from, old_name): (InodeNo, &[u8]),
@@ -53,7 +53,7 @@ impl Ext4 {
         }
         check_name(new_name)?;
         self.operate(|op| {
-            // Directories keep their places meanwhile, so that nobody comes to be below itself.
+            // The parents of directories do not change in the meantime, so a directory never moves below itself.
             let _tree = (from != to).then(|| op.lock_renames());
             let (from_locked, to_locked) = op.lock_directories(from, to)?;
             let from_dir = op.directory_to_shrink(&from_locked)?;
@@ -92,7 +92,7 @@ impl Ext4 {
             let whiteout = flags.contains(RenameFlags::WHITEOUT);
             let whiteout = whiteout.then(|| op.plan_whiteout(&from_dir, who)).transpose()?;
             match &change.there {
-                // Two names of one file: nothing happens, as POSIX has it.
+                // Both names refer to one file: POSIX requires that nothing happens.
                 Some(there) if there.inode.number() == moved => Ok(()),
                 _ => op.move_name(&change, whiteout.as_ref()),
             }
@@ -101,8 +101,7 @@ impl Ext4 {
 }
 
 impl<'a> Operation<'a> {
-    /// Locks two directories: one that is above the other first, as in a walk down the tree. None for the second where they are
-    /// the same.
+    /// Locks two directories. If one is above the other it is locked first, as in a walk down the tree. `None` for the second if they are equal.
     fn lock_directories(
         &self,
         from: InodeNo,
@@ -121,7 +120,7 @@ impl<'a> Operation<'a> {
         Ok((self.lock(from), Some(to)))
     }
 
-    /// Refuses what would put a directory below itself, or replace one of its own parents.
+    /// Refuses a move that puts a directory below itself, or replaces one of its own parents.
     fn check_tree(
         &self,
         from: InodeNo,
@@ -147,14 +146,14 @@ impl<'a> Operation<'a> {
         Ok(())
     }
 
-    /// A directory and all above it.
+    /// A directory and all directories above it.
     fn ancestors(&self, dir: InodeNo) -> Result<HashSet<InodeNo>> {
         let mut seen = HashSet::new();
         let mut next = dir;
-        // Ends, since each directory is new.
+        // The loop ends, because each directory is visited once.
         while seen.insert(next) && next != ROOT {
             let above = self.inode(next).and_then(|dir| dir.lookup(b".."));
-            // Read without the lock of the directory, which may be changing: this is not an error of the volume.
+            // The directory is read without its lock and may be changing: this is not an error of the volume.
             next = above.map_err(Error::uncounted)?.number();
         }
         Ok(seen)
@@ -260,7 +259,7 @@ impl<'a> Operation<'a> {
         }
         self.transact_for_space(self.name_credits(from) + self.name_credits(to) + 8, |handle| {
             Directory::of(to).set_entry(handle, new_name, moved.number(), moved.file_type())?;
-            // It may be the same directory, and its entries lie in the inode.
+            // It may be the same directory, with entries in the inode.
             let from = &from_locked.named()?;
             Directory::of(from).set_entry(handle, old_name, there.number(), there.file_type())?;
             if crosses && out {

@@ -1,4 +1,4 @@
-//! Sizes: files that get shorter or longer.
+//! Sizes: files that shrink or grow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use crate::fs::ext4::{Ext4, Inode, RoCompat};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::{FileBlock, InodeNo};
 
-/// From this size on, a file needs the large_file feature.
+/// A file of at least this size needs the feature large_file.
 const LARGE: u64 = 1 << 31;
 const CREDITS: u32 = 40;
 
 impl Ext4 {
-    /// Makes a regular file this long. Content beyond it is removed; added content reads as zeros.
+    /// Sets the size of a regular file. Content past it is removed; added content reads as zeros.
     ///
     /// # Errors
     /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
@@ -40,7 +40,7 @@ impl Ext4 {
         })
     }
 
-    /// Whether an inode is a regular file whose content can change.
+    /// Checks that an inode is a regular file whose content may change.
     pub(super) fn check_content_changes(&self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Regular => {}
@@ -75,7 +75,7 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// A regular file whose content is to change.
+    /// A regular file for a change of its content.
     pub(super) fn file_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = self.inode_to_change(file)?;
         self.check_content_changes(&inode)?;
@@ -91,7 +91,7 @@ impl Operation<'_> {
         if inode.has_inline_data() {
             return self.resize_inline(file, inode, size);
         }
-        // With an unchanged size, preallocated blocks past it are freed, as on Linux.
+        // If the size does not change, preallocated blocks past it are freed, as in Linux.
         if size > inode.size() {
             self.zero_past(inode, size)?;
             return self.transact(CREDITS, |handle| self.set_size(handle, file, size));
@@ -112,7 +112,7 @@ impl Operation<'_> {
         self.finish_truncation(&file.inode()?, false)
     }
 
-    /// Sets size and times.
+    /// Sets the size and the times.
     pub(super) fn set_size(
         &self,
         handle: &mut Handle<'_>,
@@ -127,7 +127,7 @@ impl Operation<'_> {
         self.note_large_size(handle, size)
     }
 
-    /// The superblock says so where a volume gets its first large file.
+    /// Sets the feature in the superblock when a volume gets its first large file.
     pub(super) fn note_large_size(&self, handle: &mut Handle<'_>, size: u64) -> Result<()> {
         if size < LARGE || self.superblock.ro_compat.contains(RoCompat::LARGE_FILE) {
             return Ok(());
@@ -142,7 +142,7 @@ impl Operation<'_> {
 }
 
 impl Inode {
-    /// How many blocks its map can have.
+    /// The maximum number of blocks of its map.
     fn most_blocks(&self) -> u64 {
         if self.flags().contains(InodeFlags::EXTENTS) || self.has_inline_data() {
             return u64::from(u32::MAX);

@@ -1,4 +1,4 @@
-//! Space for the blocks of a file: near the block before them, and in a cluster of its own or in one that the file has in part.
+//! Space for the blocks of a file: near the block before them, in a new cluster or in one that the file partly uses.
 
 use crate::error::Result;
 use crate::fs::ext4::Inode;
@@ -8,14 +8,14 @@ use crate::fs::ext4::operation::{InodeToChange, Operation};
 use crate::iomap::{Extent, ExtentState, IomapType};
 use crate::units::{FileBlock, FsBlock};
 
-/// The longest extent of any state, in blocks.
+/// The maximum length of an extent in either state, in blocks.
 const MOST_IN_EXTENT: u32 = 32_767;
 
-/// Where new blocks of a file are, not yet mapped.
+/// The place of new blocks of a file before they are mapped.
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// The blocks allocated for them; `None` in a cluster that the file has already.
+    /// The blocks that were allocated for them; `None` in a cluster that the file already has.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl Room {
 }
 
 impl Operation<'_> {
-    /// Room for at most `count` blocks of a hole from `first` on, in one piece.
+    /// Finds room for at most `count` blocks of a hole from `first` on, in one run.
     pub(super) fn find_room(
         &self,
         handle: &mut Handle<'_>,
@@ -46,7 +46,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The rest belongs into a cluster that is there.
+            // The rest belongs to a cluster that the file already has.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
@@ -59,7 +59,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Takes back room that was not mapped.
+    /// Frees room that was not mapped.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
             Some((start, count)) => handle.free_blocks(start, count, Freed::Data),
@@ -67,7 +67,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Where the cluster stands that holds these blocks of a file, if the file has one for them.
+    /// The start of the file's existing cluster for these blocks, if there is one.
     fn start_of_cluster(&self, inode: &Inode, first: FileBlock) -> Result<Option<FsBlock>> {
         let cluster = u64::from(self.superblock.cluster_blocks);
         let (mut next, end) = (first, FileBlock(first.0 + cluster));
@@ -81,7 +81,7 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// Where the blocks of a file should be: after the block before them, else near its inode.
+    /// The goal for blocks of a file: after the block before them, otherwise near its inode.
     fn data_goal(&self, inode: &Inode, first: FileBlock) -> Result<Goal> {
         if first.0 > 0 {
             let before = FileBlock(first.0 - 1)..first;

@@ -1,4 +1,4 @@
-//! Names that go.
+//! Removal of names.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
 impl Ext4 {
-    /// Removes a name of a file. With its last name a file goes, once nobody has it open.
+    /// Removes a name of a file. A file without names is freed when it is no longer open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; errors of reading and checking.
@@ -83,8 +83,8 @@ impl Operation<'_> {
         self.finish(&locked, fate, failed)
     }
 
-    /// One name less, and with the last one the inode's end as far as it comes now. A directory loses its own `.` with its name. An inode that
-    /// should end now and does not is an orphan, and the error is for [`finish`](Self::finish).
+    /// Removes one link and, with the last one, frees the inode as far as possible. A directory loses its own `.` with its name. An inode that
+    /// should be freed but is not stays an orphan, and [`finish`](Self::finish) gets the error.
     pub(super) fn drop_name(
         &self,
         handle: &mut Handle<'_>,

@@ -1,6 +1,6 @@
-//! A quota file: a tree that leads by the four bytes of an id to the block that holds its entry.
+//! A quota file: a tree that is indexed by the four bytes of an id, with blocks of entries below.
 //!
-//! Its blocks are metadata like any other: read through the cache, changed in transactions. It never gets shorter, and no entry is removed.
+//! Its blocks are metadata: read through the cache, changed in transactions. The file never shrinks, and no entry is removed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
 const ENTRY: usize = size_of::<RawQuotaEntry>();
-/// How many entries a block holds.
+/// The number of entries in a block.
 const PER_BLOCK: u16 = ((BLOCK - size_of::<RawQuotaLeaf>()) / ENTRY) as u16;
-/// Blocks that a new entry changes beside the file's map: header, tree, two blocks of entries; for at most five new ones of them a bitmap
-/// and a descriptor each; the inode, the superblock.
+/// Blocks that a new entry changes, except for the file's map: header, tree, two blocks of entries; a bitmap and a descriptor for each of
+/// at most five new blocks; the inode, the superblock.
 const INSERT_CREDITS: u32 = 20;
-/// Of how many ids it is remembered where their entries are.
+/// The maximum number of ids whose entries are cached.
 const MOST_KNOWN: usize = 1 << 16;
 
-/// Where an entry is: a block of the volume, and the byte in it.
+/// The position of an entry: a block of the volume, and the offset in it.
 type At = (FsBlock, usize);
 
 pub(super) struct QuotaFile {
     number: InodeNo,
     place: Place,
-    /// How long a soft limit may be exceeded, in seconds: of space, of inodes.
+    /// The time in seconds for which a soft limit may be exceeded: of space, of inodes.
     grace: [u64; 2],
     /// The file's map.
     blocks: RwLock<Vec<FsBlock>>,
     known: RwLock<HashMap<u32, At>>,
-    /// Held while an entry is inserted, and taken before the transaction that it takes.
+    /// Held during the insertion of an entry, and taken before its transaction.
     growing: Mutex<()>,
 }
 
-/// Only [`insert`](QuotaFile::insert) changes its inode, and one thread at a time.
+/// Only [`insert`](QuotaFile::insert) changes its inode, and only one thread at a time.
 impl MayChange for QuotaFile {
     fn number(&self) -> InodeNo {
         self.number
     }
 }
 
-/// The entries in a block of them, and where they begin. One of zeros is free, also where its id would be 0.
+/// The entries in a block, and their offsets. An entry of zeros is free, even for id 0.
 pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize, &RawQuotaEntry)> {
     positions().filter_map(|at| {
         let entry = RawQuotaEntry::ref_from_bytes(block.get(at..at + ENTRY)?).ok()?;
@@ -58,7 +58,7 @@ pub(in crate::fs::ext4) fn entries(block: &[u8]) -> impl Iterator<Item = (usize,
     })
 }
 
-/// Where the entries of a block begin.
+/// The offsets of the entries in a block.
 fn positions() -> impl Iterator<Item = usize> {
     (0..usize::from(PER_BLOCK)).map(|index| size_of::<RawQuotaLeaf>() + index * ENTRY)
 }
@@ -68,7 +68,7 @@ fn is_free(entry: &RawQuotaEntry) -> bool {
 }
 
 impl QuotaFile {
-    /// The file of users (0), groups (1) or projects (2).
+    /// The quota file of users (0), groups (1) or projects (2).
     pub(super) fn load(fs: &Arc<Ext4>, kind: usize, number: InodeNo) -> Result<Self> {
         let place = Place::new("quota file").inode(number);
         let inode = fs.inode_or_orphan(number)?;
@@ -99,7 +99,7 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to what an id uses. One that has no entry is left alone: that the volume's usage is wrong was so before.
+    /// Adds to the usage of an id. An id without an entry is ignored: the volume's usage was already wrong.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -124,7 +124,7 @@ impl QuotaFile {
         })
     }
 
-    /// Sets until when soft limits may be exceeded, or that they are not.
+    /// Starts or clears the grace times of soft limits.
     fn watch(&self, entry: &mut RawQuotaEntry, now: u64) {
         let soft = entry.dqb_bsoftlimit.get().saturating_mul(LIMIT_UNIT);
         let space = (soft, entry.dqb_curspace.get());
@@ -138,12 +138,12 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // Of id 0, which uses nothing: an entry nevertheless.
+            // An entry of id 0 without usage is marked as used.
             entry.dqb_itime.set(1);
         }
     }
 
-    /// The space and inodes that an id may still take.
+    /// The space and inodes that an id may still use.
     pub(super) fn left(&self, fs: &Ext4, id: u32) -> Result<Headroom> {
         let none = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         let Some((block, at)) = self.find(fs, id)? else { return Ok(none) };
@@ -167,7 +167,7 @@ impl QuotaFile {
         Ok(Headroom { bytes: space, inodes: left(hard, soft, time, used) })
     }
 
-    /// Where the entry of an id is.
+    /// The position of an id's entry.
     fn find(&self, fs: &Ext4, id: u32) -> Result<Option<At>> {
         if let Some(at) = self.known.read().get(&id) {
             return Ok(Some(*at));
@@ -193,7 +193,7 @@ impl QuotaFile {
         Ok(Some(at))
     }
 
-    /// Gives an id an entry, if it has none, in a transaction of its own.
+    /// Creates an entry for an id, if it has none, in a separate transaction.
     pub(super) fn insert(&self, op: &Operation<'_>, id: u32) -> Result<()> {
         if self.find(op, id)?.is_some() {
             return Ok(());
@@ -209,7 +209,7 @@ impl QuotaFile {
     fn insert_entry(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, id: u32) -> Result<()> {
         let mut header = self.header(fs)?;
         let bytes = id.to_be_bytes();
-        // The nodes that are there, from the root down.
+        // The existing nodes, from the root down.
         let mut way = vec![ROOT];
         while way.len() < LEVELS as usize {
             match self.pointer(fs, way[way.len() - 1], bytes[way.len() - 1])? {
@@ -230,7 +230,7 @@ impl QuotaFile {
         }
         self.put_entry(fs, handle, &mut header, leaf, id)?;
         let mut child = leaf;
-        // A concurrent reader finds the whole path or nothing.
+        // The nodes are linked from below: a concurrent reader finds the whole path or nothing.
         for depth in (way.len()..LEVELS as usize).rev() {
             let Some(node) = new.pop() else { break };
             self.set_pointer(fs, handle, node, bytes[depth], child)?;
@@ -243,7 +243,7 @@ impl QuotaFile {
         })
     }
 
-    /// Puts an entry that uses nothing into a block with room. A full one leaves the list of those.
+    /// Writes an entry without usage into a block with room. A block that becomes full leaves the list of such blocks.
     fn put_entry(
         &self,
         fs: &Ext4,
@@ -285,7 +285,7 @@ impl QuotaFile {
         })
     }
 
-    /// Blocks of the file that hold nothing, emptied: first those on its list of free ones, then from its end.
+    /// Takes cleared blocks of the file: first from its free list, then by appending.
     fn take_blocks(
         &self,
         fs: &Arc<Ext4>,
@@ -328,7 +328,7 @@ impl QuotaFile {
         Ok(taken)
     }
 
-    /// Makes the file large enough for so many of its blocks. Blocks that were added before space ran out may stay.
+    /// Grows the file to at least this many of its blocks. Blocks that were added before space ran out may stay.
     fn grow(&self, fs: &Arc<Ext4>, handle: &mut Handle<'_>, blocks: u32) -> Result<()> {
         let size = fs.superblock.block_size;
         let needed = size.blocks_for(u64::from(blocks) * BLOCK as u64);
@@ -374,7 +374,7 @@ impl QuotaFile {
         })
     }
 
-    /// The volume's block that holds a block of the file, and where in it that begins.
+    /// The volume's block that holds a block of the file, and its offset there.
     fn read(&self, fs: &Ext4, block: u32) -> Result<(Block, usize)> {
         let (at, start) = self.position(fs, block)?;
         Ok((fs.blocks.read(at, self.place)?, start))

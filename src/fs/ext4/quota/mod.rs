@@ -1,9 +1,9 @@
 //! Quota: the usage of each user, group and project, and their limits.
 //!
-//! Each change of an inode goes through [`Handle::update_inode`], which compares what the inode takes before and after: that is where usage
-//! is charged, in the same transaction, and nowhere else. Limits are looked at before space is taken: hard ones, and soft ones whose time
-//! is over, hold for everyone, the superuser included. Nodes of a file's map are charged but may go beyond a limit, and so may threads
-//! that take space for the same owner at the same time, by what they take.
+//! Every change of an inode goes through [`Handle::update_inode`], which compares the inode's usage before and after. Only this code
+//! charges usage, in the same transaction. Limits are checked before space is allocated. Hard limits, and soft ones whose time is over,
+//! apply to all users, including the superuser. Nodes of a file's map are charged but may exceed a limit. Threads that allocate for the
+//! same owner at the same time may exceed it too, by what they allocate.
 
 mod file;
 
@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
 use crate::units::InodeNo;
 
-/// Blocks of entries that an operation changes: those of a user, a group and a project, for three inodes.
+/// Blocks of entries that an operation changes: one each for a user, a group and a project, for three inodes.
 const CREDITS: u32 = 9;
 
 /// The quota files of a volume: of users, groups and projects.
@@ -32,7 +32,7 @@ pub(crate) struct Quota {
     files: [Option<QuotaFile>; 3],
 }
 
-/// The space that an inode takes, and its owners.
+/// The usage of an inode, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     owners: [u32; 3],
@@ -41,7 +41,7 @@ pub(crate) struct Usage {
     inodes: i64,
 }
 
-/// How much more an owner may have.
+/// What an owner may still use.
 #[derive(Clone, Copy)]
 struct Headroom {
     /// Space in bytes.
@@ -50,30 +50,30 @@ struct Headroom {
 }
 
 impl Usage {
-    /// The usage by an inode's bytes. An inode that holds an attribute's value takes nothing: the inode with the attribute is charged.
+    /// The usage from an inode's bytes. The inode of an attribute's value has no usage: the inode with the attribute is charged.
     pub(super) fn of(sb: &Superblock, bytes: &[u8]) -> Self {
         let Ok((raw, rest)) = RawInode::ref_from_prefix(bytes) else {
             return Self { owners: [0; 3], bytes: 0, inodes: 0 };
         };
         let value = InodeFlags::from_bits_retain(raw.i_flags.get()).contains(InodeFlags::EA_INODE);
-        // No more than a difference has room for; no volume is so large.
+        // The value is limited so that differences fit; no volume is so large.
         let bytes = (sectors(sb, raw).min(1 << 52) as i64) << 9;
         let owners = owners(raw, rest);
         if value { Self { owners, bytes: 0, inodes: 0 } } else { Self { owners, bytes, inodes: 1 } }
     }
 
-    /// Values of attributes are charged as inodes, each as often as an attribute has it.
+    /// Attribute values in inodes are charged as inodes, once for each reference.
     pub(super) fn add_values(&mut self, count: i64) {
         self.inodes += count;
     }
 
-    /// Nothing is taken.
+    /// Sets the usage to zero.
     pub(super) fn clear(&mut self) {
         (self.bytes, self.inodes) = (0, 0);
     }
 }
 
-/// An inode's user, group and project. `rest` are its bytes after the fields that every inode has.
+/// An inode's user, group and project. `rest` is its bytes after the fields that every inode has.
 pub(super) fn owners(raw: &RawInode, rest: &[u8]) -> [u32; 3] {
     debug_assert_eq!(size_of::<RawInode>(), GOOD_OLD_SIZE);
     let project = RawInodeExtra::ref_from_prefix(rest).map_or(0, |(extra, _)| {
@@ -92,7 +92,7 @@ impl Quota {
         self.files.iter().enumerate().filter_map(|(kind, file)| Some((kind, file.as_ref()?)))
     }
 
-    /// An inode took `before` and takes `after` now.
+    /// Charges the difference of an inode's usage between `before` and `after`.
     pub(super) fn charge(
         &self,
         handle: &mut Handle<'_>,
@@ -115,7 +115,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and inodes that all of these owners may still take.
+    /// The space and inodes that all of these owners may still use.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {
@@ -140,25 +140,25 @@ impl Quota {
 }
 
 impl Ext4 {
-    /// How many more blocks an operation changes because of quota.
+    /// The number of further blocks that an operation changes because of quota.
     pub(super) fn quota_credits(&self) -> u32 {
         if self.quota.get().is_some() { CREDITS } else { 0 }
     }
 
-    /// Reads where the quota files are, at the opening of a volume for writing.
+    /// Reads the maps of the quota files, when a volume is opened for writing.
     pub(super) fn load_quota(self: &Arc<Self>) -> Result<()> {
         let mut files = [None, None, None];
         for (kind, number) in self.superblock.quota_files.into_iter().enumerate() {
             files[kind] = number.map(|number| QuotaFile::load(self, kind, number)).transpose()?;
         }
         if files.iter().any(Option::is_some) {
-            // Nobody else has the volume yet.
+            // No other thread uses the volume yet.
             let _ = self.quota.set(Quota { files });
         }
         Ok(())
     }
 
-    /// The quota that an inode is charged to. The file system's own inodes are nobody's.
+    /// The quota that an inode is charged to. Internal inodes are not charged.
     pub(super) fn quota_of(&self, number: InodeNo) -> Option<&Quota> {
         let quota = self.quota.get()?;
         (!self.superblock.is_reserved(number)).then_some(quota)
@@ -166,7 +166,7 @@ impl Ext4 {
 }
 
 impl Inode {
-    /// Refuses what the owners of an inode may not have more; for a map's next blocks, [`quota_allows`](Self::quota_allows).
+    /// Refuses usage that exceeds the limits of an inode's owners. For the next blocks of a map, use [`quota_allows`](Self::quota_allows).
     ///
     /// # Errors
     /// `Quota`; the errors of reading the quota files.
@@ -181,10 +181,10 @@ impl Inode {
         }
     }
 
-    /// How many of these blocks the owners of a file may have more, at least one cluster.
+    /// The number of these blocks that the owners of a file may still use, at least one cluster.
     ///
     /// # Errors
-    /// `Quota` where it is less; the errors of reading the quota files.
+    /// `Quota` if not even that is permitted; the errors of reading the quota files.
     pub(super) fn quota_allows(&self, want: u32) -> Result<u32> {
         let Some(quota) = self.fs.quota_of(self.number()) else { return Ok(want) };
         let left = quota.left(&self.fs, owners_of(self).map(Some))?;
@@ -198,8 +198,8 @@ impl Inode {
 }
 
 impl Operation<'_> {
-    /// Refuses a new inode of these owners where they may not have one more. Called outside of a transaction: an owner that is not known
-    /// yet takes one.
+    /// Refuses a new inode if these owners may not have another one. It must be called outside of a transaction, because a new owner's
+    /// entry is created in a separate one.
     ///
     /// # Errors
     /// `Quota`; `NoSpace`; errors of reading the quota files.
@@ -210,7 +210,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses owners that an inode does not have yet, where they may not have what it takes. Called as [`admit_inode`](Self::admit_inode).
+    /// Refuses new owners of an inode if its usage would exceed their limits. It must be called as [`admit_inode`](Self::admit_inode).
     ///
     /// # Errors
     /// As [`admit_inode`](Self::admit_inode).

@@ -1,4 +1,4 @@
-//! Block bitmaps of groups that both volumes have, and the descriptors of all groups of the new one.
+//! Block bitmaps of groups in both volumes, and the descriptors of all groups of the new volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 
 const BLOCK_BITMAP: Place = Place::new("block bitmap");
 
-/// The bitmaps that were asked for, as the new volume has them.
+/// The bitmaps that were requested, in their new state.
 pub(super) struct Bitmaps<'a> {
     fs: &'a Ext4,
     groups: BTreeMap<u32, Buffer>,
@@ -38,7 +38,7 @@ impl<'a> Bitmaps<'a> {
         }
     }
 
-    /// Marks blocks of the old volume as in use, or as free: the whole clusters that have them.
+    /// Marks blocks of the old volume as used or as free, in whole clusters.
     pub(super) fn mark(&mut self, blocks: Range<u64>, in_use: bool) -> Result<()> {
         let sb = &self.fs.superblock;
         if blocks.is_empty() {
@@ -52,8 +52,8 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the bitmaps that differ to the edits, and their counts to the descriptors. A bitmap that was never written is written, because its
-    /// implied content follows from the superblock, which changes, and because a last group must have one.
+    /// Adds the changed bitmaps to the edits, and their counts to the descriptors. A bitmap that was never written is written, because its
+    /// implied content depends on the superblock, which changes, and because a last group must have a bitmap.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -86,7 +86,7 @@ impl<'a> Bitmaps<'a> {
 }
 
 impl Ext4 {
-    /// The block bitmap of a group; where none was ever written, what it would be.
+    /// The block bitmap of a group. If it was never written, it is computed.
     pub(super) fn copy_block_bitmap(&self, number: u32, into: &mut [u8]) -> Result<()> {
         let group = self.group(number)?;
         if group.blocks_uninit {
@@ -104,7 +104,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Those of the old volume, as far as they go.
+    /// The descriptors of the old volume, as far as it has them.
     pub(super) fn new(volume: &Volume, shape: &Shape) -> Result<Self> {
         let fs = &volume.found;
         let (old, size) = (&fs.superblock, fs.superblock.block_size.bytes());
@@ -127,7 +127,7 @@ impl Descriptors {
 
     fn range(sb: &Superblock, number: u32) -> Range<usize> {
         let size = usize::from(sb.descriptor_size);
-        // Blocks hold whole descriptors: both sizes are powers of two.
+        // A block holds whole descriptors: both sizes are powers of two.
         number as usize * size..(number as usize + 1) * size
     }
 
@@ -148,7 +148,7 @@ impl Descriptors {
         sb.seal_descriptor(number, bytes);
     }
 
-    /// Counts the free space into the superblock, and adds the descriptors to the edits.
+    /// Stores the free space in the superblock, and adds the descriptors to the edits.
     pub(super) fn store(
         &self,
         volume: &Volume,
@@ -173,7 +173,7 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // The first copy of each block is the one that is used.
+            // Only the first copy of each block is read.
             if range.end <= next {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The writes, in an order that a power cut may interrupt.
+//! The writes, in an order that a power failure may interrupt.
 
 use std::io::IoSlice;
 
@@ -16,22 +16,23 @@ use crate::fs::ext4::superblock::{change_features, change_superblock, seal_super
 use crate::sys::Buffer;
 use crate::units::{DevOffset, FsBlock};
 
-/// How much is copied at once, in bytes: a multiple of every block size.
+/// The bytes copied at once: a multiple of every block size.
 const COPIED: usize = 1 << 20;
 
 /// When the superblock gets the new size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// With the other blocks: without the new size they are not valid.
+    /// Together with the other blocks, which are valid only for the new size.
     WithEdits,
-    /// After them: they are valid for the old size too. A kernel that replays the journal has taken the size from the superblock before.
+    /// After the other blocks, which are valid for the old size too. A kernel reads the size in the superblock before it replays the
+    /// journal.
     AfterEdits,
-    /// It stays. The journal moves, so that it cannot hold the edits.
+    /// The size does not change. The journal moves, so it cannot hold the edits.
     Same,
 }
 
 impl Volume {
-    /// Writes all edits, then makes the volume that of `shape`.
+    /// Writes all edits, then gives the volume the new shape.
     pub(super) fn commit(
         &self,
         edits: &Edits<'_>,
@@ -47,7 +48,7 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // From here on it is the new volume. The remaining structures can be made again from the rest.
+        // From here on this is the new volume. The remaining structures can be rebuilt from the rest.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -59,7 +60,7 @@ impl Volume {
         self.found.write_superblock(|raw| *raw = shape.raw.clone())
     }
 
-    /// Copies the blocks that move.
+    /// Copies the moved blocks.
     fn copy_moved(&self, edits: &Edits<'_>) -> Result<()> {
         let (device, size) = (self.device(), self.found.superblock.block_size);
         let mut buffer = Buffer::aligned(COPIED)?;
@@ -79,7 +80,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the blocks that the old volume uses.
+    /// Writes blocks that the old volume uses.
     fn write_in_place(
         &self,
         log: Option<LogWriter>,
@@ -90,7 +91,7 @@ impl Volume {
         let blocks = &self.found.blocks;
         let last = if size == Size::WithEdits { Rank::Reserved } else { Rank::Gone };
         let mut versions = edits.of(|rank| (Rank::Bitmaps..=last).contains(&rank));
-        // One more for the superblock.
+        // One more block is needed for the superblock.
         if let Some(mut log) = log.filter(|log| log.has_room_for(versions.len() + 1)) {
             let recovers = |raw: &mut RawSuperblock| {
                 change_features(raw, |features| features.incompat.insert(Incompat::RECOVER));
@@ -119,7 +120,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes all copies of the superblock and of the descriptors those of the new volume.
+    /// Writes all copies of the superblock and of the descriptors for the new volume.
     fn write_backups(&self, shape: &Shape, descriptors: &[u8]) -> Result<()> {
         let (sb, blocks) = (&shape.sb, &self.found.blocks);
         let layout = shape.layout();

@@ -1,4 +1,4 @@
-//! The blocks that change, in memory.
+//! The changed blocks, in memory.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use crate::fs::ext4::Ext4;
 use crate::sys::Buffer;
 use crate::units::FsBlock;
 
-/// The order in which blocks are written without a transaction. After each of them a check finds every file.
+/// The order in which blocks are written without a transaction. After each rank a check finds every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The old volume does not use the block.
     Fresh,
-    /// Bitmaps and descriptors: more is in use than is known.
+    /// Bitmaps and descriptors: they mark blocks as used before anything refers to them.
     Bitmaps,
-    /// Inodes, which lead to copies that are there.
+    /// Inodes, whose copied blocks exist.
     Inodes,
-    /// Entries, which name inodes that are there.
+    /// Entries, whose inodes exist.
     Entries,
-    /// Inodes under numbers that no entry has any more.
+    /// Old inodes that no entry names any more.
     Gone,
-    /// The reserved descriptor blocks and the inode that owns them: valid for the new size only.
+    /// The reserved descriptor blocks and the inode that owns them: valid only for the new size.
     Reserved,
 }
 
-/// New contents of blocks, by where they stand then.
+/// New contents of blocks, by their final position.
 #[derive(Default)]
 pub(super) struct Edits<'a> {
     blocks: BTreeMap<FsBlock, (Rank, Block)>,
-    /// The blocks that move; their contents are those of before.
+    /// The moved blocks. Their initial content is that at the old position.
     pub(super) moves: Option<&'a Moves>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Edits<'a> {
         Self { blocks: BTreeMap::new(), moves: Some(moves) }
     }
 
-    /// Changes a block; its content is read from the device the first time, from the old place of one that moves.
+    /// Changes a block. Its content is first read from the device, for a moved block from its old position.
     pub(super) fn edit<R>(
         &mut self,
         fs: &Ext4,
@@ -59,7 +59,7 @@ impl<'a> Edits<'a> {
         Ok(change(entry.1.for_change()?))
     }
 
-    /// Gives a block this content.
+    /// Sets the content of a block.
     pub(super) fn put(&mut self, block: FsBlock, rank: Rank, content: Buffer) {
         self.blocks.insert(block, (rank, Block::new(content)));
     }
@@ -68,7 +68,7 @@ impl<'a> Edits<'a> {
         self.blocks.is_empty()
     }
 
-    /// The new contents of these ranks, in the order of their blocks.
+    /// The new contents of these ranks, in the order of blocks.
     pub(super) fn of(&self, wanted: impl Fn(Rank) -> bool) -> Vec<(FsBlock, Block)> {
         let wanted = self.blocks.iter().filter(|(_, (rank, _))| wanted(*rank));
         wanted.map(|(block, (_, content))| (*block, content.clone())).collect()

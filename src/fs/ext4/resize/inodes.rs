@@ -1,4 +1,4 @@
-//! Inodes that change: their places in the tables, maps and attribute blocks.
+//! Changed inodes: their places in the tables, maps and attribute blocks.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -22,7 +22,7 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Gives an inode its number, its map and its attribute block of the new volume.
+    /// Writes an inode with its number, its map and its attribute block in the new volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -95,7 +95,7 @@ impl Volume {
             }
         }
         if sb.orphan_file == Some(change.number) {
-            // Checksums of its blocks are made of their places.
+            // The checksums of its blocks depend on their positions.
             let seed = sb.inode_seed(number, item.generation);
             for extent in &item.map.extents {
                 let range = extent.start.0..extent.start.0 + u64::from(extent.len);
@@ -125,12 +125,12 @@ impl Volume {
     }
 }
 
-/// The item of an inode, of a list in the order of numbers.
+/// The item of an inode, from a list in the order of numbers.
 pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
 }
 
-/// Where an inode stands in the tables of the new volume.
+/// The place of an inode in the tables of the new volume.
 fn place_in(sb: &Superblock, tables: &[Tables], number: InodeNo) -> (FsBlock, usize) {
     let index = number.0 - 1;
     let per_group = u64::from(sb.inodes_per_group);

@@ -1,15 +1,15 @@
-//! Growing and shrinking a volume that nobody has mounted, as resize2fs does.
+//! Growing and shrinking an unmounted volume, as resize2fs does.
 //!
-//! All is decided in memory before the first write: the numbers of the new volume ([`shape`]), then every block that changes
-//! ([`edits`]), then they are written in an order that a power cut may interrupt anywhere ([`commit`]). A volume shrinks in steps, all of
-//! which are first made on a device whose changes stay in memory ([`Dry`]), and checked there.
+//! All decisions are made in memory before the first write: the numbers of the new volume ([`shape`]), then every changed block ([`edits`]).
+//! The blocks are then written in an order that a power failure may interrupt anywhere ([`commit`]). A volume shrinks in steps. All of them
+//! are first made on a device that keeps its changes in memory ([`Dry`]), and checked there.
 //!
 //! The writes of a step:
 //!
 //! 1. Blocks that the old volume does not use: new bitmaps and tables, copies of blocks that move.
-//! 2. Blocks that both volumes use, as one transaction of the journal where there is one and it has room. Without it they are written in
-//!    the order of their [ranks](edits::Rank), and the superblock says meanwhile that the volume needs a check.
-//! 3. The superblock, whose one sector says which of the two volumes this is, and the backups.
+//! 2. Blocks that both volumes use, as one transaction of the journal if there is one with enough room. Otherwise they are written in the
+//!    order of their [ranks](edits::Rank), and the superblock marks the volume as unchecked in the meantime.
+//! 3. The superblock, whose one sector determines which of the two volumes this is, and the backups.
 
 mod bitmaps;
 mod commit;
@@ -43,34 +43,34 @@ use crate::fs::Clock;
 use crate::setters::setters;
 
 const PLACE: Place = Place::new("superblock");
-/// Sizes that follow from a device's are whole pages, as with mke2fs: a page cache reaches no further.
+/// A size that is derived from the device's is rounded to whole pages, as in mke2fs: a page cache reaches no further.
 const PAGE: u64 = 4096;
 
-/// The size that a volume is to get.
+/// The new size of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewSize {
     /// The whole device.
     #[default]
     Device,
-    /// So many bytes; the rest of a block is left out.
+    /// This many bytes, rounded down to whole blocks.
     Bytes(u64),
-    /// The smallest size that holds everything.
+    /// The smallest size that holds all data.
     Minimum,
 }
 
-/// How a volume is resized.
+/// The options of a resize.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ResizeOptions {
-    /// The size that it is to get.
+    /// The new size.
     pub size: NewSize,
-    /// From this byte on the device reads as zeros: an image that was just extended. Nothing need be zeroed there.
+    /// From this byte on the device reads as zeros, as a newly extended image does. Nothing must be zeroed there.
     pub zeros_from: Option<u64>,
 }
 
 impl ResizeOptions {
-    /// To the size of the device.
+    /// A resize to the size of the device.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -79,26 +79,25 @@ impl ResizeOptions {
 
 setters!(ResizeOptions { size: NewSize, zeros_from: u64 });
 
-/// The sizes of a volume before and after.
+/// The sizes of a volume before and after a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks that it had.
+    /// Blocks before the resize.
     pub before: u64,
-    /// Blocks that it has now.
+    /// Blocks after the resize.
     pub blocks: u64,
 }
 
-/// Resizes the volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a mount.
+/// Resizes the volume on a device that is open for writing. If it needs recovery it is first recovered, which counts as a mount.
 ///
-/// A last group that is hardly larger than its metadata is left out: the new size may be smaller than was asked for.
+/// A last group that is hardly larger than its metadata is omitted, so the new size may be smaller than requested.
 ///
 /// # Errors
-/// `InvalidInput` for sizes that cannot be, `Unsupported` by name, `NoSpace` with the smallest size that is possible, `Corrupt`
-/// for a volume that e2fsck should see first; otherwise as [`Ext4::open_for_writing`]. Up to the first write the device is as it was, or
-/// as a recovery leaves it.
+/// `InvalidInput` for invalid sizes, `Unsupported` by name, `NoSpace` with the smallest possible size, `Corrupt` for a volume that needs
+/// e2fsck first; otherwise as [`Ext4::open_for_writing`]. Up to the first write the device is unchanged, or as recovery leaves it.
 pub(crate) fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -135,8 +134,7 @@ pub(crate) fn resize(
     Ok(Resized { block_size: 1 << shift, before, blocks })
 }
 
-/// The smallest size that [`resize`] can give the volume on a device, in blocks: the size that it gets with [`NewSize::Minimum`]. Nothing is
-/// written.
+/// The smallest size in blocks that [`resize`] can give the volume on a device, as with [`NewSize::Minimum`]. Nothing is written.
 ///
 /// # Errors
 /// As [`resize`].
@@ -149,19 +147,19 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
     Ok(Resized { block_size: 1 << block_size.shift(), before, blocks })
 }
 
-/// A volume that is being resized: as it was found, nothing waiting in its journal.
+/// A volume during a resize: in its original state, with an empty journal.
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// Keeps other nodes off.
+    /// The protection against other nodes.
     held: Option<MmpHold>,
-    /// The device, where changes of the volume stay in memory.
+    /// The device that keeps changes of the volume in memory, if it is used.
     dry: Option<Arc<Dry>>,
     clock: Clock,
 }
 
 impl Volume {
-    /// The volume on a device whose changes stay in memory, recovered there.
+    /// The volume on a device that keeps changes in memory, recovered there.
     fn dry(dry: Dry, clock: Clock) -> Result<Self> {
         let dry = Arc::new(dry);
         let device: Arc<dyn Device> = dry.clone();
@@ -174,7 +172,7 @@ impl Volume {
         Ok(Self { found, raw: read(&device)?, held: None, dry: Some(dry), clock })
     }
 
-    /// A volume of its own whose changes stay in memory.
+    /// A second volume whose changes stay in memory.
     fn rehearsal(&self) -> Result<Self> {
         let size = self.found.superblock.block_size;
         Self::dry(Dry::over(Arc::clone(self.device()), size), self.clock)
@@ -189,7 +187,7 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // A holder that was waited for may have changed it.
+        // A holder may have changed the volume during the wait.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
         // Another node may have written until it saw this one.
@@ -201,7 +199,7 @@ impl Volume {
         Ok(Self { found, raw: read(device)?, held, dry: None, clock })
     }
 
-    /// The same volume as it is now.
+    /// The volume, read again.
     fn reopen(self) -> Result<Self> {
         let device = Arc::clone(self.device());
         let events = Arc::new(Events::of(&device));
@@ -214,7 +212,7 @@ impl Volume {
         self.found.blocks.device()
     }
 
-    /// Whether the volume is still this node's.
+    /// Whether this node still holds the volume.
     fn check_held(&self) -> Result<()> {
         self.held.as_ref().map_or(Ok(()), MmpHold::check)
     }
@@ -227,7 +225,7 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| PLACE.corrupt("it is cut short"))
 }
 
-/// Recovers a volume that needs it, and frees its orphans.
+/// Recovers a volume if needed, and frees its orphans.
 fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Result<()> {
     let sb = Ext4::read_superblock(&**device)?;
     let orphans =
@@ -238,7 +236,7 @@ fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Resu
     Ok(())
 }
 
-/// Refuses a volume that has to be checked first.
+/// Refuses a volume that must be checked first.
 fn check_state(device: &Arc<dyn Device>) -> Result<()> {
     let sb = Ext4::read_superblock(&**device)?;
     if sb.errors.detected {
@@ -251,7 +249,7 @@ fn check_state(device: &Arc<dyn Device>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses layouts whose metadata would stand elsewhere than is known here.
+/// Refuses layouts whose metadata places are not supported here.
 fn check_features(sb: &Superblock) -> Result<()> {
     if sb.compat.contains(Compat::RESIZE_INODE) {
         if sb.incompat.contains(Incompat::META_BG) {
@@ -263,7 +261,7 @@ fn check_features(sb: &Superblock) -> Result<()> {
         }
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
-        // With its backup a group's descriptors would move by one block.
+        // With its backup, a group's descriptors would move by one block.
         return Err(Error::unsupported("sparse_super2 beside meta_bg: use resize2fs"));
     }
     Ok(())

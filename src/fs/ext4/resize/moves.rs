@@ -1,4 +1,4 @@
-//! Blocks that move: whole clusters, each once.
+//! Moved blocks, in whole clusters, each moved once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,30 +7,30 @@ use crate::error::Result;
 use crate::fs::ext4::Superblock;
 use crate::fs::ext4::mkfs::space::Space;
 
-/// The blocks that files and metadata have to leave.
+/// The blocks that files and metadata must leave.
 pub(super) struct Evicted {
-    /// Beyond the new volume's end.
+    /// The first block past the new volume's end.
     pub(super) from: u64,
-    /// The backup that a group gets because it becomes the last one.
+    /// The backup that a group gets as the new last group.
     pub(super) backup: Range<u64>,
 }
 
 impl Evicted {
-    /// Whether one of these blocks is among them.
+    /// Whether some of these blocks must be left.
     pub(super) fn meets(&self, blocks: &Range<u64>) -> bool {
         blocks.end > self.from || blocks.start < self.backup.end && self.backup.start < blocks.end
     }
 }
 
-/// Where blocks stand in the new volume.
+/// The positions of blocks in the new volume.
 pub(super) struct Moves {
     first: u64,
     cluster: u64,
-    /// Ranges by where they stand now: their length, and the new place.
+    /// Ranges by their old position: the length, and the new position.
     to: BTreeMap<u64, (u64, u64)>,
-    /// The same by the new place.
+    /// The ranges by their new position.
     from: BTreeMap<u64, (u64, u64)>,
-    /// After the last one that was allocated.
+    /// The goal: after the last allocated block.
     goal: u64,
 }
 
@@ -45,7 +45,7 @@ impl Moves {
         }
     }
 
-    /// The range of a map that holds a block, by its start.
+    /// The range of a map that contains a block: start, length and target.
     fn holding(map: &BTreeMap<u64, (u64, u64)>, block: u64) -> Option<(u64, u64, u64)> {
         let (start, (len, other)) = map.range(..=block).next_back()?;
         (block < start + len).then_some((*start, *len, *other))
@@ -56,7 +56,7 @@ impl Moves {
         self.from.insert(new, (len, old));
     }
 
-    /// Finds new places for the clusters of a range that have to go and have none.
+    /// Allocates new positions for the clusters of a range that must move and have none.
     pub(super) fn evict(
         &mut self,
         blocks: &Range<u64>,
@@ -90,7 +90,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Moves a range to one place, for structures that must be contiguous.
+    /// Moves a range to one contiguous place, for structures that need that.
     pub(super) fn evict_run(&mut self, start: u64, count: u64, space: &mut Space) -> Result<u64> {
         let new = space.take_run(0, count)?;
         self.insert(start, new, count);
@@ -103,17 +103,17 @@ impl Moves {
         Ok(runs)
     }
 
-    /// A place for a block that is new.
+    /// Allocates a position for a new block.
     pub(super) fn new_block(&mut self, space: &mut Space) -> Result<u64> {
         Ok(self.allocate(space, 1)?[0].start)
     }
 
-    /// The new place of a block, which may be the old one.
+    /// The new position of a block, which may be the old one.
     pub(super) fn place(&self, block: u64) -> u64 {
         Self::holding(&self.to, block).map_or(block, |(start, _, new)| new + (block - start))
     }
 
-    /// The new places of a range, in pieces.
+    /// The new positions of a range, in pieces.
     pub(super) fn places(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         let mut at = blocks.start;
@@ -130,12 +130,12 @@ impl Moves {
         pieces
     }
 
-    /// Where the content of a block of the new volume stands now, if that is elsewhere.
+    /// The old position of the content of a block of the new volume, if it differs.
     pub(super) fn source(&self, block: u64) -> Option<u64> {
         Self::holding(&self.from, block).map(|(start, _, old)| old + (block - start))
     }
 
-    /// All ranges: where they stand, the new place, and the length.
+    /// All ranges: old position, new position, and length.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         self.to.iter().map(|(old, (len, new))| (*old, *new, *len))
     }
@@ -145,7 +145,7 @@ impl Moves {
 mod tests {
     use super::*;
 
-    /// Clusters move once, and pieces of them lead to the same place.
+    /// Clusters move once, and their pieces get the same target.
     #[test]
     fn a_cluster_moves_as_a_whole_and_once() {
         let mut moves =

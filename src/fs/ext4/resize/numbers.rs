@@ -1,4 +1,4 @@
-//! Inodes of groups that go: their new numbers, and the inode bitmaps that have these.
+//! Inodes of removed groups: their new numbers, and the inode bitmaps with these.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,17 +18,17 @@ use crate::units::{FsBlock, InodeNo};
 
 const INODE_BITMAP: Place = Place::new("inode bitmap");
 
-/// The inode bitmap of a group that takes inodes.
+/// The inode bitmap of a group that receives inodes.
 struct Taking {
     bytes: Buffer,
     free: u32,
     directories: u32,
-    /// The first inode of the table that was never in use, and the same then.
+    /// The first inode of the table that was never in use, before and after.
     unused_from: u32,
     used_to: u32,
 }
 
-/// New numbers.
+/// The new numbers.
 #[derive(Default)]
 pub(super) struct Numbers {
     new: HashMap<u32, u32>,
@@ -36,7 +36,7 @@ pub(super) struct Numbers {
 }
 
 impl Volume {
-    /// The role of an inode that the superblock names by its number.
+    /// The role of an inode that the superblock names.
     fn role(&self, number: InodeNo) -> Option<&'static str> {
         let raw = &self.raw;
         let roles = [
@@ -49,10 +49,10 @@ impl Volume {
 }
 
 impl Numbers {
-    /// Finds a number for each inode that has to go.
+    /// Finds a new number for each inode of a removed group.
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` by name for inodes that other metadata name.
+    /// `NoSpace`; `Unsupported` with the name, for inodes that other metadata name.
     pub(super) fn new(volume: &Volume, items: &[Item], sb: &Superblock) -> Result<Self> {
         let mut numbers = Self::default();
         let mut group = 0;
@@ -64,7 +64,8 @@ impl Numbers {
                 ));
             }
             if let Some(what) = volume.role(item.number) {
-                // Its number changes with the size, its old inode goes before: between them it would have none.
+                // The superblock's field would change with the size, but the old inode is deleted before: in between, the field would name
+                // no inode.
                 let number = item.number;
                 return Err(Error::unsupported(format!(
                     "inode {number} lies beyond the new end and is {what}: switch that feature off first (tune2fs, e2fsck -f)"
@@ -78,7 +79,7 @@ impl Numbers {
             }
             loop {
                 if group == sb.groups {
-                    return Err(Error::new(ErrorKind::NoSpace, "too few inodes are left"));
+                    return Err(Error::new(ErrorKind::NoSpace, "too few inodes remain"));
                 }
                 if let Some(bit) = numbers.take(volume, sb, group, item.directory)? {
                     let number = group * sb.inodes_per_group + bit + 1;
@@ -140,7 +141,7 @@ impl Numbers {
         self.new.is_empty()
     }
 
-    /// The number that an inode has in the new volume.
+    /// The number of an inode in the new volume.
     pub(super) fn of(&self, number: InodeNo) -> InodeNo {
         u32::try_from(number.0)
             .ok()
@@ -148,12 +149,12 @@ impl Numbers {
             .map_or(number, |new| InodeNo(u64::from(new)))
     }
 
-    /// The other number that an inode gets, if it does.
+    /// The new number of an inode, if it changes.
     pub(super) fn of_raw(&self, number: u32) -> Option<u32> {
         self.new.get(&number).copied()
     }
 
-    /// Adds the bitmaps, the parts of tables that come into use, and the counts.
+    /// Adds the bitmaps, the new parts of tables, and the counts to the edits.
     pub(super) fn store(
         &self,
         shape: &Shape,
@@ -178,7 +179,7 @@ impl Numbers {
                 group.set_inodes_initialised();
             });
             edits.put(FsBlock(place.inode_bitmap), Rank::Bitmaps, bytes);
-            // The device may hold anything there.
+            // The content of the device is undefined there.
             for block in taking.unused_from.div_ceil(per_block)..taking.used_to.div_ceil(per_block)
             {
                 let zeros = Buffer::aligned(sb.block_size.bytes())?;

@@ -1,4 +1,4 @@
-//! The plan of a smaller volume: the new place of everything that has to move, worked out before anything is written.
+//! The plan of a smaller volume: the new place of everything that must move, computed before any write.
 
 use std::ops::Range;
 
@@ -20,18 +20,18 @@ use crate::iomap::ExtentState;
 use crate::sys::Buffer;
 use crate::units::InodeNo;
 
-/// An inode that changes.
+/// A changed inode.
 pub(super) struct Change {
     pub(super) number: InodeNo,
-    /// Its new map, where some of its blocks move.
+    /// The new map, if some of its blocks move.
     pub(super) map: Option<FileMap>,
-    /// Nodes that it had.
+    /// The old nodes of its map.
     pub(super) old_nodes: Vec<u64>,
 }
 
-/// How a volume becomes that of a smaller shape.
+/// The plan for a smaller shape.
 pub(super) struct Plan {
-    /// Of the groups that stay.
+    /// The tables of the remaining groups.
     pub(super) tables: Vec<Tables>,
     pub(super) moves: Moves,
     pub(super) numbers: Numbers,
@@ -42,7 +42,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// # Errors
-    /// `NoSpace` where the shape is too small, `Unsupported` with the name of a structure that cannot move.
+    /// `NoSpace` if the shape is too small, `Unsupported` with the name of a structure that cannot move.
     pub(super) fn new(volume: &Volume, items: &[Item], shape: &Shape) -> Result<Self> {
         let sb = &shape.sb;
         let (mut space, evicted) = room(volume, shape)?;
@@ -69,7 +69,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The same for the journal alone: nothing else moves.
+    /// The plan for a move of only the journal.
     pub(super) fn of_journal(volume: &Volume, item: &Item, shape: &Shape) -> Result<Self> {
         let (mut space, evicted) = room(volume, shape)?;
         let (moves, numbers) = (Moves::new(&shape.sb), Numbers::default());
@@ -84,14 +84,14 @@ impl Plan {
         self.changes.iter().any(|change| change.number == number)
     }
 
-    /// The blocks that are no longer what they were: nodes of maps, and all that moves.
+    /// The blocks that the old volume used for moved data and for replaced nodes.
     pub(super) fn old_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let nodes = self.changes.iter().flat_map(|change| &change.old_nodes);
         let moved = self.moves.all().map(|(from, _, len)| from..from + len);
         nodes.map(|node| *node..node + 1).chain(moved)
     }
 
-    /// The blocks that take their place.
+    /// The blocks that replace them.
     pub(super) fn new_blocks(&self) -> impl Iterator<Item = Range<u64>> {
         let maps = self.changes.iter().filter_map(|change| change.map.as_ref());
         let nodes = maps.flat_map(|map| &map.blocks).map(|(node, _)| *node..node + 1);
@@ -114,7 +114,7 @@ impl Plan {
             moved |= evicted.meets(&range);
             moves.evict(&range, evicted, space)?;
         }
-        // Checksums of nodes are made of the inode's number.
+        // The checksums of nodes depend on the inode's number.
         moved |= number != item.number && !nodes.is_empty();
         let attributes = item.xattr.map(|block| block..block + 1);
         if let Some(block) = &attributes {
@@ -157,7 +157,7 @@ impl Plan {
     }
 }
 
-/// Free places, and blocks that have to move.
+/// The free blocks, and the blocks that must be left.
 fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let mut space = space(volume, shape)?;
@@ -178,7 +178,7 @@ fn room(volume: &Volume, shape: &Shape) -> Result<(Space, Evicted)> {
     Ok((space, Evicted { from: sb.blocks_count, backup }))
 }
 
-/// The extents of a map in the new volume, joined where they adjoin.
+/// The extents of a map in the new volume, merged if they adjoin.
 fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     let mut entries = Vec::new();
     let mut last: Option<(u64, u64, u64, bool)> = None;
@@ -221,7 +221,7 @@ fn entries(map: &Map, moves: &Moves) -> Vec<RawExtent> {
     entries
 }
 
-/// The blocks of the new volume that the old one uses: nothing is written over them.
+/// The blocks of the new volume that the old one uses. Nothing is written over them.
 fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     let (old, sb) = (&volume.found.superblock, &shape.sb);
     let cluster = u64::from(sb.cluster_blocks);
@@ -242,7 +242,7 @@ fn space(volume: &Volume, shape: &Shape) -> Result<Space> {
     Ok(space)
 }
 
-/// Where bitmaps and tables of the groups that stay go.
+/// The new places of the bitmaps and tables of remaining groups.
 fn tables(
     volume: &Volume,
     shape: &Shape,

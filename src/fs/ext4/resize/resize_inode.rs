@@ -11,14 +11,14 @@ use crate::fs::ext4::disk::inode::RawInode;
 use crate::fs::ext4::inode::seal_inode;
 use crate::units::{FsBlock, InodeNo};
 
-/// Keeps the blocks into which the descriptors may grow.
+/// The inode that reserves blocks for more descriptors.
 pub(super) const RESIZE: InodeNo = InodeNo(7);
 const PLACE: Place = Place::new("inode");
-/// Where `i_block` has its double-indirect block.
+/// The range of the double-indirect pointer in `i_block`.
 const DOUBLE: std::ops::Range<usize> = 52..56;
 
 impl Volume {
-    /// The double-indirect block of the inode, where it has one.
+    /// The double-indirect block of the inode, if it has one.
     pub(super) fn double_of_resize_inode(&self) -> Result<Option<u64>> {
         if !self.found.superblock.compat.contains(Compat::RESIZE_INODE) {
             return Ok(None);
@@ -29,7 +29,7 @@ impl Volume {
         Ok((number != 0).then_some(u64::from(number)))
     }
 
-    /// Has the inode own the reserved blocks of the new volume; `double` is where its double-indirect block stands then.
+    /// Updates the inode to own the reserved blocks of the new volume; `double` is the new position of its double-indirect block.
     pub(super) fn edit_resize_inode(
         &self,
         shape: &Shape,

@@ -1,4 +1,4 @@
-//! The blocks of all inodes, read once.
+//! The blocks of all inodes, read in one pass.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::fs::{FileType, InodeFlags};
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// Lists blocks that are bad.
+/// The inode of bad blocks.
 const BAD_BLOCKS: InodeNo = InodeNo(1);
 const INODE_BITMAP: Place = Place::new("inode bitmap");
 const INDIRECT: Place = Place::new("indirect block");
@@ -25,12 +25,12 @@ const EXTENTS: Place = Place::new("extent header");
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) extents: Vec<Extent>,
-    /// Blocks of the map itself.
+    /// The blocks of the map itself.
     pub(super) nodes: Vec<u64>,
 }
 
 impl Volume {
-    /// Gives all inodes in use, except the resize inode, in the order of their numbers.
+    /// Calls `visit` with all inodes in use, except the resize inode, in the order of their numbers.
     pub(super) fn each_inode(&self, mut visit: impl FnMut(Inode) -> Result<()>) -> Result<()> {
         let fs = &self.found;
         let sb = &fs.superblock;
@@ -52,7 +52,7 @@ impl Volume {
                 }
                 match fs.inode_or_orphan(inode) {
                     Ok(inode) => visit(inode)?,
-                    // Reserved ones are marked in use, used or not.
+                    // Reserved inodes are always marked as used.
                     Err(error) if inode.0 < sb.first_inode.into() && is_unused(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -61,7 +61,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses a volume with a list of bad blocks: they stay where they are.
+    /// Refuses a volume with a list of bad blocks, which cannot move.
     pub(super) fn check_bad_blocks(&self) -> Result<()> {
         let place = self.found.inode_place(BAD_BLOCKS)?;
         let block = self.found.blocks.read(place.block, Place::new("inode"))?;
@@ -78,7 +78,7 @@ fn is_unused(error: &Error) -> bool {
 }
 
 impl Map {
-    /// The whole map, also past the size: preallocated blocks, and the last block of a journal by an old mke2fs.
+    /// The whole map, past the size too: preallocated blocks, and the last block of a journal by an old mke2fs.
     pub(super) fn of(inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         if !inode.has_map() {
@@ -92,7 +92,7 @@ impl Map {
         Ok(map)
     }
 
-    /// A node of an extent tree, and those below it. The depth falls at each step.
+    /// Reads a node of an extent tree and the subtree below it. The depth falls at each step.
     fn below(
         &mut self,
         inode: &Inode,
@@ -115,7 +115,7 @@ impl Map {
         Ok(())
     }
 
-    /// Twelve pointers to blocks, then trees of one, two and three levels.
+    /// Reads twelve pointers to blocks, then trees of one, two and three levels.
     fn trees(&mut self, inode: &Inode) -> Result<()> {
         let (direct, roots) = inode.i_block.split_at(DIRECT * 4);
         let place = INDIRECT.inode(inode.number);
@@ -129,7 +129,7 @@ impl Map {
         Ok(())
     }
 
-    /// A block of pointers and those below it, which map the file from block `first` on. The level falls at each step.
+    /// Reads a block of pointers and the subtree below it, which maps the file from block `first` on. The level falls at each step.
     fn pointed(&mut self, inode: &Inode, pointer: u32, level: u32, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
@@ -152,7 +152,7 @@ impl Map {
         Ok(())
     }
 
-    /// A block of the map itself. No sound map has more of them than the volume has blocks.
+    /// Reads a block of the map itself. A sound map has at most as many blocks as the volume.
     fn node(&mut self, inode: &Inode, block: FsBlock, place: Place) -> Result<Block> {
         if self.nodes.len() as u64 >= inode.fs.superblock.blocks_count {
             return Err(place.corrupt("a map with more nodes than the volume has blocks"));
@@ -162,7 +162,7 @@ impl Map {
     }
 }
 
-/// The facts of an inode that a plan needs.
+/// The properties of an inode that a plan needs.
 pub(super) struct Item {
     pub(super) number: InodeNo,
     pub(super) generation: u32,
@@ -174,7 +174,7 @@ pub(super) struct Item {
 }
 
 impl Volume {
-    /// All inodes with their maps. Memory: 100 bytes an inode, and 24 for each extent.
+    /// All inodes with their maps. Memory: 100 bytes for each inode, and 24 for each extent.
     pub(super) fn scan(&self) -> Result<Vec<Item>> {
         self.check_bad_blocks()?;
         let mut items = Vec::new();

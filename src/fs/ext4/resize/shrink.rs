@@ -1,4 +1,4 @@
-//! A smaller volume: blocks and inodes beyond its end move, then the end is cut off.
+//! Shrinking: blocks and inodes past the new end move, then the end is cut off.
 
 use std::ops::Range;
 
@@ -20,25 +20,25 @@ use crate::units::InodeNo;
 
 const VOLUME: Place = Place::new("volume");
 
-/// A step of a volume that becomes smaller.
+/// A step of a shrink.
 #[derive(Clone, Copy)]
 enum Step {
-    /// The journal moves, as a volume of so many blocks needs it: it cannot hold its own move. The volume keeps its size.
+    /// The journal moves to its place in a volume of this many blocks: the journal cannot hold its own move. The size does not change.
     Journal(u64),
-    /// The volume gets so many blocks.
+    /// The volume gets this many blocks.
     End(u64),
 }
 
-/// Steps that were made on a device whose changes stay in memory, and the blocks that the volume has after them.
+/// The steps that were made on a device that keeps changes in memory, and the final number of blocks.
 struct Rehearsed {
     steps: Vec<Step>,
     end: u64,
 }
 
-/// Makes the volume that of `shape`, which is smaller.
+/// Shrinks the volume to `shape`.
 ///
 /// # Errors
-/// `NoSpace` with the smallest size, `Unsupported` with the name of a structure that cannot move: nothing was written.
+/// `NoSpace` with the smallest size, `Unsupported` with the name of a structure that cannot move; nothing is written in these cases.
 pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     let (goal, size) = (shape.sb.blocks_count, shape.sb.block_size);
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, goal)?;
@@ -57,20 +57,20 @@ pub(super) fn shrink(volume: Volume, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Shrinks a volume until it gets no smaller; gives its blocks then.
+/// Shrinks a volume as far as possible. Gives its final number of blocks.
 pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
     let Rehearsed { steps, end } = rehearse(volume.rehearsal()?, 0)?;
     steps.into_iter().try_fold(volume, Volume::step)?;
     Ok(end)
 }
 
-/// The blocks of the smallest volume that this one, whose changes stay in memory, can become.
+/// The smallest number of blocks for this volume, whose changes stay in memory.
 pub(super) fn least(volume: Volume) -> Result<u64> {
     Ok(rehearse(volume, 0)?.end)
 }
 
-/// Makes a volume of `goal` blocks, of fewer where the goal itself cannot be, or of as few as can be. Each step goes as far as it can: tables
-/// of removed groups are room for the next step. So the steps to the smallest volume lead to each larger one too.
+/// Shrinks a volume in memory to `goal` blocks, to fewer if the goal itself is impossible, or as far as possible. Each step goes as far as it
+/// can: the tables of removed groups are room for the next step. So the steps to the smallest volume lead to every larger size too.
 fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
     volume.check_sound()?;
     let (mut steps, mut moved) = (Vec::new(), false);
@@ -86,7 +86,7 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
             },
         };
         volume = volume.step(step)?;
-        volume.check_sound().context(|| "the smaller volume, of which nothing was written")?;
+        volume.check_sound().context(|| "the smaller volume (nothing was written)")?;
         steps.push(step);
         moved = matches!(step, Step::Journal(_));
         if matches!(step, Step::End(blocks) if blocks <= goal) {
@@ -94,15 +94,15 @@ fn rehearse(mut volume: Volume, goal: u64) -> Result<Rehearsed> {
         }
     }
     if moved {
-        // It was of no use.
+        // The step gained nothing.
         steps.pop();
     }
     Ok(Rehearsed { steps, end: volume.found.superblock.blocks_count })
 }
 
 impl Volume {
-    /// Refuses a volume that a check finds something wrong with: two files that share a block cannot both move it, a broken bitmap would get
-    /// a right checksum, and the resize inode may lead anywhere.
+    /// Refuses a volume with faults that a check finds: two files that share a block cannot both move it, a damaged bitmap would get a right
+    /// checksum, and the resize inode may point anywhere.
     pub(super) fn check_sound(&self) -> Result<()> {
         let report = self.found.check(&mut |_| ())?;
         match report.findings.iter().find(|finding| finding.severity != Severity::Note) {
@@ -117,7 +117,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Makes a step for which there is a plan.
+    /// Makes a step that has a plan.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;
@@ -132,7 +132,8 @@ impl Volume {
         self.cut(&plan, &items, shape)
     }
 
-    /// Whether there is a plan for `blocks` blocks: how many they are then, and whether the journal moves first. With `stays` it may not.
+    /// Whether there is a plan for `blocks` blocks. Gives the actual number, and whether the journal must move first; with `stays` it may
+    /// not.
     fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
         let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
             return Ok(None);
@@ -152,9 +153,9 @@ impl Volume {
         }
     }
 
-    /// The smallest number of blocks for which there is a plan, and whether the journal moves first.
+    /// The smallest number of blocks with a plan, and whether the journal must move first.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
-        // The space in use now is less than that of the smallest volume, except for the metadata of groups that go.
+        // The used space is less than that of the smallest volume, except for the metadata of removed groups.
         let (mut low, mut least) = (0, (self.found.superblock.blocks_count, false));
         while least.0 - low > 1 {
             let middle = low + (least.0 - low) / 2;
@@ -166,7 +167,7 @@ impl Volume {
         Ok(least)
     }
 
-    /// Moves the journal alone; the volume keeps its size.
+    /// Moves only the journal; the size does not change.
     fn move_journal(self, plan: &Plan, items: &[Item]) -> Result<Self> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -185,7 +186,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// Where the bitmaps and tables of all groups stand.
+    /// The places of the bitmaps and tables of all groups.
     pub(super) fn tables(&self) -> Result<Vec<Tables>> {
         (0..self.found.superblock.groups)
             .map(|number| {
@@ -199,7 +200,7 @@ impl Volume {
             .collect()
     }
 
-    /// Moves all that the plan says, and cuts the end off.
+    /// Makes all moves of the plan, and cuts the end off.
     fn cut(self, plan: &Plan, items: &[Item], mut shape: Shape) -> Result<Self> {
         let mut edits = Edits::with(&plan.moves);
         let mut descriptors = Descriptors::new(&self, &shape)?;
@@ -232,7 +233,7 @@ impl Volume {
         self.after(&changes)
     }
 
-    /// The blocks that the new volume frees and takes, before its end.
+    /// The blocks before its end that the new volume frees and uses.
     fn changes_of_space(&self, plan: &Plan, shape: &Shape) -> Result<Changes> {
         let (old, end) = (&self.found.superblock, shape.sb.blocks_count);
         let own = |tables: &Tables| {
@@ -256,15 +257,15 @@ impl Volume {
         Ok(Changes { freed: freed.into_iter().map(within).collect(), taken })
     }
 
-    /// The volume after changes, without the blocks that it no longer needs.
+    /// The volume after the step, with the unneeded blocks freed.
     fn after(self, changes: &Changes) -> Result<Self> {
         let volume = self.reopen()?;
         volume.free(changes)?;
         volume.reopen()
     }
 
-    /// Frees the blocks that only the larger volume needed. They stay in use until the new size is set: before that, a kernel that mounts the
-    /// volume must not get them.
+    /// Frees the blocks that only the larger volume needed. They stay marked as used until the new size is set: a kernel that mounts the
+    /// volume earlier must not allocate them.
     fn free(&self, changes: &Changes) -> Result<()> {
         let sb = &self.found.superblock;
         let mut shape = Shape::new(&self.raw, sb, sb.blocks_count, self.clock)?;
@@ -274,7 +275,7 @@ impl Volume {
         for range in &changes.freed {
             bitmaps.mark(range.clone(), false)?;
         }
-        // Some of it is in use again.
+        // Some of these blocks are used again.
         changes.mark_taken(&mut bitmaps)?;
         bitmaps.store(&shape.sb, &mut descriptors, &mut edits)?;
         if edits.is_empty() {
@@ -285,7 +286,7 @@ impl Volume {
     }
 }
 
-/// Blocks that are in use in one of the two volumes only, and those that stay.
+/// The blocks that only the old volume uses, and those that only the new one uses.
 struct Changes {
     freed: Vec<Range<u64>>,
     taken: Vec<Range<u64>>,

@@ -1,7 +1,8 @@
-//! Blocks and clusters of an extent-mapped file. With bigalloc, space is taken and given back in clusters, while extents are of blocks:
-//! a cluster belongs to the file as long as one of its blocks is mapped. Blocks of the file and of the device lie alike in their clusters.
+//! Blocks and clusters of an extent-mapped file. With bigalloc, space is allocated and freed in clusters, while extents count blocks: a
+//! cluster belongs to the file as long as one of its blocks is mapped. A block has the same offset in its cluster of the file and of the
+//! device.
 //!
-//! Source: "Bigalloc" in Linux's ext4 documentation, and volumes that the kernel has written.
+//! Sources: "Bigalloc" in Linux's ext4 documentation, and volumes written by the kernel.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::iomap::Extent;
 use crate::units::FsBlock;
 
-/// Space to be given back: ranges of blocks, whole clusters.
+/// Space to be freed: ranges of blocks in whole clusters.
 #[derive(Default)]
 pub(super) struct Space {
     pub(super) ranges: Vec<(FsBlock, u64)>,
@@ -22,7 +23,7 @@ impl Tree<'_> {
         u64::from(self.inode.fs.superblock.cluster_blocks)
     }
 
-    /// The clusters of the file that hold blocks of a range, but no mapped ones outside of it.
+    /// The clusters of the file that hold blocks of a range, but no mapped blocks outside of it.
     pub(super) fn own_clusters(&self, range: Range<u64>) -> Result<Range<u64>> {
         let blocks = self.cluster_blocks();
         let (mut first, mut end) = (range.start / blocks, range.end.div_ceil(blocks));
@@ -35,7 +36,7 @@ impl Tree<'_> {
         Ok(first..end)
     }
 
-    /// The space of extents, in order, within these clusters of the file.
+    /// The space of sorted extents within these clusters of the file.
     pub(super) fn space(&self, extents: &[Extent], within: Range<u64>) -> Result<Space> {
         let blocks = self.cluster_blocks();
         let mut space = Space::default();

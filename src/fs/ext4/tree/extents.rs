@@ -1,5 +1,5 @@
-//! Changes of the extents of a file: mapping, unmapping, another state, shifting. Long changes are made leaf by leaf, and the tree
-//! is right after each, so that the transaction can end there.
+//! Changes of a file's extents: map, unmap, change of state, shift. Long changes are made leaf by leaf. The tree is valid after each leaf,
+//! so the transaction can end there.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::fs::ext4::tree::read_extents::MAX_BLOCKS;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// How many groups' bitmaps are changed in one step of a removal, unless a single extent needs more.
+/// The maximum number of groups whose bitmaps one step of a removal changes, unless a single extent needs more.
 const GROUPS_AT_ONCE: u64 = 16;
 
 impl Tree<'_> {
-    /// Maps an extent where there is a hole.
+    /// Maps an extent in a hole.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         let path = self.find(extent.first)?;
         let at = path.beginning_at(extent.first);
@@ -36,7 +36,7 @@ impl Tree<'_> {
         self.replace(handle, &path, window, &pieces, (own.end - own.start) as i64)
     }
 
-    /// Unmaps a range, from its end to its start, and frees what it took.
+    /// Unmaps a range, from its end to its start, and frees its space.
     pub(super) fn unmap(&self, handle: &mut Handle<'_>, range: Range<FileBlock>) -> Result<()> {
         let (mut end, mut changed) = (range.end, false);
         while end > range.start {
@@ -45,8 +45,8 @@ impl Tree<'_> {
         self.lower(handle)
     }
 
-    /// Unmaps as much at the end of a range as one leaf maps and one step takes, in another transaction if need be where it is not the
-    /// first step; gives where the rest ends.
+    /// Unmaps the last part of a range, as much as one leaf maps and one step permits. Later steps may run in another transaction. Gives
+    /// the end of the rest.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -58,7 +58,7 @@ impl Tree<'_> {
         let part = path.ending_after(leaf_start)..path.beginning_at(range.end);
         let Some(from) = self.last_few(&path, part.clone()) else {
             if path.extents.is_empty() && path.depth() > 0 {
-                // A leaf that was empty before: it maps nothing and takes a block.
+                // The leaf was already empty: it maps nothing and takes a block.
                 self.renew_after(handle, changed)?;
                 self.replace(handle, &path, 0..0, &[], 0)?;
             }
@@ -83,8 +83,8 @@ impl Tree<'_> {
         Ok(start)
     }
 
-    /// Where the last extents of a part of the leaf begin that one step can free; `None` for no extent. A map without nodes goes in one
-    /// step: so the end of a small file is one transaction.
+    /// The index of the first of the last extents in a part of the leaf that one step can free; `None` for no extent. A map without nodes
+    /// is freed in one step, so that a small file is freed in one transaction.
     fn last_few(&self, path: &Path, part: Range<usize>) -> Option<usize> {
         let sb = &self.inode.fs.superblock;
         let group = |block: u64| {
@@ -102,7 +102,7 @@ impl Tree<'_> {
         few.last()
     }
 
-    /// Gives the mapped blocks of a range another state.
+    /// Changes the state of the mapped blocks in a range.
     pub(super) fn set_state(
         &self,
         handle: &mut Handle<'_>,
@@ -116,7 +116,7 @@ impl Tree<'_> {
             let inner = path.ending_after(start)..path.beginning_at(end);
             if path.extents[inner.clone()].iter().any(|extent| extent.state != state) {
                 self.renew_after(handle, &mut changed)?;
-                // Neighbours may be joined.
+                // The adjoining extents are included, because they may be merged.
                 let window = inner.start.saturating_sub(1)..(inner.end + 1).min(path.extents.len());
                 let converted = |extent: &Extent| {
                     let inside = extent.from(start)?.before(end)?;
@@ -132,7 +132,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Moves all extents from a block on, to lower blocks of the file or to higher ones.
+    /// Moves all extents from a block on, to lower or higher blocks of the file.
     pub(super) fn shift(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let blocks = self.cluster_blocks();
         if !from.0.is_multiple_of(blocks) || !by.unsigned_abs().is_multiple_of(blocks) {
@@ -154,12 +154,12 @@ impl Tree<'_> {
         self.shift_up(handle, from, by)
     }
 
-    /// From the first leaf to the last: the hole moves through the file.
+    /// Works from the first leaf to the last: the hole moves through the file.
     fn shift_down(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         let (mut next, mut changed) = (from, false);
         while next.0 < MAX_BLOCKS {
             let path = self.find(next)?;
-            // It lies in no extent: before it there is a hole, or the end of a leaf.
+            // The position lies in no extent: before it is a hole, or the end of a leaf.
             let first = path.beginning_at(next);
             let window = first.saturating_sub(1)..path.extents.len();
             if first < window.end {
@@ -174,7 +174,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// From the last leaf to the first.
+    /// Works from the last leaf to the first.
     fn shift_up(&self, handle: &mut Handle<'_>, from: FileBlock, by: i64) -> Result<()> {
         self.cut(handle, from)?;
         let (mut end, mut changed) = (MAX_BLOCKS, false);
@@ -187,13 +187,13 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // Blocks before the first leaf belong to that leaf too: they must not be found again.
+            // Blocks before the first leaf belong to that leaf too, and must not be visited again.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())
     }
 
-    /// Makes two extents of one that holds both a block and the one before.
+    /// Splits an extent that contains both a block and the one before it.
     fn cut(&self, handle: &mut Handle<'_>, block: FileBlock) -> Result<()> {
         let path = self.find(block)?;
         let at = path.ending_after(block);
@@ -205,8 +205,8 @@ impl Tree<'_> {
         self.replace(handle, &path, at..at + 1, &halves, 0)
     }
 
-    /// Before each step that changes something. After the first, which the caller asked credits for, it goes on in another transaction
-    /// if this one may not have room: so a change of one step shares its transaction with the caller's other changes.
+    /// Called before each step that changes something. The caller has credits for the first step. A later one continues in another
+    /// transaction if this one may lack room, so a change of one step shares the caller's transaction.
     fn renew_after(&self, handle: &mut Handle<'_>, changed: &mut bool) -> Result<()> {
         let credits = self.credits_for_step()?;
         if std::mem::replace(changed, true) && handle.credits_left() < credits {
@@ -215,13 +215,13 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// How many blocks one step of a change may change at most.
+    /// The maximum number of blocks that one step changes.
     fn credits_for_step(&self) -> Result<u32> {
         let root = self.raw_inode()?.i_block;
         Ok(super::credits_for_replace(&root) + self.credits_for_freeing())
     }
 
-    /// The same for the bitmaps and descriptors of the groups that get something back.
+    /// The maximum number of changed bitmaps and descriptors of groups with freed blocks.
     pub(super) fn credits_for_freeing(&self) -> u32 {
         let of_one = u32::from(INIT_MAX_LEN) / self.inode.fs.superblock.blocks_per_group + 2;
         2 * of_one.max(GROUPS_AT_ONCE as u32)

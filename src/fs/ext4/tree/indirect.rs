@@ -1,4 +1,4 @@
-//! Maps of pointers, as ext2 and ext3 files have them: 12 in the inode, then trees of one, two and three levels of pointer blocks.
+//! Maps of pointers in ext2 and ext3 files: 12 in the inode, then trees of one, two and three levels of pointer blocks.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::units::{FileBlock, FsBlock};
 const PLACE: Place = Place::new("indirect block");
 const DIRECT: u64 = 12;
 const LEVELS: u64 = 3;
-/// How many groups' bitmaps are changed in one step of a removal.
+/// The maximum number of groups whose bitmaps one step of a removal changes.
 const GROUPS_AT_ONCE: u32 = 16;
 
 /// The pointers of an inode.
@@ -24,11 +24,11 @@ pub(super) struct Pointers<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// Where the pointer to a block of the file stands: in the inode, or at the end of a route through pointer blocks.
+/// The location of the pointer to a block of the file: in the inode, or at the end of a route through pointer blocks.
 struct Route {
-    /// A slot of the inode, then one of each pointer block.
+    /// The slot in the inode, then one in each pointer block.
     slots: SmallVec<[usize; 4]>,
-    /// The block's distance from the first one that this tree maps.
+    /// The block's distance from the first block of this tree.
     distance: u64,
 }
 
@@ -41,12 +41,12 @@ impl Pointers<'_> {
         PLACE.inode(self.inode.number)
     }
 
-    /// How many pointers a block holds.
+    /// The number of pointers in a block.
     fn fan_out(&self) -> u64 {
         self.inode.block_size().bytes() as u64 / 4
     }
 
-    /// How many blocks can be mapped.
+    /// The maximum number of blocks.
     fn limit(&self) -> u64 {
         let fan_out = self.fan_out();
         (DIRECT + fan_out + fan_out.pow(2) + fan_out.pow(3)).min(super::FILE_BLOCKS)
@@ -80,7 +80,7 @@ impl Pointers<'_> {
         }
     }
 
-    /// Sets pointers that stand one after the other.
+    /// Sets consecutive pointers.
     fn set(
         &self,
         handle: &mut Handle<'_>,
@@ -101,13 +101,13 @@ impl Pointers<'_> {
         }
     }
 
-    /// Changes how many blocks the inode counts.
+    /// Adds to the inode's block count.
     fn count(&self, handle: &mut Handle<'_>, blocks: i64) -> Result<()> {
         let sb = &self.inode.fs.superblock;
         handle.update_inode(self.inode, |inode| inode.add_blocks(sb, blocks))
     }
 
-    /// The parts of a range whose pointers stand together.
+    /// The parts of a range whose pointers are adjacent.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (fan_out, mut at) = (self.fan_out(), range.start);
         std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ impl Pointers<'_> {
         })
     }
 
-    /// Maps an extent where there is a hole.
+    /// Maps an extent in a hole.
     pub(super) fn map(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.state == ExtentState::Unwritten {
             return Err(no_unwritten());
@@ -151,7 +151,7 @@ impl Pointers<'_> {
         self.count(handle, blocks)
     }
 
-    /// How many pointer blocks are missing for a range, all of which must be a hole.
+    /// The number of missing pointer blocks for a range, all of which must be a hole.
     fn missing(&self, range: Range<u64>) -> Result<usize> {
         let mut missing = 0;
         let mut last: SmallVec<[usize; 4]> = SmallVec::new();
@@ -163,7 +163,7 @@ impl Pointers<'_> {
                     Some(there) => self.follow(there, slots[depth - 1])?.map(Some),
                     None => None,
                 };
-                // One that is missing for two parts was counted with the first.
+                // A pointer block that two parts lack was counted with the first.
                 let known = last.len() == slots.len() && last[..depth] == slots[..depth];
                 missing += usize::from(node.is_none() && !known);
             }
@@ -181,13 +181,13 @@ impl Pointers<'_> {
         Ok(missing)
     }
 
-    /// Where a pointer leads.
+    /// The target of a pointer.
     fn follow(&self, node: Option<FsBlock>, slot: usize) -> Result<Option<FsBlock>> {
         let pointer = self.pointers(node)?.get(slot).copied().unwrap_or(0);
         Ok((pointer != 0).then_some(FsBlock(u64::from(pointer))))
     }
 
-    /// The pointer block that a pointer leads to, made if it does not exist.
+    /// The pointer block that a pointer leads to, created if it is missing.
     fn child(
         &self,
         handle: &mut Handle<'_>,
@@ -218,8 +218,8 @@ impl Pointers<'_> {
         Ok(())
     }
 
-    /// Unmaps as much at the end of a range as has its pointers together and one step takes, in another transaction if need be where it
-    /// is not the first step; gives where the rest ends.
+    /// Unmaps the last part of a range, as much as has adjacent pointers and one step permits. Later steps may run in another transaction. Gives
+    /// the end of the rest.
     fn unmap_last(
         &self,
         handle: &mut Handle<'_>,
@@ -245,11 +245,11 @@ impl Pointers<'_> {
         } else {
             (slot, Vec::new())
         };
-        // Nothing is mapped by the whole tree below a pointer that is missing.
+        // The whole tree below a missing pointer maps nothing.
         let span = self.fan_out().pow(below);
         let start = (last - distance % span).max(range.start) - (slot - low) as u64;
         pointers[low..=slot].fill(0);
-        // A pointer block can be empty before anything is unmapped: Linux leaves it so where a hole is punched into a part of it.
+        // A pointer block can already be empty: Linux leaves it so after a hole is punched into a part of it.
         let is_empty = |pointers: &[u32]| pointers.iter().all(|pointer| *pointer == 0);
         let goes = node.is_some() && is_empty(&pointers);
         if gone.is_empty() && !goes {
@@ -278,7 +278,7 @@ impl Pointers<'_> {
         Ok(start)
     }
 
-    /// The blocks that the last pointers of a part lead to, as many as one step can free, and where these pointers begin.
+    /// The blocks of the last pointers of a part, as many as one step can free, and the index of the first of these pointers.
     fn last_few(
         &self,
         pointers: &[u32],
@@ -314,14 +314,14 @@ impl Pointers<'_> {
         Ok((part.start, runs))
     }
 
-    /// The inode; the pointer blocks of a way and, where these are freed or made, a bitmap and a descriptor for each; the same for the blocks that
-    /// are freed.
+    /// The inode; the pointer blocks of a route and, if these are freed or created, a bitmap and a descriptor for each; bitmaps and descriptors
+    /// for the freed blocks.
     pub(super) fn credits_for_step(&self) -> u32 {
         1 + 3 * LEVELS as u32 + 2 * GROUPS_AT_ONCE
     }
 
-    /// The inode, and the pointers of as many blocks as a group has; above them a block of each level. New ones lie together
-    /// as a rule: a bitmap and a descriptor for each level.
+    /// The inode, and the pointers of as many blocks as a group has; above them one block on each level. New pointer blocks are usually adjacent:
+    /// a bitmap and a descriptor for each level.
     pub(super) fn credits_for_map(&self) -> u32 {
         let blocks = self.inode.fs.superblock.blocks_per_group.div_ceil(self.fan_out() as u32);
         2 + blocks + 3 * LEVELS as u32

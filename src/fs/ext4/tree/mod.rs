@@ -1,17 +1,17 @@
-//! The maps of files, read and changed: extent trees, and the direct and indirect pointers of ext2 and ext3.
+//! The maps of files, for reads and changes: extent trees, and the direct and indirect pointers of ext2 and ext3.
 //!
-//! A map is changed by the holder of its inode's lock, within a transaction. The inode that is passed is a snapshot: its number is taken
-//! from it, the root of its map from the table, so that several changes may follow each other. After a change the snapshot's own map is
-//! out of date: a reader of the file decodes the inode again.
+//! A thread with the inode's lock changes a map within a transaction. The inode argument is a snapshot: only its number is used, and the
+//! root of the map comes from the table, so several changes can follow each other. After a change the snapshot's own map is outdated: a
+//! reader of the file must decode the inode again.
 //!
-//! - [`path`]: the way to a leaf, read and checked again for each change.
+//! - [`path`]: the path to a leaf, read and checked again for each change.
 //! - [`node`]: a node's bytes.
-//! - [`splice`]: the one change that a tree knows, with the splits and the freeing that follow from it.
-//! - [`pieces`]: extents cut and joined.
-//! - [`extents`]: mapping, unmapping, changing states and shifting, made of these.
-//! - [`clusters`]: the space of a file, where it is taken in clusters.
-//! - [`indirect`]: the same for pointers.
-//! - [`read_extents`] and [`read_indirect`]: maps decoded for readers.
+//! - [`splice`]: the basic change of a tree, with its splits and removals of nodes.
+//! - [`pieces`]: cuts and joins of extents.
+//! - [`extents`]: map, unmap, change of state and shift, built from these.
+//! - [`clusters`]: the space of a file that is allocated in clusters.
+//! - [`indirect`]: the changes of pointer maps.
+//! - [`read_extents`] and [`read_indirect`]: decoded maps for readers.
 
 mod clusters;
 mod extents;
@@ -37,10 +37,10 @@ use crate::fs::InodeFlags;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::FileBlock;
 
-/// A file has fewer blocks than its 32-bit numbers could tell apart: Linux uses the last one as a mark.
+/// The maximum number of blocks of a file: one less than 32-bit numbers could count, because Linux uses the last one as a mark.
 pub(crate) const FILE_BLOCKS: u64 = u32::MAX as u64;
 
-/// How an inode maps its file.
+/// The kind of an inode's map.
 enum Map<'a> {
     Extents(Tree<'a>),
     Pointers(Pointers<'a>),
@@ -62,11 +62,11 @@ impl<'a> Map<'a> {
 }
 
 impl InodeToChange<'_> {
-    /// Maps an extent where there is a hole, joined with its neighbours. Its blocks have been allocated; nodes are allocated near them.
-    /// Nodes and data are added to what the inode counts.
+    /// Maps an extent in a hole, and merges it with adjoining extents. The caller has allocated its blocks; nodes are allocated near them.
+    /// The inode's count includes nodes and data afterwards.
     ///
     /// # Errors
-    /// `NoSpace` for its nodes, `FileTooLarge`, `InvalidInput` where something is mapped already: nothing has been changed then.
+    /// `NoSpace` for its nodes, `FileTooLarge`, `InvalidInput` if something is already mapped: nothing is changed in these cases.
     /// `Unsupported` for an unwritten extent in a file without extents. As [`Handle::update`].
     pub(crate) fn map_extent(&self, handle: &mut Handle<'_>, extent: Extent) -> Result<()> {
         if extent.end().0 > FILE_BLOCKS {
@@ -83,13 +83,13 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Unmaps a range and frees what it took: its blocks, and the nodes that are empty then.
+    /// Unmaps a range and frees its space: its blocks, and the nodes that become empty.
     ///
-    /// It goes from the end of the range to its start, and takes further transactions where the handle has too few credits left for the
-    /// next leaf: the part that was unmapped so far stays so. A map whose extents all stand in the inode is unmapped in one transaction.
+    /// It works from the end of the range to its start, and uses further transactions if the handle has too few credits for the next leaf:
+    /// the part that was already unmapped stays unmapped. A map whose extents are all in the inode is unmapped in one transaction.
     ///
     /// # Errors
-    /// `NoSpace` where an extent is to be cut in two and that takes a node: nothing has been changed then. As [`Handle::update`].
+    /// `NoSpace` if an extent must be split and that needs a node: nothing is changed in that case. As [`Handle::update`].
     pub(crate) fn unmap_range(
         &self,
         handle: &mut Handle<'_>,
@@ -102,11 +102,11 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Gives the extents in a range another state. As [`unmap_range`](Self::unmap_range), it may take several transactions.
+    /// Changes the state of the extents in a range. As [`unmap_range`](Self::unmap_range), it may use several transactions.
     ///
     /// # Errors
-    /// `NoSpace` where an extent is to be cut and that takes a node: a first part of the range may have its new state then, the rest has
-    /// the old one. `Unsupported` for the unwritten state in a file without extents. As [`Handle::update`].
+    /// `NoSpace` if an extent must be split and that needs a node: a first part of the range may have the new state by then. `Unsupported`
+    /// for the unwritten state in a file without extents. As [`Handle::update`].
     pub(crate) fn set_range_state(
         &self,
         handle: &mut Handle<'_>,
@@ -124,12 +124,12 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// Moves all that is mapped from a block on by a number of blocks: down, into a hole that is large enough, or up, where an extent that
-    /// begins before the block is cut. As [`unmap_range`](Self::unmap_range), it may take several transactions.
+    /// Shifts everything that is mapped from a block on: down, into a sufficient hole, or up, after a split of an extent that begins before
+    /// the block. As [`unmap_range`](Self::unmap_range), it may use several transactions.
     ///
     /// # Errors
-    /// `NoSpace` for a cut, `FileTooLarge`, `InvalidInput` where there is no such hole or a cluster would be cut: nothing has been changed
-    /// then. `Unsupported` in a file without extents. As [`Handle::update`].
+    /// `NoSpace` for a split, `FileTooLarge`, `InvalidInput` if there is no such hole or a cluster would be split: nothing is changed in
+    /// these cases. `Unsupported` in a file without extents. As [`Handle::update`].
     pub(crate) fn shift_range(
         &self,
         handle: &mut Handle<'_>,
@@ -144,7 +144,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// How many blocks [`map_extent`](Self::map_extent) may change, and a [`set_range_state`](Self::set_range_state) within one extent.
+    /// The maximum number of blocks that [`map_extent`](Self::map_extent) changes, or a [`set_range_state`](Self::set_range_state) within
+    /// one extent.
     pub(crate) fn credits_for_map(&self) -> u32 {
         match Map::of(self) {
             Ok(Map::Extents(_)) => credits_for_replace(&self.i_block),
@@ -153,8 +154,8 @@ impl InodeToChange<'_> {
         }
     }
 
-    /// How many blocks a step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
-    /// [`shift_range`](Self::shift_range) may change. With so many credits, what concerns a single leaf is done in one transaction.
+    /// The maximum number of blocks that a step of [`unmap_range`](Self::unmap_range), [`set_range_state`](Self::set_range_state) or
+    /// [`shift_range`](Self::shift_range) changes. With this many credits, a change of a single leaf is done in one transaction.
     pub(crate) fn credits_for_unmap(&self) -> u32 {
         // A small file without extents takes two steps: pointers in the inode, and those in a block.
         match Map::of(self) {
@@ -167,8 +168,8 @@ impl InodeToChange<'_> {
     }
 }
 
-/// How many blocks a change of one leaf may change: on each level, one more than there are, a node and a new one beside it; for the new
-/// one, a bitmap and a descriptor; and the inode.
+/// The maximum number of blocks that a change of one leaf changes: on each level, and on one more, a node and a new one beside it; for the
+/// new one, a bitmap and a descriptor; and the inode.
 fn credits_for_replace(root: &[u8; 60]) -> u32 {
     let depth = u32::from(u16::from_le_bytes([root[6], root[7]]));
     4 * (depth + 2) + 1

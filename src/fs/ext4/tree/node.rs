@@ -1,4 +1,4 @@
-//! A node's bytes, for a change; and the entries that go into it.
+//! A node's bytes, for changes, and its entries.
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::units::FsBlock;
 /// Entries that replace others in a node.
 pub(super) type Entries = SmallVec<[RawEntry; 4]>;
 
-/// How many entries a block has room for; after them there is room for the checksum.
+/// The maximum number of entries in a block, with room for the checksum after them.
 pub(super) fn capacity(block_bytes: usize) -> usize {
     (block_bytes - size_of::<RawExtentHeader>()) / size_of::<RawEntry>()
 }
 
-/// A node: its header, and the places of its entries, in use or not.
+/// A node: its header, and the slots of its entries, used or not.
 pub(super) struct NodeMut<'a> {
     header: &'a mut RawExtentHeader,
     slots: &'a mut [RawEntry],
 }
 
 impl<'a> NodeMut<'a> {
-    /// The node in bytes that hold one.
+    /// The node in these bytes.
     pub(super) fn of(bytes: &'a mut [u8], place: Place) -> Result<Self> {
         let cut = || place.corrupt("it is cut short");
         let (header, rest) = RawExtentHeader::mut_from_prefix(bytes).map_err(|_| cut())?;
@@ -40,7 +40,7 @@ impl<'a> NodeMut<'a> {
         Ok(Self { header, slots })
     }
 
-    /// Makes a node of zeros.
+    /// Initialises a node in bytes of zeros.
     pub(super) fn init(bytes: &mut [u8], depth: u16, entries: &[RawEntry]) {
         let max = capacity(bytes.len());
         if let Ok((header, rest)) = RawExtentHeader::mut_from_prefix(bytes)
@@ -70,7 +70,7 @@ impl<'a> NodeMut<'a> {
         self.slots.len()
     }
 
-    /// Replaces entries by others, for which there is room.
+    /// Replaces entries by others, for which there must be room.
     pub(super) fn splice(&mut self, range: Range<usize>, with: &[RawEntry]) {
         let len = self.entries().len();
         let behind = range.start + with.len();
@@ -90,7 +90,7 @@ pub(super) fn index(key: u64, child: FsBlock) -> RawEntry {
     })
 }
 
-/// A leaf's entry, of an extent of at most [`longest`] blocks.
+/// A leaf's entry for an extent of at most [`longest`] blocks.
 pub(super) fn leaf_entry(extent: &Extent) -> RawEntry {
     let mark = if extent.state == ExtentState::Unwritten { INIT_MAX_LEN } else { 0 };
     transmute!(RawExtent {
@@ -101,7 +101,7 @@ pub(super) fn leaf_entry(extent: &Extent) -> RawEntry {
     })
 }
 
-/// How many blocks an extent in this state may have.
+/// The maximum length of an extent in this state.
 pub(super) fn longest(state: ExtentState) -> u32 {
     let written = u32::from(INIT_MAX_LEN);
     if state == ExtentState::Unwritten { written - 1 } else { written }

@@ -1,4 +1,4 @@
-//! The way from the root of an extent tree to a leaf. It is read again for each change: it is valid until the next change.
+//! The path from the root of an extent tree to a leaf. It is valid until the next change, so it is read again for each.
 
 use std::ops::Range;
 
@@ -16,29 +16,29 @@ use crate::units::{FileBlock, FsBlock};
 
 pub(super) const PLACE: Place = Place::new("extent header");
 
-/// The extent tree of an inode. The root in the inode's snapshot may be out of date: the root is read from the table.
+/// The extent tree of an inode. The root in the inode's snapshot may be outdated, so the root is read from the table.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) inode: &'a InodeToChange<'a>,
 }
 
-/// One node on the way.
+/// A node on the path.
 pub(super) struct Step {
-    /// Where it is; `None` for the root.
+    /// The block of the node; `None` for the root.
     pub(super) block: Option<FsBlock>,
     pub(super) entries: usize,
     pub(super) max: usize,
-    /// Of an inner node: which entry leads on, and its key.
+    /// In an inner node: the index of the entry on the path, and its key.
     pub(super) at: usize,
     pub(super) key: u64,
 }
 
-/// The way to a leaf, and what that holds.
+/// The path to a leaf, and the leaf's content.
 pub(super) struct Path {
-    /// From the root to the leaf.
+    /// The nodes from the root to the leaf.
     pub(super) steps: SmallVec<[Step; MAX_DEPTH as usize + 1]>,
     pub(super) root: [u8; 60],
-    /// Blocks of the file that the leaf may map.
+    /// The blocks of the file that the leaf may map.
     pub(super) range: Range<u64>,
     pub(super) extents: Vec<Extent>,
 }
@@ -48,7 +48,7 @@ impl Tree<'_> {
         PLACE.inode(self.inode.number)
     }
 
-    /// The inode as it stands in the table.
+    /// The inode in the table.
     pub(super) fn raw_inode(&self) -> Result<RawInode> {
         let fs = &self.inode.fs;
         let place = Place::new("inode").inode(self.inode.number);
@@ -58,7 +58,7 @@ impl Tree<'_> {
         raw.map(|(raw, _)| raw).map_err(|_| place.corrupt("it is cut short"))
     }
 
-    /// The way to the leaf that maps a block, or would map it.
+    /// The path to the leaf for a block.
     pub(super) fn find(&self, block: FileBlock) -> Result<Path> {
         let root = self.raw_inode()?.i_block;
         let place = self.place();
@@ -79,7 +79,7 @@ impl Tree<'_> {
         Ok(path)
     }
 
-    /// Adds a node to the path; gives the next one.
+    /// Adds a node to the path. Gives the next one.
     fn step(
         &self,
         path: &mut Path,
@@ -108,7 +108,7 @@ impl Tree<'_> {
         Ok(child)
     }
 
-    /// The first extent that ends after a block: it holds the block or is the next one.
+    /// The first extent that ends after a block: it contains the block or follows it.
     pub(super) fn extent_from(&self, block: FileBlock) -> Result<Option<Extent>> {
         let mut block = block;
         while block.0 < MAX_BLOCKS {
@@ -121,7 +121,7 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    /// Whether a block of the range is mapped.
+    /// Whether some block of the range is mapped.
     pub(super) fn maps_any(&self, range: Range<u64>) -> Result<bool> {
         if range.is_empty() {
             return Ok(false);
@@ -132,22 +132,22 @@ impl Tree<'_> {
 }
 
 impl Path {
-    /// How many levels there are below the root.
+    /// The number of levels below the root.
     pub(super) fn depth(&self) -> usize {
         self.steps.len() - 1
     }
 
-    /// Whether there is no leaf before this one.
+    /// Whether this is the first leaf.
     pub(super) fn is_first(&self) -> bool {
         self.steps.iter().all(|step| step.at == 0)
     }
 
-    /// The first extent of the leaf that begins at a block or after it.
+    /// The index of the leaf's first extent that begins at a block or after it.
     pub(super) fn beginning_at(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.first < block)
     }
 
-    /// The first extent of the leaf that ends after a block.
+    /// The index of the leaf's first extent that ends after a block.
     pub(super) fn ending_after(&self, block: FileBlock) -> usize {
         self.extents.partition_point(|extent| extent.end() <= block)
     }

@@ -1,4 +1,4 @@
-//! Extents cut and joined.
+//! Cuts and joins of extents.
 
 use smallvec::SmallVec;
 
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// The same blocks in as few extents as the format allows: neighbours are one extent, up to the maximum length.
+/// The same blocks in as few extents as the format permits: adjoining extents are merged, up to the maximum length.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Pieces {
     let mut joined = Pieces::new();
     for mut rest in extents {

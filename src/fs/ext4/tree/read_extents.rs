@@ -1,4 +1,4 @@
-//! The extent tree: from its root in the inode to the leaf that holds a block. The rest of [`tree`](super) changes it.
+//! The extent tree, read from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change it.
 
 use std::ops::Range;
 
@@ -17,18 +17,18 @@ use crate::units::{FileBlock, FsBlock};
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// Blocks of a file are numbered with 32 bits.
+/// The number of blocks of a file that 32 bits can count.
 pub(in crate::fs::ext4) const MAX_BLOCKS: u64 = 1 << 32;
 
-/// A node whose header has been checked.
+/// A node with a checked header.
 pub(in crate::fs::ext4) struct Node<'a> {
     pub(in crate::fs::ext4) depth: u16,
-    /// How many entries it has room for.
+    /// The maximum number of entries.
     pub(in crate::fs::ext4) max: usize,
     entries: &'a [u8],
 }
 
-/// Checks a node's header; the depth is known for every node but the root.
+/// Checks a node's header. The depth is known for every node except the root.
 pub(in crate::fs::ext4) fn node(
     bytes: &[u8],
     depth: Option<u16>,
@@ -56,14 +56,14 @@ pub(in crate::fs::ext4) fn node(
         return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
     }
     if entries == 0 && found > 0 {
-        // All below would read as a hole.
+        // Everything below would read as a hole.
         return Err(place.field("eh_entries").corrupt("an inner node without entries"));
     }
     Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
 }
 
 impl<'a> Node<'a> {
-    /// Refuses a tree that is deeper than Linux makes and reads: it can be freed alone.
+    /// Refuses a tree that is deeper than Linux creates and reads. Such a tree can only be freed.
     pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
         if self.depth <= MAX_DEPTH {
             return Ok(());
@@ -72,12 +72,12 @@ impl<'a> Node<'a> {
         Err(place.field("eh_depth").corrupt(what))
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub(in crate::fs::ext4) fn len(&self) -> usize {
         self.entries.len() / ENTRY
     }
 
-    /// The entries of an inner node: in order, and within the bounds that its parent gives it.
+    /// The entries of an inner node, which must be sorted and within the bounds from the parent.
     pub(in crate::fs::ext4) fn indexes(
         &self,
         bounds: &Range<u64>,
@@ -112,7 +112,7 @@ impl RawExtentIndex {
 }
 
 impl Inode {
-    /// Adds the extents of the leaf that holds `block` to `into`, in order; gives the first block after the leaf.
+    /// Adds the extents of the leaf for `block` to `into`, in order. Gives the first block after the leaf.
     pub(in crate::fs::ext4) fn extent_leaf(
         &self,
         block: FileBlock,
@@ -124,7 +124,7 @@ impl Inode {
         self.leaf_below(&root, 0..MAX_BLOCKS, block, place, into)
     }
 
-    /// One step down at a time; the depth falls at each, so the recursion ends.
+    /// Descends one level at a time. The depth falls at each step, so the recursion ends.
     fn leaf_below(
         &self,
         above: &Node<'_>,
@@ -152,7 +152,7 @@ impl Inode {
         self.leaf_below(&below, bounds, block, place, into)
     }
 
-    /// Adds the extents of a leaf to `into`: in order, and within the bounds that its parent gives it.
+    /// Adds the extents of a leaf to `into`. They must be sorted and within the bounds from the parent.
     pub(in crate::fs::ext4) fn leaf_extents(
         &self,
         node: &Node<'_>,
@@ -225,8 +225,8 @@ fn verify_node(seed: u32, bytes: &[u8], place: Place) -> Result<()> {
     }
 }
 
-/// Where the checksum of a node's block stands, after `eh_max` entries, and its value: it covers all before it. `None` where
-/// there is no room for it.
+/// The offset of the checksum in a node's block, after `eh_max` entries, and its value over everything before it. `None` if there is no
+/// room for it.
 fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     let (header, _) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
     let at = HEADER + usize::from(header.eh_max.get()) * ENTRY;
@@ -234,7 +234,7 @@ fn extent_checksum(seed: u32, bytes: &[u8]) -> Option<(usize, u32)> {
     Some((at, crc32c_raw(seed, &bytes[..at])))
 }
 
-/// Stores the checksum of a block of an extent tree, a node below the root; the seed is the inode's.
+/// Stores the checksum of a node below the root. The seed is that of the inode.
 pub(crate) fn seal_extent_block(seed: Option<u32>, bytes: &mut [u8]) {
     if let Some((at, sum)) = seed.and_then(|seed| extent_checksum(seed, bytes)) {
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Indirect maps, as ext2 and ext3 files have them: 12 direct blocks, then trees of one, two and three levels.
+//! Indirect maps in ext2 and ext3 files: 12 direct blocks, then trees of one, two and three levels.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const DIRECT: u64 = 12;
 const PLACE: Place = Place::new("indirect block");
 
 impl Inode {
-    /// Adds the runs of blocks that the pointer block of `block` holds to `into`, in order; gives the first block after them.
+    /// Adds the runs of blocks in the pointer block for `block` to `into`, in order. Gives the first block after them.
     pub(in crate::fs::ext4) fn indirect_leaf(
         &self,
         block: FileBlock,
@@ -28,7 +28,7 @@ impl Inode {
         }
         let fan_out = self.fs.superblock.block_size.bytes() as u64 / 4;
         let mut first = DIRECT;
-        // How many blocks the tree at this level maps: fan_out, fan_out squared, cubed.
+        // The number of blocks that the tree at this level maps: fan_out, fan_out squared, cubed.
         let mut span = fan_out;
         for level in 0..3_u32 {
             if block.0 - first < span {
@@ -77,7 +77,7 @@ impl Inode {
         Ok(FileBlock(first + span))
     }
 
-    /// Turns a block of pointers into runs; 0 is a hole.
+    /// Converts a block of pointers to runs; 0 is a hole.
     pub(in crate::fs::ext4) fn pointers(
         &self,
         first: FileBlock,

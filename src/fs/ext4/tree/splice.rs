@@ -1,7 +1,7 @@
-//! The one change of an extent tree that all others are made of: extents of a leaf are replaced by others. A node that gets too full is
-//! split, one that gets empty is freed, and each change of a node's first key or of the number of nodes is the same change one level up.
+//! The basic change of an extent tree: extents of a leaf are replaced by others. A node that becomes too full is split, and an empty one is
+//! freed. A change of a node's first key or of the number of nodes is the same kind of change on the level above.
 //!
-//! Blocks for new nodes are allocated before anything is changed: `NoSpace` leaves the tree as it was.
+//! Blocks for new nodes are allocated before any change, so `NoSpace` leaves the tree unchanged.
 
 use std::ops::Range;
 
@@ -18,32 +18,32 @@ use crate::fs::ext4::tree::read_extents::seal_extent_block;
 use crate::iomap::Extent;
 use crate::units::{FileBlock, FsBlock};
 
-/// Entries of a node that are replaced, and by what.
+/// The entries of a node to be replaced, and the new ones.
 struct Edit {
     range: Range<usize>,
     with: Entries,
 }
 
-/// A change under way: its remaining reserves, and the inode's changes at its end.
+/// A change in progress: its remaining reserves, and the final changes of the inode.
 struct Change<'t, 'h, 'f> {
     tree: Tree<'t>,
     handle: &'h mut Handle<'f>,
     /// Blocks for new nodes.
     spare: Vec<FsBlock>,
-    /// Nodes that are not needed any more. They are freed when nothing leads to them: a change that fails half way leaves no way to a
-    /// block that is free.
+    /// Nodes that are no longer needed. They are freed after the last reference to them is removed: a change that fails half way leaves no
+    /// reference to a free block.
     released: Vec<FsBlock>,
-    /// Clusters that the inode takes more than before.
+    /// The change of the inode's number of clusters.
     clusters: i64,
     root: Option<[u8; 60]>,
 }
 
 impl Tree<'_> {
-    /// Replaces extents of the leaf at the end of a path. `clusters` is how many more of data the inode takes; where that is zero, new
-    /// nodes may be of the blocks that are kept for them.
+    /// Replaces extents of the leaf at the end of a path. `clusters` is the added number of data clusters. If it is zero, new nodes may use
+    /// blocks that are reserved for nodes.
     ///
     /// # Errors
-    /// `NoSpace`, `FileTooLarge`: nothing has been changed.
+    /// `NoSpace`, `FileTooLarge`; nothing is changed in these cases.
     pub(super) fn replace(
         &self,
         handle: &mut Handle<'_>,
@@ -68,7 +68,7 @@ impl Tree<'_> {
         change.finish()
     }
 
-    /// How many new nodes are needed where `added` entries take the place of `removed` ones of a leaf.
+    /// The number of new nodes needed when `added` entries replace `removed` ones in a leaf.
     fn nodes_needed(&self, path: &Path, removed: usize, added: usize) -> Result<usize> {
         let capacity = capacity(self.inode.block_size().bytes());
         let (mut removed, mut added, mut new) = (removed, added, 0);
@@ -110,7 +110,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Allocates blocks for nodes: all of them, or none. With clusters, each node takes a whole one.
+    /// Allocates blocks for nodes: all of them, or none. With bigalloc each node takes a whole cluster.
     pub(super) fn reserve(
         &self,
         handle: &mut Handle<'_>,
@@ -136,12 +136,12 @@ impl Tree<'_> {
                 }
             }
         }
-        // Taken from the end.
+        // Blocks are taken from the end.
         spare.reverse();
         Ok(spare)
     }
 
-    /// Makes the tree less deep as long as all that stands below the root fits into it.
+    /// Reduces the depth of the tree while the content of the root's only child fits into the root.
     pub(super) fn lower(&self, handle: &mut Handle<'_>) -> Result<()> {
         let inode = self.inode;
         for _ in 0..MOST_LEVELS {
@@ -166,7 +166,7 @@ impl Tree<'_> {
 }
 
 impl Change<'_, '_, '_> {
-    /// Changes the leaf, and the nodes above accordingly.
+    /// Changes the leaf, and the nodes above as needed.
     fn apply(&mut self, path: &Path, edit: Edit) -> Result<()> {
         let mut edit = edit;
         for (level, step) in path.steps.iter().enumerate().rev() {
@@ -191,14 +191,14 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Changes a node that has room for it; gives its first key.
+    /// Changes a node that has enough room. Gives its first key.
     fn edit(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<u64> {
         let place = self.tree.place().block(block);
         let seed = self.seed();
         self.handle.update(block, place, |bytes| {
             let mut node = NodeMut::of(bytes, place)?;
             if node.entries().len() != step.entries {
-                return Err(place.field("eh_entries").corrupt("it has changed meanwhile"));
+                return Err(place.field("eh_entries").corrupt("it has changed since it was read"));
             }
             node.splice(edit.range.clone(), &edit.with);
             let key = node.entries().first().map_or(0, |entry| u64::from(entry.key.get()));
@@ -207,14 +207,14 @@ impl Change<'_, '_, '_> {
         })
     }
 
-    /// Changes a node that has no room for it: others take the rest. Gives the entries of all of them.
+    /// Changes a node that has too little room: new nodes take the rest. Gives the entries for all of them.
     fn split(&mut self, block: FsBlock, step: &Step, edit: &Edit) -> Result<Entries> {
         let place = self.tree.place().block(block);
         let mut content = self.tree.inode.fs.blocks.read(block, place)?.to_vec();
         let node = NodeMut::of(&mut content, place)?;
         let mut entries = node.entries().to_vec();
         entries.splice(edit.range.clone(), edit.with.iter().copied());
-        // A split at the end leaves full nodes: extents are appended after them. Elsewhere, more will be inserted on both sides.
+        // A split at the end leaves full nodes, because later extents are appended. Elsewhere, both halves need room for insertions.
         let appends = edit.range.end == step.entries;
         let nodes = entries.len().div_ceil(step.max);
         let share = if appends { step.max } else { entries.len().div_ceil(nodes) };
@@ -226,7 +226,7 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the root; where it has no room, its entries move down.
+    /// Changes the root. If it has too little room, its entries move down.
     fn edit_root(&mut self, path: &Path, edit: &Edit) -> Result<()> {
         let mut bytes = path.root;
         let mut node = NodeMut::of(&mut bytes, self.tree.place())?;
@@ -244,7 +244,7 @@ impl Change<'_, '_, '_> {
         Ok(())
     }
 
-    /// Makes nodes of so many entries each; gives the entries that lead to them.
+    /// Creates nodes of `share` entries each. Gives the entries for them.
     fn make_nodes(&mut self, depth: u16, entries: &[RawEntry], share: usize) -> Result<Entries> {
         let seed = self.seed();
         let mut indexes = Entries::new();
@@ -264,10 +264,10 @@ impl Change<'_, '_, '_> {
         Ok(indexes)
     }
 
-    /// Changes the inode, and frees the blocks that are left over.
+    /// Changes the inode, and frees the unused blocks.
     fn finish(mut self) -> Result<()> {
         let (tree, fs) = (self.tree, &self.tree.inode.fs);
-        // An even split may do with fewer.
+        // An even split may need fewer nodes.
         self.released.append(&mut self.spare);
         let clusters = self.clusters - self.released.len() as i64;
         let cluster = u64::from(fs.superblock.cluster_blocks);

@@ -1,8 +1,8 @@
-//! Changes of a volume's superblock, as tune2fs makes them, where no other metadata change with it.
+//! Changes of a volume's superblock, as tune2fs makes them, which need no change of other metadata.
 //!
-//! All is decided before the first write. The backups come first, then the superblock itself: a power cut in between leaves a
-//! sound volume whose backups are newer. All backups become copies of the superblock, as with tune2fs. Where the revision is raised, the superblock
-//! comes first: with a backup of a newer revision it would count as damaged.
+//! All decisions are made before the first write. The backups are written first, then the superblock itself: a power failure in between leaves a
+//! sound volume with newer backups. All backups become copies of the superblock, as with tune2fs. If the revision is raised, the superblock comes
+//! first: with a backup of a newer revision it would count as damaged.
 
 mod options;
 mod switches;
@@ -27,15 +27,15 @@ use crate::fs::Clock;
 pub use self::options::{HashAlgorithm, NewUuid, Reserved, TuneOptions};
 
 const PLACE: Place = Place::new("superblock");
-/// `s_max_mnt_count`: no number of mounts asks for a check.
+/// `s_max_mnt_count`: the number of mounts never triggers a check.
 const NEVER: u16 = u16::MAX;
 
-/// Changes the superblock on a device that is open for writing, and all its backups; gives it as it is then. A volume that needs recovery
-/// is recovered first, which counts as a mount. The superblock's time of the last write is the clock's.
+/// Changes the superblock on a device that is open for writing, and all its backups. Gives the new superblock. A volume that needs recovery is
+/// first recovered, which counts as a mount. The clock gives the superblock's time of the last write.
 ///
 /// # Errors
-/// `InvalidInput` for values that cannot be, `Unsupported` by name, with what to do instead; otherwise as
-/// [`Ext4::open_for_writing`]. Up to the first write the device is as it was, or as a recovery leaves it.
+/// `InvalidInput` for invalid values, `Unsupported` by name, with an alternative; otherwise as [`Ext4::open_for_writing`]. Up to the first write
+/// the device is unchanged, or as recovery leaves it.
 pub(crate) fn tune(
     device: &Arc<dyn Device>,
     options: &TuneOptions,
@@ -47,7 +47,7 @@ pub(crate) fn tune(
     }
     let mut sb = Ext4::read_superblock(&**device)?;
     check_known(&sb)?;
-    // A bad value is refused before a recovery.
+    // An invalid value is refused before a recovery.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
         Ext4::open_for_writing(Arc::clone(device), &events, clock)?.close()?;
@@ -60,7 +60,7 @@ pub(crate) fn tune(
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {
-            return Err(Error::new(ErrorKind::Busy, "another node has just had it: try again"));
+            return Err(Error::new(ErrorKind::Busy, "another node has just used it: try again"));
         }
     }
     let raw = changed(&read(device)?, options, clock)?;
@@ -72,7 +72,7 @@ pub(crate) fn tune(
         jbd2::check_room(&fs, new.compat).context(|| "fast_commit")?;
     }
     if raised {
-        // A backup of a newer revision would say that the superblock is damaged.
+        // A backup of a newer revision would mark the superblock as damaged.
         fs.write_superblock(|old| *old = raw.clone())?;
     }
     write_backups(&fs, &raw).context(|| "backup superblock")?;
@@ -83,7 +83,7 @@ pub(crate) fn tune(
     Ok(new)
 }
 
-/// Refuses a volume whose backups may stand elsewhere.
+/// Refuses a volume whose backups may be elsewhere.
 fn check_known(sb: &Superblock) -> Result<()> {
     let unknown = sb.ro_compat - RoCompat::WRITABLE - RoCompat::READONLY;
     if unknown.is_empty() {
@@ -103,7 +103,7 @@ fn read(device: &Arc<dyn Device>) -> Result<RawSuperblock> {
 /// The superblock with all changes and its checksum.
 fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<RawSuperblock> {
     let mut raw = old.clone();
-    // First, since the seed of checksums is taken from the UUID that they were made of.
+    // The features come first, because the seed of checksums is derived from the present UUID.
     options.features.iter().try_for_each(|word| switches::feature(&mut raw, word))?;
     options.mount_options.iter().try_for_each(|word| switches::mount_option(&mut raw, word))?;
     name(&mut raw, options, clock)?;
@@ -113,7 +113,7 @@ fn changed(old: &RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<R
     Ok(raw)
 }
 
-/// The fields that name the volume.
+/// Sets the fields that identify the volume.
 fn name(raw: &mut RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<()> {
     if let Some(label) = &options.label {
         put(&mut raw.s_volume_name, label, 16, "label")?;
@@ -140,7 +140,7 @@ fn name(raw: &mut RawSuperblock, options: &TuneOptions, clock: Clock) -> Result<
 
 /// A UUID of version 1, variant 1 of RFC 9562, with a random node.
 fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
-    /// From 1582-10-15 to 1970, in units of 100 ns.
+    /// The time from 1582-10-15 to 1970, in units of 100 ns.
     const BEFORE_1970: u64 = 0x01B2_1DD2_1381_4000;
     let ticks = match clock {
         Clock::Fixed(at) => (at.seconds as u64)
@@ -157,12 +157,12 @@ fn time_uuid(clock: Clock) -> Result<[u8; 16]> {
     uuid[4..6].copy_from_slice(&((ticks >> 32) as u16).to_be_bytes());
     uuid[6..8].copy_from_slice(&((ticks >> 48) as u16 & 0x0FFF | 0x1000).to_be_bytes());
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    // The multicast bit: a node that is not the address of a network card.
+    // The multicast bit marks a node that is not the address of a network card.
     uuid[10] |= 1;
     Ok(uuid)
 }
 
-/// The settings for its use.
+/// Sets the fields about the volume's use.
 fn policy(raw: &mut RawSuperblock, options: &TuneOptions) -> Result<()> {
     if let Some(on_error) = options.on_error {
         raw.s_errors.set(on_error.to_raw());

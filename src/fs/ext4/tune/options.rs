@@ -1,13 +1,13 @@
-//! The changes that a volume is to get.
+//! The requested changes of a volume.
 
 use crate::error::{Error, Result};
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// The longest time that the superblock holds, in seconds since 1970.
+/// The end of the superblock's range of times, in seconds since 1970.
 const TIME_END: i64 = 1 << 40;
 
-/// Changes of a volume's superblock, each as `tune2fs` makes it. `None` and an empty list leave the field as it is.
+/// Changes of a volume's superblock, each as `tune2fs` makes it. `None` and an empty list keep the field.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TuneOptions {
@@ -15,40 +15,40 @@ pub struct TuneOptions {
     pub label: Option<Vec<u8>>,
     /// The UUID (`-U`).
     pub uuid: Option<NewUuid>,
-    /// The directory where it was last mounted: at most 64 bytes (`-M`).
+    /// The last mount point: at most 64 bytes (`-M`).
     pub last_mounted: Option<Vec<u8>>,
     /// The reaction of the volume to corruption (`-e`).
     pub on_error: Option<OnError>,
-    /// The blocks that are kept for the superuser (`-m`, `-r`).
+    /// The blocks reserved for the superuser (`-m`, `-r`).
     pub reserved: Option<Reserved>,
-    /// The user that may use them too (`-u`).
+    /// The user that may also use them (`-u`).
     pub reserved_uid: Option<u16>,
-    /// The group that may use them too (`-g`).
+    /// The group that may also use them (`-g`).
     pub reserved_gid: Option<u16>,
-    /// The volume is checked after so many mounts: at most 16000; 0 for never (`-c`).
+    /// The number of mounts after which the volume is checked: at most 16000; 0 for never (`-c`).
     pub max_mount_count: Option<u16>,
-    /// Mounts since the last check: at most 16000 (`-C`).
+    /// The number of mounts since the last check: at most 16000 (`-C`).
     pub mount_count: Option<u16>,
-    /// The volume is checked after so many seconds; 0 for never (`-i`).
+    /// The number of seconds after which the volume is checked; 0 for never (`-i`).
     pub check_interval: Option<u32>,
-    /// When it was last checked, in seconds since 1970 (`-T`).
+    /// The time of the last check, in seconds since 1970 (`-T`).
     pub last_checked: Option<i64>,
-    /// Default mount options by name, `^` before one that is switched off (`-o`).
+    /// Default mount options by name, with `^` before one to disable (`-o`).
     pub mount_options: Vec<String>,
     /// Default mount options as one string: at most 63 bytes (`-E mount_opts`).
     pub mount_options_text: Option<Vec<u8>>,
-    /// The hash of directories that become hashed (`-E hash_alg`).
+    /// The hash function of directories that become hashed (`-E hash_alg`).
     pub hash: Option<HashAlgorithm>,
-    /// Blocks that a member of a RAID holds in a row (`-E stride`).
+    /// Consecutive blocks on one member of a RAID (`-E stride`).
     pub stride: Option<u16>,
-    /// Blocks of data of a whole stripe of a RAID (`-E stripe_width`).
+    /// Data blocks in a whole stripe of a RAID (`-E stripe_width`).
     pub stripe_width: Option<u32>,
-    /// Features by name, `^` before one that is switched off (`-O`).
+    /// Features by name, with `^` before one to disable (`-O`).
     pub features: Vec<String>,
 }
 
 impl TuneOptions {
-    /// No change.
+    /// No changes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -79,23 +79,23 @@ setters!(TuneOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewUuid {
-    /// A random one, of version 4.
+    /// A random UUID, of version 4.
     Random,
-    /// One made of the time, of version 1.
+    /// A UUID from the time, of version 1.
     Time,
-    /// All zeros.
+    /// A UUID of zeros.
     Clear,
-    /// This one.
+    /// This UUID.
     Is([u8; 16]),
 }
 
-/// How many blocks are kept for the superuser.
+/// The number of blocks reserved for the superuser.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reserved {
-    /// This percentage of all blocks: 0 to 50.
+    /// A percentage of all blocks: 0 to 50.
     Percent(f64),
-    /// So many: at most half of all blocks.
+    /// A number of blocks: at most half of all.
     Blocks(u64),
 }
 
@@ -103,7 +103,7 @@ pub enum Reserved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
-    /// The first one.
+    /// The original function.
     Legacy,
     /// Half of an MD4.
     HalfMd4,
@@ -136,7 +136,7 @@ impl std::str::FromStr for HashAlgorithm {
 }
 
 impl Reserved {
-    /// The number of blocks, of a volume of so many.
+    /// The number of reserved blocks, for a volume of `blocks` blocks.
     ///
     /// # Errors
     /// `InvalidInput` for more than half of them.
@@ -157,7 +157,7 @@ impl Reserved {
     }
 }
 
-/// A number of mounts, as far as tune2fs takes it.
+/// Checks a number of mounts against tune2fs's limit.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -169,7 +169,7 @@ pub(super) fn mounts(count: u16) -> Result<u16> {
     Err(Error::invalid(format!("a mount count of {count}: at most {MOST}")))
 }
 
-/// A time that the superblock holds: its lower 32 bits and the eight above.
+/// A time in the superblock's form: its lower 32 bits and the eight above.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -180,10 +180,10 @@ pub(super) fn time(seconds: i64) -> Result<(u32, u8)> {
     Err(Error::invalid(format!("{seconds} seconds since 1970 do not fit the superblock")))
 }
 
-/// Puts a text into a field, zeros after it; at most `most` bytes.
+/// Stores a text of at most `most` bytes in a field, followed by zeros.
 ///
 /// # Errors
-/// `InvalidInput` where it is longer.
+/// `InvalidInput` if the text is longer.
 pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Result<()> {
     if text.len() > most || text.contains(&0) {
         let len = text.len();

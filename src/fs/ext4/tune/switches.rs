@@ -1,6 +1,6 @@
-//! Switches with names: features and default mount options.
+//! Named switches: features and default mount options.
 //!
-//! Source: ext4(5), tune2fs(8), and the bytes that tune2fs leaves.
+//! Sources: ext4(5), tune2fs(8), and the bytes that tune2fs writes.
 
 use zerocopy::IntoBytes;
 
@@ -11,7 +11,7 @@ use crate::fs::ext4::mkfs::{Features, random};
 use crate::fs::ext4::superblock::{change_features, features};
 use crate::fs::ext4::{Compat, Incompat, RoCompat};
 
-/// Features that are switched on by their flag and a few fields of the superblock.
+/// Features that can be enabled with their flag and a few fields of the superblock.
 const SETTABLE: Features = Features {
     compat: Compat::DIR_INDEX.union(Compat::STABLE_INODES).union(Compat::FAST_COMMIT),
     incompat: Incompat::EXTENTS
@@ -27,14 +27,14 @@ const SETTABLE: Features = Features {
         .union(RoCompat::READONLY),
 };
 
-/// The same for switching off.
+/// Features that can be disabled so.
 const CLEARABLE: Features = Features {
     compat: Compat::FAST_COMMIT,
     incompat: Incompat::CSUM_SEED,
     ro_compat: RoCompat::READONLY,
 };
 
-/// Features that need more, and the program for it. Those without a row cannot be changed once a volume is made.
+/// Features that need other changes, and the program for them. Features in none of the tables cannot be changed after mkfs.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("has_journal", "tune2fs"),
     ("orphan_file", "tune2fs"),
@@ -76,10 +76,10 @@ const MOUNT_OPTIONS: &[(&str, u32)] = &[
     ("discard", 0x400),
     ("nodelalloc", 0x800),
 ];
-/// Three of them are one field.
+/// Three of them share one field.
 const JOURNAL_MODE: u32 = 0x60;
 
-/// The name, and whether it is to be on.
+/// The name, and whether to enable it.
 fn switch(word: &str) -> (&str, bool) {
     word.strip_prefix('^').map_or((word, true), |name| (name, false))
 }
@@ -87,7 +87,8 @@ fn switch(word: &str) -> (&str, bool) {
 /// Switches a feature.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown name, and where another feature is needed; `Unsupported`, with what to use, where more than a flag would change.
+/// `InvalidInput` for an unknown name, and if another feature is needed; `Unsupported`, with an alternative, if more than a flag would have to
+/// change.
 pub(super) fn feature(raw: &mut RawSuperblock, word: &str) -> Result<()> {
     let (name, on) = switch(word);
     let feature = Features::of_name(name)?;
@@ -120,7 +121,7 @@ fn elsewhere(name: &str, on: bool) -> Error {
     })
 }
 
-/// Sets the fields that come with a feature.
+/// Sets the fields that belong to a feature.
 fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Result<()> {
     let needs = |there: bool, other: &str| {
         if there { Ok(()) } else { Err(Error::invalid(format!("it needs the feature {other}"))) }
@@ -149,19 +150,19 @@ fn switch_on(raw: &mut RawSuperblock, feature: Features, now: Features) -> Resul
     Ok(())
 }
 
-/// Whether only a flag is in the way of a feature's going.
+/// Whether a feature can be removed by clearing its flag.
 fn can_go(raw: &RawSuperblock, feature: Features, now: Features) -> bool {
     let summed = now.ro_compat.contains(RoCompat::METADATA_CSUM);
-    // The checksums of directories depend on the first; all of them depend on the second, where they were made of another UUID.
+    // The checksums of directories depend on the first feature; all checksums depend on the second, if they were derived from another UUID.
     !(feature.compat == Compat::DIR_INDEX && summed)
         && (feature.incompat != Incompat::CSUM_SEED
             || raw.s_checksum_seed.get() == crc32c_raw(!0, &raw.s_uuid))
 }
 
-/// Refuses a change of the UUID where other metadata depend on it.
+/// Refuses a change of the UUID if other metadata depend on it.
 ///
 /// # Errors
-/// `Unsupported`, with what to do.
+/// `Unsupported`, with an alternative.
 pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
     let Features { compat, incompat, ro_compat } = features(raw);
     let seeded = incompat.contains(Incompat::CSUM_SEED);

@@ -1,4 +1,4 @@
-//! Which blocks are free.
+//! The free blocks of a volume.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -10,12 +10,12 @@ use crate::units::FsBlock;
 
 const PLACE: Place = Place::new("block bitmap");
 
-/// The free blocks of a volume, each given to the first that asks for it.
+/// The free blocks of a volume, each assigned to the first request for it.
 pub(super) struct FreeBlocks<'a> {
     fs: &'a Ext4,
-    /// Of each group that was asked for; `None` where no block was ever allocated.
+    /// The bitmap of each requested group; `None` if the group has no allocated block.
     bitmaps: HashMap<u32, Option<Block>>,
-    /// The ranges that were asked for, by their starts; none overlap.
+    /// The requested ranges by start; they do not overlap.
     taken: BTreeMap<u64, u64>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> FreeBlocks<'a> {
         Self { fs, bitmaps: HashMap::new(), taken: BTreeMap::new() }
     }
 
-    /// How many of these blocks are free and were not asked for before. Each block is looked at once, however often it is asked for.
+    /// The number of these blocks that are free and were not requested before. Each block is checked only once.
     pub(super) fn take(&mut self, start: FsBlock, len: u32) -> Result<u64> {
         let (mut start, mut end) = (start.0, start.0 + u64::from(len));
         let (mut count, mut next) = (0, start);

@@ -1,4 +1,4 @@
-//! The map of a deleted file, as far as its blocks are left.
+//! The map of a deleted file, as far as it remains.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use crate::fs::ext4::tree::read_extents::{MAX_BLOCKS, Node, node};
 use crate::iomap::Extent;
 use crate::units::FileBlock;
 
-/// How many blocks of maps are read, of all files together.
+/// The maximum number of map blocks that are read for all files.
 const MAX_STEPS: u64 = 16 << 20;
-/// How many extents and relocated blocks all files have together: 150 MiB.
+/// The maximum number of extents and relocated blocks of all files: 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 
 /// The blocks of a file.
 pub(super) struct Blocks {
     pub(super) extents: Vec<Extent>,
-    /// Why the map is not complete.
+    /// The reason why the map is incomplete.
     pub(super) problem: Option<String>,
 }
 
-/// The limit for the maps of all files: those of a hostile volume can lead to the same blocks again and again.
+/// The limit for the maps of all files: on a hostile volume they can lead to the same blocks repeatedly.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,
@@ -39,7 +39,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts the memory that is kept of a file.
+    /// Counts the memory for a file.
     ///
     /// # Errors
     /// `LimitExceeded`.
@@ -54,7 +54,7 @@ impl Budget {
 }
 
 impl Blocks {
-    /// The blocks of an inode, in the view of the volume that it was decoded in.
+    /// The blocks of an inode, in the view of the volume from which it was decoded.
     pub(super) fn of(inode: &Inode, budget: &mut Budget) -> Self {
         let mut extents = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -68,12 +68,12 @@ impl Blocks {
     }
 }
 
-/// Adds all extents; gives how many blocks the map itself takes.
+/// Adds all extents. Gives the number of blocks of the map itself.
 fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u64> {
     let extents = inode.flags().contains(InodeFlags::EXTENTS);
     let fan_out = inode.block_size().bytes() as u64 / 4;
     let mut next = FileBlock(0);
-    // Also past the size: `i_blocks` counts these blocks, too.
+    // The walk continues past the size, because `i_blocks` counts those blocks too.
     while next.0 < MAX_BLOCKS {
         let after = inode.home_leaf(next, into)?;
         budget.step(into.len())?;
@@ -89,7 +89,7 @@ fn walk(inode: &Inode, into: &mut Vec<Extent>, budget: &mut Budget) -> Result<u6
     nodes_below(inode, &root, budget)
 }
 
-/// Blocks of an extent tree below a node. The depth falls with each step, so the recursion ends.
+/// The number of blocks of an extent tree below a node. The depth falls with each step, so the recursion ends.
 fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u64> {
     let place = PLACE.inode(inode.number());
     if above.depth == 0 {
@@ -108,14 +108,14 @@ fn nodes_below(inode: &Inode, above: &Node<'_>, budget: &mut Budget) -> Result<u
     Ok(count)
 }
 
-/// Blocks of pointers that blocks of a file need, where its map is of these.
+/// The number of pointer blocks for blocks of a file, if it has such a map.
 fn pointer_blocks(extents: &[Extent], fan_out: u64) -> u64 {
     let mut count = 0;
     let mut first = 12;
     for level in 1..=3_u32 {
         let span = fan_out.pow(level);
         let tree = first..first + span;
-        // A block of pointers of each size for each part of the tree that has blocks.
+        // Each level has a pointer block for each part of its tree with blocks.
         for below in 1..=level {
             let part = fan_out.pow(below);
             let mut last = None;
@@ -141,7 +141,7 @@ fn within(extent: &Extent, range: &Range<u64>) -> Range<u64> {
     extent.first.0.max(range.start)..extent.end().0.min(range.end)
 }
 
-/// Says so if the file had more blocks than its map names now.
+/// The problem, if the file had more blocks than its map contains now.
 fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let fs = inode.file_system();
     if fs.superblock.ro_compat.contains(RoCompat::BIGALLOC) {
@@ -151,7 +151,7 @@ fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let attributes = u64::from(inode.xattr_block.is_some());
     let found = data + nodes + attributes;
     let had = inode.stat().blocks >> (inode.block_size().shift() - 9);
-    (found < had).then(|| format!("the map is lost of {} of {had} blocks", had - found))
+    (found < had).then(|| format!("the map of {} of {had} blocks is lost", had - found))
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
         Extent { first: FileBlock(first), start: FsBlock(1000), len, state: ExtentState::Written }
     }
 
-    /// As mke2fs lays them out with blocks of 1 KiB: a block of pointers has 256.
+    /// The numbers are from mke2fs with blocks of 1 KiB: a pointer block has 256 pointers.
     #[test]
     fn blocks_of_pointers_are_counted() {
         for (extents, expected) in [

@@ -1,11 +1,11 @@
 //! Deleted files, as far as the volume still has their maps. Nothing is written.
 //!
-//! - ext2 and debugfs leave the map in the inode: size and `i_dtime` say so.
-//! - Linux clears the map of every file that it deletes on ext3 and ext4. Older copies of the inode, of the blocks of its map and of directories are
-//!   in the log until later transactions overwrite them: `History`.
+//! - ext2 and debugfs leave the map in the inode, with a size and `i_dtime`.
+//! - Linux clears the map of every file that it deletes on ext3 and ext4. Older copies of the inode, of the blocks of its map and of directories
+//!   remain in the log until later transactions overwrite them: `History`.
 //!
-//! A file is read as the volume was before the transaction that deleted it. Blocks that are in use again hold other data. A block that was
-//! used and freed again since cannot be told from one that was not, unless a deleted file that is found had it too.
+//! A file is read from the volume as it was before the transaction that deleted it. Blocks that are in use again hold other data. A block that was
+//! reused and freed since cannot be recognised, unless a deleted file that is found had it too.
 
 mod free;
 mod map;
@@ -28,29 +28,29 @@ use crate::fs::{FileType, InodeFlags, Stat};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{BlockSize, DevOffset, FilePos, FsBlock, InodeNo};
 
-/// A regular file that was deleted.
+/// A deleted regular file.
 pub struct Deleted {
-    /// Its fields before it was deleted.
+    /// The attributes of the file before it was deleted.
     pub stat: Stat,
-    /// When it was deleted, in seconds since 1970. `None` if its inode is another file's now and the log does not say.
+    /// The time of deletion, in seconds since 1970. `None` if its inode belongs to another file now and the log does not record it.
     pub deleted: Option<u32>,
-    /// Its path, if the names are found in directories or in the log.
+    /// The path of the file, if directories or the log have the names.
     pub path: Option<Vec<u8>>,
-    /// How many blocks of data its map names.
+    /// The number of data blocks in its map.
     pub blocks: u64,
-    /// How many of these are free, and of no file that was deleted later.
+    /// The number of these that are free and belong to no file that was deleted later.
     pub free: u64,
     /// The fault of its map, or the reason why its content is unreadable.
     pub problem: Option<String>,
-    /// In the order of the file.
+    /// The extents in file order.
     extents: Vec<Extent>,
-    /// Blocks of data whose newest content is in the log.
+    /// The data blocks whose newest content is in the log.
     relocated: BTreeMap<FsBlock, Relocated>,
     inode: Inode,
 }
 
 impl Deleted {
-    /// The number of its inode.
+    /// The inode number.
     #[must_use]
     pub fn number(&self) -> InodeNo {
         self.stat.inode
@@ -62,7 +62,7 @@ impl Deleted {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from here on that may have other bytes than zeros; `None` if all of them are zeros.
+    /// The first position from here on that may have bytes other than zero; `None` if there is none.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -77,8 +77,8 @@ impl Deleted {
         (start < self.stat.size).then_some(FilePos(start))
     }
 
-    /// Fills the buffer from a position: with zeros where the file has no blocks. Gives how many bytes, less than asked for at the file's
-    /// end.
+    /// Fills the buffer from a position, with zeros if the file has no blocks there. Gives the number of bytes, which is less than requested at the
+    /// file's end.
     ///
     /// # Errors
     /// `Io`; `Encrypted`.
@@ -131,22 +131,21 @@ impl Deleted {
 }
 
 impl Ext4 {
-    /// The regular files that were deleted and whose maps are left, by their inode numbers.
+    /// The deleted regular files whose maps remain, by inode number.
     ///
     /// # Errors
-    /// `Io`; `Corrupt` where the journal's superblock or a descriptor of a group is; `LimitExceeded` where the log holds more than fits in
-    /// memory.
+    /// `Io`; `Corrupt` if the journal's superblock or a group descriptor is damaged; `LimitExceeded` if the log holds more than fits into memory.
     pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
         let history = History::read(self)?;
         let mut versions = versions(self, &history)?;
-        // Those whose view is the same follow each other.
+        // Versions with the same view are adjacent.
         versions.sort_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
         for alike in versions.chunk_by(|one, other| one.view_end == other.view_end) {
             let view = self.view(&history, &mut past, alike[0].view_end);
             for version in alike {
-                // An old copy that is not an inode is left out.
+                // An old copy that is not an inode is skipped.
                 let Ok(inode) = version.decode(&view) else { continue };
                 let found = Blocks::of(&inode, &mut budget);
                 match inode.file_type() {
@@ -161,7 +160,7 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // The volume itself, which comes last, is not taken apart.
+            // The last view is the volume itself, which must not be taken apart.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),
@@ -171,7 +170,7 @@ impl Ext4 {
         for (file, _, end) in &mut files {
             file.path = names.path(file.number(), *end);
         }
-        // A file that was deleted later has its blocks first.
+        // A file that was deleted later gets its blocks first.
         files.sort_by_key(|(file, last, _)| std::cmp::Reverse((file.deleted, *last)));
         let mut files: Vec<_> = files.into_iter().map(|(file, ..)| file).collect();
         self.count_free(&mut files)?;
@@ -179,7 +178,7 @@ impl Ext4 {
         Ok(files)
     }
 
-    /// The volume as it was before a transaction, with the overlay of `past`; as it is, for `None`, which comes last.
+    /// The volume as it was before a transaction, with the overlay of `past`; for `None`, which comes last, the present volume.
     fn view(self: &Arc<Self>, history: &History, past: &mut Past, end: Option<usize>) -> Arc<Self> {
         let Some(end) = end else { return Arc::clone(self) };
         past.advance(history, end);
@@ -189,7 +188,7 @@ impl Ext4 {
         Arc::new(fs)
     }
 
-    /// A file without what others say of it. Its inode is one of this volume: views are large.
+    /// A file, before it is compared with others. Its inode belongs to this volume, because views are large.
     fn deleted_file(
         self: &Arc<Self>,
         version: &Version,
@@ -210,7 +209,7 @@ impl Ext4 {
         })
     }
 
-    /// Counts the blocks that are free and of no file before it.
+    /// Counts the blocks that are free and belong to no earlier file in the list.
     fn count_free(&self, files: &mut [Deleted]) -> Result<()> {
         let mut free = FreeBlocks::new(self);
         for file in files {

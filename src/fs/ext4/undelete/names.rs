@@ -1,7 +1,7 @@
 //! Names of deleted files: in the gaps of directory blocks, and in older copies of these blocks in the log.
 //!
-//! A removed entry becomes a part of the one before it. Old kernels and debugfs leave its bytes; Linux clears them from 5.13 on, so that the log
-//! alone has the name.
+//! A removed entry becomes a part of the entry before it. Old kernels and debugfs leave its bytes; Linux clears them from 5.13 on, so that only
+//! the log has the name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use crate::units::{BlockSize, FileBlock, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("directory block");
 const HEADER: usize = size_of::<RawDirEntry>();
-/// Directories in each other are followed so far.
+/// The maximum depth of nested directories that are followed.
 const MAX_DEPTH: usize = 256;
-/// How many blocks of directories are looked at: 16 GiB with blocks of 4 KiB.
+/// The maximum number of directory blocks that are read: 16 GiB with blocks of 4 KiB.
 const MAX_BLOCKS: usize = 4 << 20;
-/// How many names of one file are kept.
+/// The maximum number of names that are kept for a file.
 const MAX_NAMES: usize = 64;
-/// How many times of one name are kept; of more it is the last ones.
+/// The maximum number of times that are kept for a name, the last ones.
 const MAX_SEEN: usize = 1024;
-/// Types of entries.
+/// The types in entries.
 const REGULAR: u8 = 1;
 const DIRECTORY: u8 = 2;
 
-/// A name that a number had.
+/// A name of an inode number.
 struct Name {
     dir: InodeNo,
     name: Box<[u8]>,
-    /// The type in its entry; 0 where entries have none.
+    /// The type in its entry; 0 if entries have none.
     kind: u8,
-    /// The transactions in whose copies it was in use, in order. None for a gap: when it was in use is not known.
+    /// The transactions whose copies had the name in use, in order. Empty for a name in a gap: the time of its use is unknown.
     seen: Vec<usize>,
 }
 
@@ -54,24 +54,24 @@ impl Name {
     }
 }
 
-/// The names of the files that are wanted.
+/// The names of the requested files.
 #[derive(Default)]
 pub(super) struct Names {
     wanted: HashMap<InodeNo, Vec<Name>>,
-    /// The directory that a block is of.
+    /// The directory of each block.
     owners: HashMap<FsBlock, InodeNo>,
     deleted_blocks: Vec<(FsBlock, InodeNo)>,
-    /// Paths of the directories that are there.
+    /// The paths of existing directories.
     paths: HashMap<InodeNo, Vec<u8>>,
 }
 
 impl Names {
-    /// A number whose names are looked for.
+    /// Requests the names of an inode number.
     pub(super) fn want(&mut self, number: InodeNo) {
         self.wanted.entry(number).or_default();
     }
 
-    /// A directory that was deleted: its blocks have names, and it has one itself.
+    /// Adds a deleted directory: its blocks have names, and its own name is requested.
     pub(super) fn add_deleted(&mut self, dir: InodeNo, extents: &[Extent]) {
         self.want(dir);
         let blocks = extents.iter().flat_map(|extent| {
@@ -81,7 +81,7 @@ impl Names {
         self.deleted_blocks.extend(blocks.take(room).map(|block| (block, dir)));
     }
 
-    /// Looks through all directories and the log.
+    /// Searches all directories and the log.
     pub(super) fn find(&mut self, fs: &Arc<Ext4>, history: &History) -> Result<()> {
         if self.wanted.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Names {
         Ok(())
     }
 
-    /// All directories that are there, from the root on. One that cannot be read has no names.
+    /// Walks all existing directories from the root on. An unreadable one has no names.
     fn walk(&mut self, fs: &Arc<Ext4>) {
         let mut waiting = vec![(ROOT, Vec::new())];
         let mut met = HashSet::from([ROOT]);
@@ -124,7 +124,7 @@ impl Names {
             let end = FileBlock(dir.dir_blocks().unwrap_or(0).min(MAX_BLOCKS as u64));
             for extent in dir.home_extents(FileBlock(0)..end).unwrap_or_default() {
                 for block in extent.start.0..extent.start.0 + u64::from(extent.len) {
-                    // A hostile volume gives one block to all of its directories.
+                    // A hostile volume can have one block in all of its directories.
                     let new = self.owners.len() < MAX_BLOCKS
                         && self.owners.insert(FsBlock(block), number).is_none();
                     if new && let Ok(content) = fs.blocks.read(FsBlock(block), PLACE) {
@@ -136,7 +136,7 @@ impl Names {
         }
     }
 
-    /// The names in a block, also in its gaps. Those in use in a directory that is there are names of other files.
+    /// Adds the names in a block, including its gaps. Used entries of an existing directory are names of other files.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -154,7 +154,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // Each entry in a gap has its own length still, which ends within the gap or at its end.
+            // Each entry in a gap still has its own length, which ends within the gap or at its end.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -199,13 +199,13 @@ impl Names {
         known.seen.extend(new);
     }
 
-    /// The path that a file had before a transaction.
+    /// The path of a file before a transaction.
     pub(super) fn path(&self, number: InodeNo, end: Option<usize>) -> Option<Vec<u8>> {
         let (mut number, mut path, mut kind) = (number, Vec::new(), REGULAR);
         for _ in 0..MAX_DEPTH {
             let names = self.wanted.get(&number)?.iter().filter(|name| name.is_of(kind));
             let seen = names.map(|name| (name, name.last_before(end)));
-            // A name that was first in use later was not this file's.
+            // A name that was first used later did not belong to this file.
             let possible = seen.filter(|(name, last)| last.is_some() || name.seen.is_empty());
             let (name, _) = possible.max_by_key(|(_, last)| *last)?;
             path = [b"/", &name.name[..], &path].concat();
@@ -218,7 +218,7 @@ impl Names {
     }
 }
 
-/// Number, type and name of the entry at a byte, and where the next one begins.
+/// The number, type and name of the entry at a byte, and the start of the next one.
 fn entry(content: &[u8], at: usize, size: BlockSize) -> Option<(u32, u8, &[u8], usize)> {
     let (raw, rest) = RawDirEntry::ref_from_prefix(content.get(at..)?).ok()?;
     let len = record_length(raw.rec_len.get(), size);

@@ -14,22 +14,22 @@ use crate::fs::ext4::jbd2::History;
 use crate::units::{FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// How many old inodes are kept: 350 MiB.
+/// The maximum number of old inodes: 350 MiB.
 const MAX_VERSIONS: usize = 1 << 20;
 
 /// The last version of an inode before it was deleted.
 pub(super) struct Version {
     number: u32,
     bytes: Box<[u8]>,
-    /// The transaction that it is in; past the last one for the table.
+    /// The transaction of the version, or a number past the last one for the table.
     pub(super) last: usize,
-    /// It is read as the volume was before this transaction; `None`: as the volume is.
+    /// The transaction before which the volume is viewed to read it; `None` for the present volume.
     pub(super) view_end: Option<usize>,
     /// `i_dtime`.
     pub(super) deleted: Option<u32>,
 }
 
-/// One file among those that have had the same number: the generation alone is 0 for all that mke2fs makes.
+/// The identity of a file among those with the same number: the generation is not enough, because it is 0 for all files by mke2fs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     number: u32,
@@ -38,14 +38,14 @@ struct Identity {
 }
 
 impl Version {
-    /// The inode, as one of a view of its volume.
+    /// The inode, decoded in a view of its volume.
     pub(super) fn decode(&self, fs: &Arc<Ext4>) -> Result<Inode> {
         let number = InodeNo(u64::from(self.number));
         Inode::decode(fs, number, &self.bytes, PLACE.inode(number), |_| Ok(()))
     }
 }
 
-/// All files that were deleted, of every type.
+/// All deleted files, of every type.
 pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>> {
     let (mut found, tables) = (Found::default(), Tables::of(fs)?);
     for (index, past) in history.transactions.iter().enumerate() {
@@ -70,14 +70,14 @@ pub(super) fn versions(fs: &Arc<Ext4>, history: &History) -> Result<Vec<Version>
 #[derive(Default)]
 struct Found {
     versions: HashMap<Identity, Version>,
-    /// The first transaction in which a file is not there any more.
+    /// The first transaction in which a file no longer exists.
     ends: HashMap<Identity, usize>,
-    /// The file that has a number.
+    /// The present file of each number.
     current: HashMap<u32, Identity>,
 }
 
 impl Found {
-    /// A block of inodes as a transaction has left it.
+    /// Adds a block of inodes as a transaction left it.
     fn add_copy(&mut self, fs: &Ext4, first: u32, content: &[u8], index: usize) -> Result<()> {
         for (number, bytes) in (first..).zip(content.chunks_exact(fs.superblock.inode_size.into()))
         {
@@ -113,7 +113,7 @@ impl Found {
         Ok(())
     }
 
-    /// The state of the tables now: files in them were not deleted, and deleted inodes may have their maps still.
+    /// Adds the present state of the tables: files in them were not deleted, and deleted inodes may still have their maps.
     fn add_tables(&mut self, fs: &Ext4, last: usize) -> Result<()> {
         let sb = &fs.superblock;
         let size = usize::from(sb.inode_size);
@@ -160,7 +160,7 @@ impl Found {
     }
 }
 
-/// The file that an inode is; `None` for one that was never used.
+/// The identity of an inode's file; `None` for an inode that was never used.
 fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     let (raw, rest) = RawInode::ref_from_prefix(bytes).ok()?;
     let extra = RawInodeExtra::ref_from_prefix(rest).ok().map(|(extra, _)| extra);
@@ -170,7 +170,7 @@ fn identity(number: u32, bytes: &[u8]) -> Option<(Identity, &RawInode)> {
     (raw.i_mode.get() != 0).then_some((identity, raw))
 }
 
-/// Whether the inode has its content still: Linux sets the size to 0 before it removes the blocks.
+/// Whether the inode still has its content: Linux sets the size to 0 before it removes the blocks.
 fn is_usable(raw: &RawInode) -> bool {
     let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
     let size = raw.i_size_lo.get() != 0 || raw.i_size_high.get() != 0;
@@ -182,11 +182,11 @@ fn deletion(raw: &RawInode) -> Option<u32> {
     (raw.i_links_count.get() == 0).then(|| raw.i_dtime.get()).filter(|time| *time != 0)
 }
 
-/// Where the tables of inodes are.
+/// The location of the inode tables.
 struct Tables {
-    /// First block and group, in the order of the blocks.
+    /// The first block and the group of each, in the order of blocks.
     starts: Vec<(FsBlock, u32)>,
-    /// Blocks of one.
+    /// The number of blocks of a table.
     blocks: u64,
     inodes_per_group: u64,
     inodes_per_block: u64,
@@ -206,7 +206,7 @@ impl Tables {
         })
     }
 
-    /// The number of the first inode in a block, if that is in a table.
+    /// The number of the first inode in a block, if the block is in a table.
     fn first_inode(&self, block: FsBlock) -> Option<u32> {
         let after = self.starts.partition_point(|(start, _)| *start <= block);
         let (start, group) = self.starts[..after].last()?;

@@ -1,16 +1,16 @@
-//! Access control lists: XFS has a form of its own on disk.
+//! Access control lists in XFS's on-disk form.
 
 use zerocopy::FromBytes;
 
 use crate::error::{Place, Result};
 use crate::fs::xfs::disk::attr::RawAclEntry;
 
-/// The version of the form that the system calls have.
+/// The version of the form that the system calls use.
 const VERSION: u32 = 2;
-/// Tags of entries that name a user or a group.
+/// The tags of entries with an id: a named user, a named group.
 const NAMED: [u32; 2] = [0x02, 0x08];
 
-/// The value as `system.posix_acl_access` has it.
+/// The value in the form of `system.posix_acl_access`.
 pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
     let place = place.field("acl_cnt");
     let Some((count, rest)) = bytes.split_first_chunk() else {
@@ -23,7 +23,7 @@ pub(super) fn to_xattr(bytes: &[u8], place: Place) -> Result<Vec<u8>> {
     let mut value = VERSION.to_le_bytes().to_vec();
     for entry in entries {
         let tag = entry.ae_tag.get();
-        // Others have none, whatever stands there.
+        // Entries with other tags have no id; their field is ignored.
         let id = if NAMED.contains(&tag) { entry.ae_id.get() } else { u32::MAX };
         value.extend((tag as u16).to_le_bytes());
         value.extend(entry.ae_perm.get().to_le_bytes());

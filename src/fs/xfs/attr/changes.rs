@@ -1,21 +1,21 @@
-//! Changes of attributes that the log has begun and a recovery finishes: they are made when attributes are read.
+//! Changes of attributes that the log has begun and recovery finishes. They are applied when attributes are read.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::fs::xfs::disk::attr::flags;
 use crate::units::InodeNo;
 
-/// An attribute as a change names it.
+/// An attribute in a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::fs::xfs) struct Attribute {
-    /// `ROOT`, `SECURE` and `PARENT` of its flags.
+    /// `ROOT`, `SECURE` and `PARENT` of the attribute's flags.
     pub(in crate::fs::xfs) bits: u8,
     pub(in crate::fs::xfs) name: Vec<u8>,
     pub(in crate::fs::xfs) value: Vec<u8>,
 }
 
 impl Attribute {
-    /// Two attributes with the same key are one: only parent pointers of an inode can have one name and several values.
+    /// The key that identifies an attribute. Only parent pointers of an inode can share a name and differ in the value.
     fn key(&self) -> (u8, Vec<u8>, Vec<u8>) {
         let is_parent = self.bits & flags::PARENT != 0;
         let value = if is_parent { self.value.clone() } else { Vec::new() };
@@ -23,16 +23,16 @@ impl Attribute {
     }
 }
 
-/// A change: afterwards the inode lacks one attribute, and has another.
+/// A change: it removes one attribute and adds another.
 #[derive(Clone, Debug)]
 pub(in crate::fs::xfs) struct AttributeChange {
-    /// The generation of the inode, where the change is of parent pointers.
+    /// The generation of the inode, if the change is of parent pointers.
     pub(in crate::fs::xfs) generation: Option<u32>,
     pub(in crate::fs::xfs) without: Option<Attribute>,
     pub(in crate::fs::xfs) with: Option<Attribute>,
 }
 
-/// The changes of each inode that has any, in their order.
+/// The changes of each inode, in order.
 #[derive(Debug, Default)]
 pub(in crate::fs::xfs) struct AttributeChanges(BTreeMap<InodeNo, Vec<AttributeChange>>);
 
@@ -41,7 +41,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// The inodes that have any, with the generations that these name.
+    /// The inodes with changes, and the generations in these.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))
@@ -51,7 +51,8 @@ impl AttributeChanges {
         self.0.contains_key(&inode)
     }
 
-    /// Makes those of an inode of this generation in a list of its attributes. A log can have as many of one inode as it has room for: each costs a lookup.
+    /// Applies the changes of an inode with this generation to a list of its attributes. A log can have very many changes of one inode, so each costs
+    /// only a lookup.
     pub(in crate::fs::xfs) fn apply(
         &self,
         (inode, generation): (InodeNo, u32),
@@ -97,7 +98,7 @@ mod tests {
         };
         add(None, None, Some(attribute(0, "a", "2")));
         add(Some(7), Some(old.clone()), Some(new.clone()));
-        // Of another generation.
+        // A change of another generation.
         add(Some(8), Some(new.clone()), None);
         for before in [vec![user.clone(), old.clone()], vec![old, new.clone(), user]] {
             let mut attributes = before;

@@ -16,17 +16,17 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 
-/// No index has more levels.
+/// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
 
 impl XfsInode {
-    /// All attributes of all leaves, in the order of their hashes.
+    /// Reads all attributes of all leaves, in the order of their hashes.
     pub(super) fn leaf_attributes(&self, fork: &Fork, found: &mut Attributes) -> Result<()> {
         let place = Place::new("attributes").inode(self.stat.inode);
         let map = self.load(fork)?;
         let map = map.as_ref();
         let is_v5 = self.fs.superblock.is_v5();
-        // Down to the first leaf.
+        // Walks down to the first leaf.
         let (mut number, mut levels) = (0, 0);
         let mut content = loop {
             let content = self.attribute_block(fork, map, number)?;
@@ -44,7 +44,7 @@ impl XfsInode {
             };
             number = u64::from(first.address.get());
         };
-        // Each leaf is another block of the fork: the chain has an end.
+        // The leaves cannot be more than the blocks of the fork, so a circular chain ends.
         let most = map.map_or(u64::from(u32::MAX), |map| {
             map.extents().iter().map(|extent| u64::from(extent.len)).sum()
         });

@@ -13,9 +13,9 @@ use super::inode::XfsInode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::Xattr;
 
-/// Values of all attributes of a file take no more memory than this.
+/// The maximum memory for the values of all attributes of a file.
 const MAX_BYTES: usize = 16 << 20;
-/// The longest value that the system calls know.
+/// The longest value that the system calls permit.
 const LONGEST_VALUE: u32 = 64 << 10;
 
 impl XfsInode {
@@ -29,7 +29,7 @@ impl XfsInode {
         let mut all = found.all;
         let changes = &self.fs.attribute_changes;
         changes.apply((self.stat.inode, self.stat.generation), &mut all);
-        // The log's changes are of the same file.
+        // The changes in the log count toward the same limit.
         let size = |attribute: &Attribute| attribute.name.len() + attribute.value.len();
         if changes.has(self.stat.inode) && all.iter().map(size).sum::<usize>() > MAX_BYTES {
             return Err(too_many());
@@ -39,7 +39,7 @@ impl XfsInode {
         shown.map(|attribute| attribute.into_xattr(place)).collect()
     }
 
-    /// The same without the changes that the log has begun.
+    /// Reads the attributes without the changes that the log has begun.
     fn attributes_as_stored(&self, found: &mut Attributes) -> Result<()> {
         let Some(fork) = &self.attributes else { return Ok(()) };
         let place = Place::new("attributes").inode(self.stat.inode);
@@ -52,14 +52,14 @@ impl XfsInode {
     }
 }
 
-/// Attributes that were found so far, without those that no system call shows.
+/// The attributes found so far, without those that the system calls hide.
 struct Attributes {
     all: Vec<Attribute>,
     bytes: usize,
 }
 
 impl Attributes {
-    /// Adds an attribute, if the system calls show it. `value` is read only then.
+    /// Adds an attribute, if the system calls show it. Only then `value` is read.
     fn add(
         &mut self,
         name: &[u8],
@@ -92,7 +92,7 @@ fn too_many() -> Error {
 }
 
 impl Attribute {
-    /// As the system calls give it.
+    /// The attribute in the form of the system calls.
     fn into_xattr(self, place: Place) -> Result<Xattr> {
         let Self { bits, name, value } = self;
         let acl = match (bits & flags::ROOT != 0, &name[..]) {

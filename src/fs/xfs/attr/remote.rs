@@ -1,4 +1,4 @@
-//! Values and links in blocks of their own.
+//! Attribute values and link targets in separate blocks.
 
 use super::LONGEST_VALUE;
 use crate::error::{Place, Result};
@@ -33,7 +33,7 @@ impl XfsInode {
         Ok(content)
     }
 
-    /// Adds a part of a content of `len` bytes: blocks with one header, where the volume has checksums.
+    /// Adds a part of a content of `len` bytes: blocks with one header, if the volume has checksums.
     pub(in crate::fs::xfs) fn remote_part(
         &self,
         blocks: &[FsBlock],

@@ -13,16 +13,16 @@ use super::hash_tree::IndexBlock;
 use super::map::Map;
 use crate::fs::check::{Kind, Severity};
 
-/// Bytes that an entry with its value apart takes beside its name: two more than its fields have.
+/// The bytes of an entry with a remote value, without its name: two more than its fields take.
 const REMOTE_ENTRY: usize = 11;
 
-/// The leaves of one inode, from the first on.
+/// The leaves of one inode, in order.
 pub(super) struct Leaves<'l> {
     found: &'l Found,
     map: &'l Map,
-    /// The last hash.
+    /// The last hash so far.
     previous: u32,
-    /// Names with that hash, with their flags.
+    /// The names with that hash, with their flags.
     alike: Vec<(u8, Vec<u8>)>,
 }
 
@@ -31,7 +31,7 @@ impl<'l> Leaves<'l> {
         Self { found, map, previous: 0, alike: Vec::new() }
     }
 
-    /// Checks the next leaf; its last hash.
+    /// Checks the next leaf and gives its last hash.
     pub(super) fn check(&mut self, checker: &mut Checker<'_>, block: &IndexBlock) -> Option<u32> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = checker.fs.superblock.is_v5();
@@ -78,7 +78,7 @@ impl<'l> Leaves<'l> {
         entries.last().map(|entry| entry.hashval.get())
     }
 
-    /// Checks an entry; the bytes of its name and of a value with it. `None` where they exceed the block.
+    /// Checks an entry. Gives the bytes of its name and of a local value, or `None` if they exceed the block.
     fn entry(
         &mut self,
         checker: &mut Checker<'_>,
@@ -93,7 +93,7 @@ impl<'l> Leaves<'l> {
             checker.wrong(place.field("flags"), format!("{bits:#x} of an attribute"));
         }
         if bits & flags::INCOMPLETE != 0 {
-            // A crash leaves it, and Linux passes over it.
+            // A crash leaves such an attribute, and Linux skips it.
             let what = Kind::Damaged { what: "an attribute whose change did not end".into() };
             checker.findings.add_as(Severity::Note, place.field("flags"), what);
         }
@@ -135,7 +135,7 @@ impl<'l> Leaves<'l> {
         Some(len)
     }
 
-    /// Names do not overlap, and the header's counts of space are right.
+    /// Checks that names do not overlap, and that the header's counts of space are right.
     fn check_room(
         &self,
         checker: &mut Checker<'_>,
@@ -151,13 +151,13 @@ impl<'l> Leaves<'l> {
         }
         let sum: usize = used.iter().map(|(start, end)| end - start).sum();
         checker.findings.expect(place.field("usedbytes"), counts.usedbytes.get(), sum as u64);
-        // A block of 64 KiB without names: the field holds 0.
+        // In a block of 64 KiB without names the field holds 0.
         let first = match counts.firstused.get() {
             0 => 1 << 16,
             first => usize::from(first),
         };
         let lowest = used.first().map_or(size, |(start, _)| *start);
-        // With holes between names, it may be older and lower.
+        // If there are holes between names, the value may be outdated and lower.
         if first > lowest || first < table_end || counts.holes == 0 && first != lowest {
             let what = format!("{first}, while the first name is at byte {lowest}");
             checker.wrong(place.field("firstused"), what);

@@ -1,4 +1,4 @@
-//! Values of attributes and targets of links that lie in blocks of their own.
+//! Values of attributes and targets of links that lie in separate blocks.
 
 use super::super::disk::attr::{REMOTE, REMOTE_HEADER, SYMLINK};
 use super::super::header::{Header, array};
@@ -9,11 +9,11 @@ use crate::error::Place;
 use crate::fs::check::Kind;
 use crate::units::FsBlock;
 
-/// The longest value.
+/// The maximum length of a value.
 const LONGEST_VALUE: u32 = 64 << 10;
 
 impl Checker<'_> {
-    /// A value of an attribute; `None` where a part of it is missing, which is noted.
+    /// The value of an attribute; `None` if a part of it is missing, which is reported.
     pub(super) fn remote_value(
         &mut self,
         found: &Found,
@@ -40,7 +40,7 @@ impl Checker<'_> {
         Some(content)
     }
 
-    /// The target of a link; `None` where its blocks do not hold it.
+    /// The target of a link; `None` if its blocks do not hold it.
     pub(super) fn remote_target(
         &mut self,
         found: &Found,
@@ -53,7 +53,7 @@ impl Checker<'_> {
                 break;
             }
             next += u64::from(piece.len);
-            // Each extent has one header; no target needs more blocks.
+            // Each extent has one header, so no target needs more blocks.
             let blocks: Vec<_> =
                 (0..u64::from(piece.len.min(4))).map(|at| FsBlock(piece.start.0 + at)).collect();
             let place = found.part("symbolic link");

@@ -12,9 +12,9 @@ use super::map::Map;
 use crate::error::Place;
 use crate::fs::check::Kind;
 
-/// Names of values that are access control lists, and the most entries of one.
+/// The names of attributes that are access control lists, and the maximum number of their entries.
 const ACLS: [&[u8]; 2] = [b"SGI_ACL_FILE", b"SGI_ACL_DEFAULT"];
-/// Tags of entries of a list: the owner, a user, the group, a group, the mask, others.
+/// The tags of entries of a list: the owner, a user, the group, a group, the mask, others.
 const TAGS: [u32; 6] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20];
 
 impl Checker<'_> {
@@ -98,6 +98,6 @@ fn is_acl(value: &[u8]) -> bool {
     let word = |at: usize| u32::from_be_bytes(super::super::header::array(value, at));
     let Some(room) = value.len().checked_sub(4) else { return false };
     let entries = room / 12;
-    // Linux allows room for more entries than there are.
+    // Linux accepts a value with room for more entries than the count says.
     word(0) as usize <= entries && (0..word(0) as usize).all(|at| TAGS.contains(&word(4 + at * 12)))
 }

@@ -1,4 +1,4 @@
-//! The trees of inodes: chunks of 64, some with holes.
+//! The inode trees: chunks of 64 inodes, some with holes.
 
 use zerocopy::FromBytes;
 
@@ -12,10 +12,10 @@ use super::tree::Walked;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
-/// Inodes for each bit of the mask of holes.
+/// The number of inodes for each bit of the hole mask.
 const PER_BIT: u32 = 4;
 
-/// A record, decoded.
+/// A decoded record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     start: u32,
@@ -24,7 +24,7 @@ pub(super) struct Record {
 }
 
 impl Checker<'_> {
-    /// Checks the chunks of a group, and takes them down.
+    /// Checks the chunks of a group and records them.
     pub(super) fn check_chunks(&mut self, group: u32, found: &Walked) -> Vec<Record> {
         let geometry = self.fs.superblock.geometry;
         let site = FindingSite::of_group(group, Place::new("inode tree").field("record"));
@@ -36,7 +36,7 @@ impl Checker<'_> {
             let start = u64::from(record.start);
             let (first, after) = (start >> log, (start + CHUNK).div_ceil(1 << log));
             let is_at_block = start.is_multiple_of(CHUNK.min(1 << log));
-            // A chunk with holes can reach past the group's end: only with these.
+            // A chunk may extend past the group's end only if the inodes there are holes.
             let holes_after = record.holes
                 | u64::MAX
                     .checked_shl((length << log).saturating_sub(start).min(64) as u32)
@@ -118,11 +118,11 @@ impl Checker<'_> {
         }
     }
 
-    /// Takes down the blocks of a chunk: those that hold any inode of it.
+    /// Claims the blocks of a chunk that hold an inode of it.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
-            // Several chunks share a block: the first one of a block takes it down.
+            // If several chunks share a block, only the first one claims it.
             let block = record.start >> log;
             let before = self.inodes.chunks.last();
             let geometry = &self.fs.superblock.geometry;
@@ -147,7 +147,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The tree of chunks with free inodes has those of the other tree, and no others.
+    /// Checks that the tree of chunks with free inodes has exactly those chunks of the other tree.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Blocks with entries: they are entries and unused runs from the header to the end, and the header has the largest runs.
+//! Blocks with entries: entries and unused runs fill them from the header to the end, and the header lists the largest runs.
 
 use zerocopy::FromBytes;
 
@@ -15,22 +15,22 @@ use crate::fs::xfs::Xfs;
 use crate::units::InodeNo;
 
 impl Xfs {
-    /// Bytes of the header of a block of entries.
+    /// The length of the header of a block of entries, in bytes.
     pub(super) fn dir_header(&self) -> usize {
         if self.superblock.is_v5() { DATA_HEADER_V5 } else { DATA_HEADER }
     }
 }
 
-/// A block's entries, as they stand in it.
+/// The entries of a block.
 struct Area<'a> {
     bytes: &'a [u8],
-    /// The block's place in the directory, in units of 8 bytes.
+    /// The block's position in the directory, in units of 8 bytes.
     base: u32,
     place: Place,
 }
 
 impl Checker<'_> {
-    /// All blocks of entries; `is_only` where the one block has the index too.
+    /// Checks all blocks of entries. `is_only` is set if the directory's only block holds the index too.
     pub(super) fn check_entry_blocks(&mut self, dir: &mut Dir<'_>, blocks: u64, is_only: bool) {
         let geometry = self.fs.superblock.geometry;
         let log = geometry.dir_block_log;
@@ -38,11 +38,11 @@ impl Checker<'_> {
         let mut number = 0;
         while number < blocks {
             let first = number << log;
-            // Holes are passed over at once: they may be long.
+            // A hole is skipped in one step, because it may be long.
             while pieces.next_if(|piece| piece.first + u64::from(piece.len) <= first).is_some() {}
             let next = pieces.peek().map_or(blocks, |piece| piece.first >> log);
             if next > number {
-                // Entries end at 32 GiB of the file, and so does this list.
+                // Entries end at 32 GiB of the file, which limits this list.
                 let until = next.min(blocks);
                 dir.bests.resize(until as usize, NO_BLOCK);
                 number = until;
@@ -59,7 +59,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A block of entries; its longest unused run. `None` where it cannot be read.
+    /// Checks a block of entries. Gives its longest unused run, or `None` if the block cannot be read.
     fn check_entry_block(&mut self, dir: &mut Dir<'_>, number: u64, is_only: bool) -> Option<u16> {
         let geometry = self.fs.superblock.geometry;
         let place = dir.found.part("directory block");
@@ -120,7 +120,7 @@ impl Checker<'_> {
         Some(best)
     }
 
-    /// The entries of a block; its unused runs.
+    /// Checks the entries of a block and gives its unused runs.
     fn check_area(&mut self, dir: &mut Dir<'_>, area: &Area<'_>, start: usize) -> Vec<(u16, u16)> {
         let (bytes, place) = (area.bytes, area.place);
         let (mut at, mut runs, mut was_unused) = (start, Vec::new(), false);
@@ -167,7 +167,7 @@ impl Checker<'_> {
         runs
     }
 
-    /// The header has the three longest unused runs, the longest first; the length of that.
+    /// Checks that the header lists the three longest unused runs, longest first. Gives the length of the longest.
     fn check_unused(&mut self, bytes: &[u8], runs: &[(u16, u16)], place: Place) -> u16 {
         let at = if self.fs.superblock.is_v5() { UNUSED_AT_V5 } else { UNUSED_AT };
         let stored = <[RawUnused; 3]>::ref_from_prefix(&bytes[at..]);
@@ -178,7 +178,7 @@ impl Checker<'_> {
         let place = place.field("bestfree");
         for (slot, expected) in stored.iter().zip(&lengths) {
             let (offset, length) = (slot.offset.get(), slot.length.get());
-            // Of runs of one length, any may be named.
+            // Among runs of equal length, the header may list any.
             let exists = length == 0 && offset == 0 || runs.contains(&(offset, length));
             if length != *expected || !exists {
                 let what = format!("{length} bytes from byte {offset} on, should have {expected}");

@@ -1,4 +1,4 @@
-//! Blocks that say how much room each block of entries of a large directory has.
+//! The blocks that record the free room of each block of entries of a large directory.
 
 use super::super::disk::dir::{FREE, FREE_HEADER, FREE_HEADER_V5, FREE_V5, NO_BLOCK};
 use super::super::header::{Header, array};
@@ -7,7 +7,7 @@ use super::directories::Dir;
 use crate::fs::check::Kind;
 
 impl Checker<'_> {
-    /// Compares these blocks, which begin at `start`, with the blocks of entries.
+    /// Compares these blocks, the first at `start`, with the blocks of entries.
     pub(super) fn check_rooms(&mut self, dir: &Dir<'_>, start: u64) {
         let geometry = self.fs.superblock.geometry;
         let log = geometry.dir_block_log;
@@ -26,7 +26,7 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // A search for room finds no other blocks.
+        // Entry blocks past these are not found by a search for room.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");

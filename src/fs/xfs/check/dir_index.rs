@@ -1,4 +1,4 @@
-//! The index of a directory: it has the hash and the place of each name, and nothing else.
+//! The index of a directory: the hash and the address of each name.
 
 use zerocopy::FromBytes;
 
@@ -12,19 +12,19 @@ use super::hash_tree::{Index, IndexBlock};
 use crate::error::Place;
 use crate::fs::check::Kind;
 
-/// The leaves so far.
+/// The leaves read so far.
 #[derive(Default)]
 struct Leaves {
     /// Hash and address of each entry.
     entries: Vec<(u32, u32)>,
-    /// The last hash.
+    /// The last hash so far.
     previous: u32,
-    /// The room of each block of entries, which a single leaf has.
+    /// The free room of each block of entries, if the index is a single leaf.
     single: Option<Vec<u16>>,
 }
 
 impl Checker<'_> {
-    /// Checks an index in blocks of its own: a single leaf, or leaves below nodes with blocks of free room.
+    /// Checks an index in separate blocks: a single leaf, or leaves below nodes, with blocks of free room.
     pub(super) fn check_index(&mut self, dir: &mut Dir<'_>, root: u64, free: u64) {
         let count = 1 << self.fs.superblock.geometry.dir_block_log;
         let structure = "directory index";
@@ -44,7 +44,7 @@ impl Checker<'_> {
                 if dir.whole && bests != dir.bests {
                     self.wrong(
                         place.field("bests"),
-                        "the rooms of blocks differ from these blocks",
+                        "the recorded room of blocks differs from the blocks",
                     );
                 }
                 if has_free {
@@ -56,7 +56,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A leaf; its last hash. A single one has the rooms of blocks too.
+    /// Checks a leaf and gives its last hash. A single leaf also records the free room of blocks.
     fn check_leaf(&mut self, block: &IndexBlock, leaves: &mut Leaves) -> Option<u32> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = self.fs.superblock.is_v5();
@@ -93,7 +93,7 @@ impl Checker<'_> {
         raws.last().map(|raw| raw.hashval.get())
     }
 
-    /// Takes down the entries of an index that are in use; how many are not.
+    /// Records the used entries of an index, and gives the number of unused ones.
     pub(super) fn take_index(
         &mut self,
         raws: &[RawHashEntry],

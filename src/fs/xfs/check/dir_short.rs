@@ -6,7 +6,7 @@ use super::directories::{Dir, Entry};
 use crate::fs::check::Kind;
 use crate::units::InodeNo;
 
-/// Reads numbers, one after the other.
+/// Reads numbers in sequence.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -68,7 +68,7 @@ impl Checker<'_> {
             self.check_entry(dir, &Entry { name, target, file_type, address }, place);
         }
         self.findings.expect(place.field("i8count"), large, larger);
-        // All of it has to fit into one block, with an index, when it leaves the inode.
+        // A directory that leaves the inode must fit into one block, with an index.
         let index = (count as usize + 2) * 8 + 8;
         if next + index > self.fs.superblock.geometry.dir_block() {
             let what = format!("entries up to byte {next} do not fit into a block");

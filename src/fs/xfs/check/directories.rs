@@ -1,4 +1,4 @@
-//! Directories: where each name leads, and whether the index finds it.
+//! Directories: the target of each name, and whether the index finds it.
 
 use std::collections::HashSet;
 
@@ -13,38 +13,38 @@ use crate::fs::check::{Findings, Kind, Pass};
 use crate::fs::xfs::Xfs;
 use crate::units::InodeNo;
 
-/// Codes of types in entries.
+/// The valid codes of types in entries.
 const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
 
-/// A directory at work.
+/// A directory while it is checked.
 pub(super) struct Dir<'d> {
     pub(super) found: &'d Found,
     pub(super) map: &'d Map,
-    /// Its place among the directories.
+    /// The index in the table of directories.
     at: usize,
-    /// Names, to find those that occur twice.
+    /// The names so far, to detect duplicates.
     names: HashSet<Vec<u8>>,
-    /// Hash and address of each name, as the index should have them.
+    /// The hash and the address of each name, as the index must have them.
     pub(super) hashes: Vec<(u32, u32)>,
     /// The longest unused run of each block of entries.
     pub(super) bests: Vec<u16>,
     dots: [bool; 2],
-    /// A block of entries could not be read: the index may have more names.
+    /// All blocks of entries were read. If not, the index may have more names.
     pub(super) whole: bool,
 }
 
-/// An entry, as it stands in a block or in the inode.
+/// An entry of a block or of the inode.
 pub(super) struct Entry<'e> {
     pub(super) name: &'e [u8],
     pub(super) target: InodeNo,
-    /// The code of its type, where the volume has these.
+    /// The code of the file type, if the volume has these.
     pub(super) file_type: Option<u8>,
-    /// Its place, in units of 8 bytes from the start of the directory.
+    /// The address, in units of 8 bytes from the start of the directory.
     pub(super) address: u32,
 }
 
 impl Checker<'_> {
-    /// Reads all directories: to check them, or once more for names that are collected.
+    /// Reads all directories: to check them, or again to collect names.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
         for at in 0..count {
@@ -98,7 +98,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A block of a directory has all of its file-system blocks.
+    /// Checks that each directory block has all of its file-system blocks.
     fn check_holes(&mut self, dir: &Dir<'_>) {
         let unit = 1_u64 << self.fs.superblock.geometry.dir_block_log;
         if unit == 1 {
@@ -120,12 +120,12 @@ impl Checker<'_> {
         }
     }
 
-    /// An entry of a directory.
+    /// Checks an entry of a directory.
     pub(super) fn check_entry(&mut self, dir: &mut Dir<'_>, entry: &Entry<'_>, place: Place) {
         let (name, number) = (entry.name, dir.found.number);
         let hash = self.fs.hash_name(name);
         dir.hashes.push((hash, entry.address));
-        // The first two entries have these places.
+        // The first two entries have these addresses.
         let first = (self.fs.dir_header() / ALIGN) as u32;
         let second = first + (self.fs.entry_len(1) / ALIGN) as u32;
         let dots = match name {
@@ -206,7 +206,7 @@ impl Checker<'_> {
     }
 
     fn set_parent(&mut self, target: InodeNo, parent: InodeNo, (name, place): (Vec<u8>, Place)) {
-        // Directories were met in the order of their numbers.
+        // The table has the directories in the order of their numbers.
         let at = self.directories.partition_point(|directory| directory.number < target);
         let directory = self.directories.get_mut(at);
         let Some(directory) = directory.filter(|directory| directory.number == target) else {
@@ -219,7 +219,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Sets where `..` of a directory in the inode leads.
+    /// Records the `..` of a directory in the inode.
     pub(super) fn set_dot_dot(&mut self, dir: &Dir<'_>, target: InodeNo) {
         self.directories[dir.at].dot_dot = target;
     }

@@ -9,15 +9,15 @@ use crate::fs::FileType;
 use crate::fs::check::Kind;
 
 const NANOSECONDS: u32 = 1_000_000_000;
-/// The longest extent, in blocks.
+/// The maximum length of an extent, in blocks.
 const LONGEST_EXTENT: u32 = (1 << 21) - 1;
-/// No file has more names.
+/// The maximum number of links of a file.
 const MOST_LINKS: u32 = i32::MAX as u32;
-/// No symbolic link has a longer target.
+/// The maximum length of a symbolic link's target.
 const LONGEST_TARGET: u64 = 1024;
 
 impl Checker<'_> {
-    /// Notes wrong fields of an inode in use; whether its forks can be looked at.
+    /// Reports wrong fields of an inode in use. Gives whether its forks can be read.
     pub(super) fn check_core(&mut self, found: &Found) -> bool {
         let Some(file_type) = found.file_type() else {
             let (stored, rule) = (found.mode().into(), "it names no file type");
@@ -32,7 +32,7 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // Version 1 counted links there, and metadata files have their kind.
+        // Version 1 had the link count in this field, and metadata files have their kind.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -41,7 +41,7 @@ impl Checker<'_> {
         self.check_formats(found, file_type)
     }
 
-    /// Fields of any inode, free ones too.
+    /// Checks fields of any inode, free ones too.
     pub(super) fn check_any(&mut self, found: &Found) {
         if found.size() > i64::MAX as u64 {
             let (stored, rule) = (found.size(), "a negative size");
@@ -59,7 +59,7 @@ impl Checker<'_> {
         self.check_lengths(found);
     }
 
-    /// A free inode keeps some fields of its last use.
+    /// Checks a free inode, which keeps some fields of its last use.
     pub(super) fn check_free(&mut self, found: &Found) {
         let raw = &found.raw;
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Sizes of extents that are asked for.
+    /// Checks the hints for extent sizes.
     fn check_hints(&mut self, found: &Found, file_type: FileType) {
         let bits = found.raw.di_flags.get();
         let hint = found.raw.di_extsize.get();
@@ -191,7 +191,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Sizes that no extent can have.
+    /// Checks that extent sizes do not exceed the longest possible extent.
     fn check_lengths(&mut self, found: &Found) {
         let most = LONGEST_EXTENT.min(self.fs.superblock.geometry.group_blocks / 2);
         let has_hint = |_: &_| !found.counts_blocks(&self.fs.superblock);
@@ -223,7 +223,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The counters of extents: bytes that others have are zeros.
+    /// Checks the extent counters: bytes that belong to other forms must be zero.
     fn check_counts(&mut self, found: &Found) {
         let raw = &found.raw;
         if found.flags2() & flags2::NREXT64 != 0 {
@@ -233,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The kinds of the forks; whether they can be looked at.
+    /// Checks the formats of the forks. Gives whether they can be read.
     fn check_formats(&mut self, found: &Found, file_type: FileType) -> bool {
         let (raw, findings) = (&found.raw, &mut self.findings);
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);
@@ -295,7 +295,7 @@ impl Checker<'_> {
     /// Checks the format of attributes of an inode without attributes.
     fn check_no_fork(&mut self, found: &Found) {
         let stored = found.raw.di_aformat;
-        // New inodes of a new chunk have 0.
+        // The inodes of a new chunk have 0.
         if !matches!(stored, 0 | format::EXTENTS) {
             let (stored, rule) = (stored.into(), "a format without a fork");
             self.findings.add(found.place("di_aformat"), Kind::Invalid { stored, rule });

@@ -1,4 +1,4 @@
-//! An inode as it lies on disk, and what it says of itself.
+//! An inode on disk, and accessors of its fields.
 
 use zerocopy::FromBytes;
 
@@ -13,7 +13,7 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::{Incompat, Superblock, Xfs};
 use crate::units::{FsBlock, InodeNo};
 
-/// Bytes of a list's entry, and of the smallest root of a tree.
+/// The length of an extent in a list, and of the smallest root of a tree.
 pub(super) const EXTENT: usize = 16;
 
 /// An inode.
@@ -30,7 +30,7 @@ impl Found {
         Place::new("inode").inode(self.number).block(self.block).field(field)
     }
 
-    /// The place of a structure that belongs to it.
+    /// The place of a structure of this inode.
     pub(super) fn part(&self, structure: &'static str) -> Place {
         Place::new(structure).inode(self.number)
     }
@@ -51,25 +51,25 @@ impl Found {
         self.v3.as_ref().map_or(0, |v3| v3.di_flags2.get())
     }
 
-    /// It belongs to the file system itself, and metadata directories name it.
+    /// Whether the inode is internal, and named by metadata directories.
     pub(super) fn is_metadata(&self) -> bool {
         self.flags2() & flags2::METADATA != 0
     }
 
-    /// The kind of a tree that it has in the place of its data: of owners, or of reference counts of realtime blocks.
+    /// The kind of the tree in the inode's data fork, if there is one: of owners, or of reference counts of realtime blocks.
     pub(super) fn space_tree(&self) -> Option<u16> {
         let kind = self.raw.di_onlink.get();
         let is_tree = matches!(kind, metatype::REALTIME_OWNERS | metatype::REALTIME_REFCOUNTS);
         (self.is_metadata() && is_tree).then_some(kind)
     }
 
-    /// It has the count of a zone's blocks in use in the place of a hint.
+    /// Whether a field holds the number of used blocks of a zone instead of a hint.
     pub(super) fn counts_blocks(&self, superblock: &Superblock) -> bool {
         let is_zoned = superblock.incompat.contains(Incompat::ZONED);
         is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
     }
 
-    /// The project, which is the number of the group in a file of a realtime group.
+    /// The project. In a file of a realtime group it is the number of the group.
     pub(super) fn project(&self) -> u32 {
         let raw = &self.raw;
         u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16
@@ -82,7 +82,7 @@ impl Found {
         }
     }
 
-    /// How many extents it counts for data, and for attributes.
+    /// The extent counters for data and for attributes.
     pub(super) fn extents(&self) -> (u64, u64) {
         if self.flags2() & flags2::NREXT64 != 0 {
             (self.raw.di_big_nextents.get(), self.raw.di_nextents.get().into())
@@ -91,7 +91,7 @@ impl Found {
         }
     }
 
-    /// The bytes of both forks together.
+    /// The bytes of both forks.
     pub(super) fn literal(&self) -> &[u8] {
         let start = if self.raw.di_version == 3 { FORKS_V3 } else { FORKS_V2 };
         self.bytes.get(start..).unwrap_or_default()
@@ -106,7 +106,7 @@ impl Found {
         }
     }
 
-    /// The bytes of the fork of attributes, if there is one.
+    /// The bytes of the attribute fork, if there is one.
     pub(super) fn attributes(&self) -> Option<&[u8]> {
         let offset = usize::from(self.raw.di_forkoff) * 8;
         self.literal().get(offset..).filter(|rest| offset > 0 && !rest.is_empty())
@@ -114,7 +114,7 @@ impl Found {
 }
 
 impl Xfs {
-    /// Reads an inode of a chunk, and notes each wrong field that it has of itself. `None` where no inode is there.
+    /// Reads an inode of a chunk and reports its wrong fields. `None` if no inode is there.
     pub(super) fn find_inode(
         &self,
         findings: &mut Findings,
@@ -162,7 +162,7 @@ impl Xfs {
 }
 
 impl Checker<'_> {
-    /// Reads an inode again, of which the faults were noted before.
+    /// Reads an inode again, without a report of its faults.
     pub(super) fn again(&mut self, number: InodeNo) -> Option<Found> {
         let place = self.fs.superblock.geometry.inode_place(number).ok()?;
         self.fs.find_inode(&mut Findings::default(), number, (place.block, place.index))

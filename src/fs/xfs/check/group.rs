@@ -1,4 +1,4 @@
-//! Headers of allocation groups, and the trees whose roots they have.
+//! Headers of allocation groups, and the trees of which they hold the roots.
 
 use zerocopy::FromBytes;
 
@@ -15,26 +15,26 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind, Pass};
 use crate::units::InodeNo;
 
-/// A group, as far as it was read.
+/// A group, as far as it could be read.
 #[derive(Default)]
 pub(super) struct Group {
-    /// The owners of its blocks, free space among them; in no order at first.
+    /// The owners of its blocks, free space included; first unsorted.
     pub(super) owned: Vec<Owned>,
-    /// The same by the tree of owners, where the volume has one and it is whole.
+    /// The owners according to the tree of owners, if the volume has one and it is complete.
     pub(super) recorded: Option<Vec<Owned>>,
-    /// Reference counts as recorded, where their tree is whole.
+    /// The recorded reference counts, if their tree is complete.
     pub(super) shared: Option<Vec<Shared>>,
-    /// The free space is known: its tree is whole.
+    /// Whether the free space is known, because its tree is complete.
     pub(super) free_is_known: bool,
     /// Blocks in use.
     pub(super) used: u64,
-    /// Blocks that the superblock counts as free: free ones, those in the list, those of the trees.
+    /// Blocks that the superblock counts as free: free extents, the free list, and the trees of free space.
     pub(super) free: u64,
-    /// Inodes, and free ones, by the tree.
+    /// The numbers of inodes and of free inodes, by the tree.
     pub(super) inodes: (u64, u64),
-    /// Files that a realtime group has, by their kinds.
+    /// The files of a realtime group, by kind.
     pub(super) files: Vec<(u16, InodeNo)>,
-    /// First inodes of lists of unlinked ones.
+    /// The first inodes of the unlinked lists.
     pub(super) unlinked: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ impl Checker<'_> {
         self.inodes.sort();
     }
 
-    /// The structures at fixed places: headers, and the log.
+    /// Claims the structures at fixed positions: headers, and the log.
     fn claim_fixed(&mut self, group: u32) {
         let sb = &self.fs.superblock;
         let geometry = sb.geometry;

@@ -1,4 +1,4 @@
-//! The nodes above the leaves of a hash index: directories and attributes have the same ones.
+//! The nodes above the leaves of a hash index, which directories and attributes share.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use crate::fs::block::Block;
 use crate::fs::check::Kind;
 use crate::units::FsBlock;
 
-/// No index has more levels.
+/// The maximum number of levels of an index.
 const MAX_LEVELS: u16 = 5;
 
-/// A block of an index, read.
+/// A block of an index in memory.
 pub(super) struct IndexBlock {
     pub(super) content: Block,
     pub(super) blocks: Vec<FsBlock>,
@@ -25,29 +25,29 @@ pub(super) struct IndexBlock {
     pub(super) place: Place,
 }
 
-/// Where an index lies.
+/// The location of an index.
 pub(super) struct Index<'i> {
     pub(super) found: &'i Found,
     pub(super) map: &'i Map,
     pub(super) structure: &'static str,
-    /// Its first block in the fork.
+    /// The first block in the fork.
     pub(super) root: u64,
-    /// File-system blocks of one of its blocks.
+    /// The number of file-system blocks of an index block.
     pub(super) count: u64,
 }
 
-/// Looks at a leaf: its last hash, if it has entries.
+/// Checks a leaf and gives its last hash, if it has entries.
 pub(super) type Leaf<'l> = &'l mut dyn FnMut(&mut Checker<'_>, &IndexBlock) -> Option<u32>;
 
 struct Walk<'w, 'i> {
     index: &'w Index<'i>,
     seen: HashSet<u64>,
-    /// The last block of each level, and the one that it says comes next.
+    /// The last block of each level, and the sibling that it points to.
     last: Vec<Option<(u64, u32)>>,
 }
 
 impl Checker<'_> {
-    /// Walks an index, leaf by leaf; whether all of it is there.
+    /// Walks an index, leaf by leaf. Gives whether it is complete.
     pub(super) fn walk_index(&mut self, index: &Index<'_>, leaf: Leaf<'_>) -> bool {
         let mut walk = Walk { index, seen: HashSet::new(), last: Vec::new() };
         let Some(root) = self.index_block(&mut walk, index.root) else { return false };
@@ -97,7 +97,7 @@ impl Checker<'_> {
         Some(IndexBlock { content, blocks, magic, place })
     }
 
-    /// Checks a block and all below it; its last hash.
+    /// Checks a block and the subtree below it. Gives the last hash.
     fn index_below(
         &mut self,
         walk: &mut Walk<'_, '_>,

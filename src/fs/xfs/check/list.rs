@@ -1,4 +1,4 @@
-//! The list of blocks that a group keeps for its trees of free space.
+//! The free list of a group: blocks that it reserves for its trees of free space.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
 impl Checker<'_> {
-    /// Checks the list as far as the header says that it is in use; how many blocks it has.
+    /// Checks the used part of the list according to the header. Gives its number of blocks.
     pub(super) fn check_list(&mut self, group: u32, raw: &RawFree) -> u32 {
         let header = FindingSite::of_group(group, Place::new("header of free space"));
         let site = FindingSite::of_group(group, Place::new("list of free blocks"));
@@ -49,7 +49,7 @@ impl Checker<'_> {
             return 0;
         }
         let held = (last + size - first) % size + 1;
-        // An empty list ends before it begins, as a full one does.
+        // In an empty list the end precedes the start, as in a full one.
         if count != held && !(count == 0 && held == size) {
             let place = header.place.field("agf_flcount");
             self.findings.expect(FindingSite { place, ..header }, count, held);

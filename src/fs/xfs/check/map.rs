@@ -17,15 +17,15 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
 use crate::units::FsBlock;
 
-/// No map has more levels.
+/// The maximum number of levels of a map.
 const MAX_LEVELS: u16 = 12;
 
 /// An extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// First block in the fork.
+    /// The first block in the fork.
     pub(super) first: u64,
-    /// Of realtime files the number as the extent has it.
+    /// For a realtime file, the number in the on-disk extent.
     pub(super) start: FsBlock,
     pub(super) len: u32,
     pub(super) unwritten: bool,
@@ -35,9 +35,9 @@ pub(super) struct Piece {
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) pieces: Vec<Piece>,
-    /// The blocks of its tree.
+    /// The blocks of the map's tree.
     pub(super) tree: Vec<FsBlock>,
-    /// The extents lie on the realtime device.
+    /// Whether the extents lie on the realtime device.
     pub(super) elsewhere: bool,
     pub(super) whole: bool,
 }
@@ -47,7 +47,7 @@ impl Map {
         self.pieces.iter().map(|piece| u64::from(piece.len)).sum()
     }
 
-    /// The block that a block of the fork lies in; `None` for a hole.
+    /// The block of the volume for a block of the fork; `None` for a hole.
     pub(super) fn lookup(&self, block: u64) -> Option<FsBlock> {
         let at = self.pieces.partition_point(|piece| piece.first <= block).checked_sub(1)?;
         let piece = &self.pieces[at];
@@ -55,7 +55,7 @@ impl Map {
         (distance < piece.len.into()).then(|| FsBlock(piece.start.0 + distance))
     }
 
-    /// The blocks of a structure of several; `None` if one is a hole.
+    /// The blocks of a structure of several blocks; `None` if one is a hole.
     pub(super) fn run(&self, first: u64, count: u64) -> Option<Vec<FsBlock>> {
         (first..first.checked_add(count)?).map(|block| self.lookup(block)).collect()
     }
@@ -68,17 +68,17 @@ pub(super) enum Which {
     Attributes,
 }
 
-/// A walk at work.
+/// A walk in progress.
 struct Walk<'w> {
     findings: &'w mut Findings,
     found: &'w Found,
     map: Map,
     seen: HashSet<u64>,
     last: Vec<Option<(u64, u64)>>,
-    /// The first block that the next extent may have.
+    /// The lowest block at which the next extent may begin.
     next: u64,
     limit: u64,
-    /// The pieces are not in order, and have to be sorted.
+    /// The pieces are out of order and must be sorted.
     unsorted: bool,
 }
 
@@ -91,7 +91,7 @@ impl Xfs {
                 (found.raw.di_aformat, found.attributes().unwrap_or_default(), found.extents().1)
             }
         };
-        // Attributes are counted by 32 bits.
+        // The counter of attribute extents has 32 bits.
         let limit = match which {
             Which::Data => self.superblock.max_file_block(),
             Which::Attributes => 1 << 32,
@@ -151,7 +151,7 @@ impl Xfs {
         }
     }
 
-    /// The children of a node; the first block of the fork that any of them maps.
+    /// Checks the children of a node. Gives the first block of the fork that they map.
     fn map_children(
         &self,
         walk: &mut Walk<'_>,

@@ -1,4 +1,4 @@
-//! Metadata directories: a tree with a root of its own, which names the files of the file system itself by their use.
+//! Metadata directories: a tree with its own root, which names the internal files by their use.
 
 use super::super::disk::inode::{flags, flags2, metatype};
 use super::Checker;
@@ -9,28 +9,28 @@ use crate::fs::check::{Kind, Severity};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("metadata directory");
-/// The bits of a mode that are no file type.
+/// The bits of a mode below the file type.
 const PERMISSIONS: u32 = 0o7777;
-/// Files of quota in their directory, with their kinds.
+/// The names of quota files in their directory, with their kinds.
 const QUOTA: [(&[u8], u16); 3] = [
     (b"user", metatype::USER_QUOTA),
     (b"group", metatype::GROUP_QUOTA),
     (b"project", metatype::PROJECT_QUOTA),
 ];
-/// Missing files of groups of the realtime device that are told: no more are looked for.
+/// The number of missing files of realtime groups that are reported before the search stops.
 const TOLD: usize = 8;
 
-/// The metadata directories, as far as they were read.
+/// The metadata directories, as far as they could be read.
 #[derive(Default)]
 pub(super) struct MetadataTree {
     /// Directory, name, inode.
     names: Vec<(InodeNo, Vec<u8>, InodeNo)>,
-    /// Files of quota: of users, groups, projects.
+    /// The quota files: of users, groups, projects.
     pub(super) quota: [Option<InodeNo>; 3],
 }
 
 impl MetadataTree {
-    /// Takes down a name in a metadata directory.
+    /// Records a name in a metadata directory.
     pub(super) fn add(&mut self, directory: InodeNo, name: &[u8], target: InodeNo) {
         self.names.push((directory, name.to_vec(), target));
     }
@@ -44,7 +44,7 @@ impl MetadataTree {
 }
 
 impl Checker<'_> {
-    /// Fields that inodes of metadata directories have otherwise than others.
+    /// Checks fields that have special values in inodes of metadata directories.
     pub(super) fn check_metadata_core(&mut self, found: &Found, file_type: FileType) {
         let is_directory = file_type == FileType::Directory;
         let kind = found.raw.di_onlink.get();
@@ -65,7 +65,7 @@ impl Checker<'_> {
             let (stored, rule) = (bits.into(), "flags of a metadata file are missing");
             self.findings.add(found.place("di_flags"), Kind::Invalid { stored, rule });
         }
-        // Nobody is permitted anything, and nobody's quota counts them.
+        // Such files permit no access, and no quota counts them.
         let raw = &found.raw;
         self.findings.expect(found.place("di_mode"), found.mode() & PERMISSIONS, 0_u32);
         self.findings.expect(found.place("di_uid"), raw.di_uid.get(), 0_u32);
@@ -78,7 +78,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree has its root, and the files that belong there.
+    /// Checks that the tree has its root and the required files.
     pub(super) fn check_metadata_tree(&mut self) {
         let Some(root) = self.fs.superblock.metadata_root else { return };
         let field = Place::new("superblock").field("sb_metadirino");
@@ -97,7 +97,7 @@ impl Checker<'_> {
         state.is_some_and(|state| state.metadata && state.file_type == Some(file_type))
     }
 
-    /// A directory below the root, where that has one of this name.
+    /// The directory of this name below the root, if there is one.
     fn metadata_directory(&mut self, root: InodeNo, name: &[u8]) -> Option<InodeNo> {
         let directory = self.tree.find(root, name)?;
         if self.is_metadata(directory, FileType::Directory) {
@@ -138,17 +138,17 @@ impl Checker<'_> {
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }
-            // The number of groups can be wrong too.
+            // The number of groups may be wrong too.
             if directory.is_none() || missing >= TOLD {
                 break;
             }
         }
     }
 
-    /// Whether a name leads to a file of the kind that it says. Files of realtime groups have the number of the group as their project.
+    /// Whether a name refers to a file of the right kind. The files of a realtime group have its number as their project.
     fn check_kind(&mut self, number: InodeNo, (kind, group): (u16, Option<u32>)) -> bool {
         let Some(found) = self.again(number).filter(Found::is_metadata) else {
-            // An entry that leads to another inode was noted with the directory.
+            // An entry with a wrong inode was reported with the directory.
             return false;
         };
         let stored = found.raw.di_onlink.get();

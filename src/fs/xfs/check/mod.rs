@@ -1,14 +1,15 @@
-//! Whether an XFS volume is what it should be: a check that reads all metadata and changes nothing.
+//! The check of an XFS volume: it reads all metadata and changes nothing.
 //!
-//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their
-//! indexes; parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters, quota. The log comes
-//! first: the volume is checked as recovery leaves it.
+//! The passes, in order: superblocks, headers of groups and their trees; inodes with their maps and attributes; directories with their indexes;
+//! parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters,
+//! quota. The log is recovered first, and the check reads the recovered volume.
 //!
-//! The read side stops at the first thing that is wrong; a check goes on, so it walks the structures by itself. It shares with the read
-//! side the layouts, the checksums, the names' hashes and the recovery.
+//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. It shares the layouts, the checksums, the
+//! name hashes and the recovery with ordinary reads.
 //!
-//! **Memory**: 24 bytes for each extent of a file and for each free one, and as many again with a tree of owners; 24 bytes an inode of all
-//! chunks; 24 bytes a free realtime extent, of which no more than four million are taken down; 48 bytes a directory; the names in metadata directories; the map of one file; the names of one directory; the records of one tree; the first 100,000 findings.
+//! **Memory**: 24 bytes for each extent of a file and for each free extent, and as many again with a tree of owners; 24 bytes for each inode of all
+//! chunks; 24 bytes for each free realtime extent, for at most four million of them; 48 bytes for each directory; the names in metadata directories;
+//! the map of one file; the names of one directory; the records of one tree; the first 100,000 findings.
 
 mod attr_leaf;
 mod attr_value;
@@ -63,36 +64,35 @@ use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Seve
 use crate::units::{DevOffset, FsBlock};
 
 impl Xfs {
-    /// Checks the whole volume as the log's recovery leaves it; nothing is written. `progress` is told how far it is.
+    /// Checks the whole volume as the log's recovery leaves it, and writes nothing. `progress` is called with the progress.
     ///
     /// # Errors
-    /// No error for faults of the volume: the report has them. `Io` only if not even the
-    /// superblock can be read again.
+    /// Faults of the volume are no errors: the report has them. `Io` only if the superblock cannot be read again.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Checker::new(self, progress)?.run()
     }
 }
 
-/// A check at work.
+/// A check in progress.
 struct Checker<'a> {
     fs: &'a Arc<Xfs>,
     findings: Findings,
     progress: &'a mut dyn FnMut(Progress),
     superblock: RawSuperblock,
     groups: Vec<Group>,
-    /// Groups of realtime files, those of which something was found.
+    /// The groups of realtime files that have owners or free space recorded.
     realtime: BTreeMap<u32, Group>,
-    /// Free realtime extents that can still be taken down.
+    /// The number of further free realtime extents that can be recorded.
     runs_left: usize,
-    /// Blocks of trees that files have in the place of their data: none is looked at twice.
+    /// The blocks of trees in the data forks of files. Each block is read only once.
     in_file_trees: HashSet<FsBlock>,
     inodes: Inodes,
     directories: Vec<Directory>,
     accounts: Accounts,
     parents: Parents,
-    /// Fingerprints of the parent pointers of the inode at work.
+    /// The sum of fingerprints of the current inode's parent pointers.
     pointers: u64,
-    /// Parent pointers of the inode at work, where the log has begun to change its attributes.
+    /// The parent pointers of the current inode, if the log has begun to change its attributes.
     changing: Vec<Attribute>,
     tree: MetadataTree,
 }
@@ -163,7 +163,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether the log leaves operations to be finished by a mount: until then, free space and its trees may be older than files.
+    /// Whether the log has operations that the next mount must finish. Until then, free space and its trees may be older than files.
     fn is_unfinished(&self) -> bool {
         let log = self.fs.log();
         log.finished > log.finished_attributes || !log.unfinished.is_empty()
@@ -173,7 +173,7 @@ impl<'a> Checker<'a> {
         self.findings.add(site, what);
     }
 
-    /// A finding about the use of blocks: only noted where an operation that is to be finished can explain it.
+    /// Adds a finding about the use of blocks. It is only a note if an unfinished operation can explain it.
     fn add_of_space(&mut self, site: impl Into<FindingSite>, what: Kind) {
         if self.is_unfinished() {
             self.findings.add_as(Severity::Note, site, what);
@@ -182,13 +182,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The blocks of a structure. An error is a finding.
+    /// Reads the blocks of a structure. An error becomes a finding.
     fn read(&mut self, site: impl Into<FindingSite>, blocks: &[FsBlock]) -> Option<Block> {
         let read = self.fs.metadata.blocks(blocks);
         read.inspect_err(|error| self.findings.error(site, error)).ok()
     }
 
-    /// A fault in words, which does not lose anything.
+    /// Adds a fault in words that loses no data.
     fn wrong(&mut self, site: impl Into<FindingSite>, what: impl Into<String>) {
         self.findings.wrong(site, what);
     }

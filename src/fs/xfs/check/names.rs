@@ -1,4 +1,4 @@
-//! Which inodes are reachable from the root, and by how many names.
+//! The check of names: every inode must be reachable from the root, by as many names as its link count.
 
 use super::Checker;
 use super::table::CHUNK;
@@ -41,7 +41,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Each directory's way leads to the root, and `..` the same way.
+    /// Checks that each directory is reachable from the root, and that its `..` names its parent.
     fn check_parents(&mut self, root: InodeNo) {
         let position = |checker: &Self, number: InodeNo| {
             checker.directories.binary_search_by_key(&number, |directory| directory.number).ok()
@@ -106,17 +106,13 @@ impl Checker<'_> {
             let is_directory = state.file_type == Some(FileType::Directory);
             if state.unlinked {
                 if state.names > 0 {
-                    let what =
-                        format!("an inode of a list of unlinked ones has {} names", state.names);
+                    let what = format!("an inode in an unlinked list has {} names", state.names);
                     self.wrong(place, what);
                 }
                 continue;
             }
             if state.links == 0 {
-                self.wrong(
-                    place,
-                    "an inode in use has no links, and no list of unlinked ones has it",
-                );
+                self.wrong(place, "an inode in use has no links, and is in no unlinked list");
             }
             if state.names == 0 && !is_directory {
                 self.findings.add(place, Kind::Unconnected);

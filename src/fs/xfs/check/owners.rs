@@ -1,7 +1,7 @@
-//! The owners of the blocks of each group: no block has two owners, unless files share it, and none has no owner.
+//! The owners of the blocks of each group: every block has exactly one owner, unless files share it.
 //!
-//! The groups of realtime files are treated as those of the volume are. Only zones have blocks without an owner that are not free: those
-//! of which a file had the content before.
+//! The groups of realtime files are treated like the groups of the volume. Only zones have blocks that are neither owned nor free: blocks
+//! whose content a file has overwritten elsewhere.
 
 use super::super::disk::tree::{owner, owner_bits};
 use super::super::features::RoCompat;
@@ -14,7 +14,7 @@ use crate::units::InodeNo;
 /// The owner of free space: no inode has the number 0.
 pub(super) const FREE: u64 = 0;
 
-/// A group: of the volume's own blocks, or of realtime files.
+/// A group of the volume or of the realtime device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Data(u32),
@@ -22,7 +22,7 @@ pub(super) enum Space {
 }
 
 impl Space {
-    /// The place of a structure: `names` are those of the one in a group of either kind.
+    /// The place of a structure. `names` are the names of the structure in a group of either kind.
     pub(super) fn site(self, names: [&'static str; 2]) -> FindingSite {
         match self {
             Self::Data(group) => FindingSite::of_group(group, Place::new(names[0])),
@@ -31,14 +31,14 @@ impl Space {
     }
 }
 
-/// A run of blocks of one owner: the order is that of the tree of owners.
+/// A run of blocks with one owner. The order is that of the tree of owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owned {
     pub(super) start: u32,
     pub(super) len: u32,
-    /// As the tree of owners has it, or [`FREE`].
+    /// The owner as the tree of owners encodes it, or [`FREE`].
     pub(super) owner: u64,
-    /// The same: the block of the file, with bits.
+    /// The offset as that tree encodes it: the block of the file, with flag bits.
     pub(super) offset: u64,
 }
 
@@ -47,18 +47,18 @@ impl Owned {
         u64::from(self.start) + u64::from(self.len)
     }
 
-    /// A file's data: only these are shared.
+    /// Whether these are data of a file: only data can be shared.
     pub(super) fn is_data(&self) -> bool {
         let bits = owner_bits::ATTRIBUTES | owner_bits::MAP_BLOCK;
         self.has_offset() && self.offset & bits == 0
     }
 
-    /// Blocks of a file, at an offset of it.
+    /// Whether these are blocks of a file with an offset in it.
     pub(super) fn has_offset(&self) -> bool {
         self.owner != FREE && self.owner >> 63 == 0 && self.offset & owner_bits::MAP_BLOCK == 0
     }
 
-    /// Its owner, in words.
+    /// The name of the owner, for messages.
     fn name(&self) -> String {
         match self.owner {
             FREE => "free space".into(),
@@ -81,7 +81,7 @@ impl Owned {
 }
 
 impl Checker<'_> {
-    /// Takes down that blocks of a group, which it has, are in use.
+    /// Records that blocks of a group, which contains them, are in use.
     pub(super) fn claim(
         &mut self,
         space: Space,
@@ -90,7 +90,7 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Consecutive ones of a structure are one run: most inodes and trees lie together.
+        // Consecutive blocks of a structure become one run: most inodes and trees are contiguous.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)
@@ -105,7 +105,7 @@ impl Checker<'_> {
         owned.push(Owned { start, len, owner, offset });
     }
 
-    /// A group, as far as it was read.
+    /// The group, as far as it was read.
     pub(super) fn group(&mut self, space: Space) -> &mut Group {
         match space {
             Space::Data(group) => &mut self.groups[group as usize],
@@ -113,7 +113,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Blocks of a group.
+    /// The number of blocks of a group.
     pub(super) fn group_len(&self, space: Space) -> u64 {
         let sb = &self.fs.superblock;
         match space {
@@ -137,14 +137,14 @@ impl Checker<'_> {
         }
     }
 
-    /// Blocks with two owners, and blocks with none.
+    /// Reports blocks with two owners and blocks without one.
     fn check_overlaps(&mut self, space: Space, owned: &[Owned]) {
         let length = self.group_len(space);
         let can_share = self.fs.superblock.ro_compat.contains(RoCompat::REFLINK);
         let site = space.site(["blocks", "realtime blocks"]);
-        // Where the runs so far end, and the run that does.
+        // The highest end of the runs so far, and the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // The same of those that are not a file's data: with these nothing is shared.
+        // The highest end, and its run, among runs that are not data of a file: these share nothing.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));
@@ -196,7 +196,7 @@ impl Checker<'_> {
             site.place = site.place.inode(InodeNo(owned.owner));
         }
         if is_free {
-            // No operation frees blocks before no map has them.
+            // Operations free blocks only after no map refers to them.
             self.findings.add(site, Kind::MarkedFree { first, count });
         } else {
             let what = format!(
@@ -208,7 +208,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Files whose blocks are shared say so.
+    /// Checks that files with shared blocks have the flag for it.
     fn check_may_share(&mut self, runs: &[Owned]) {
         for run in runs {
             let number = InodeNo(run.owner);

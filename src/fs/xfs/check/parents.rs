@@ -1,7 +1,7 @@
-//! Parent pointers: for each name of an inode it has one attribute with the directory, the directory's generation, and the name.
+//! Parent pointers: for each name of an inode, an attribute has the directory, the directory's generation, and the name.
 //!
-//! The first comparison takes little memory: each inode has a sum of fingerprints, to which names add and from which attributes
-//! subtract. Only inodes with another sum than 0 are read again, in full.
+//! The first comparison takes little memory: each inode has a sum of fingerprints; names add to it and attributes subtract from it. Only
+//! inodes whose sum is not 0 are read again in full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,12 +18,12 @@ use crate::fs::xfs::attr::Attribute;
 use crate::units::InodeNo;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Inodes whose differences are told in detail.
+/// The maximum number of inodes whose differences are reported in detail.
 const DETAILED: usize = 1000;
-/// No name is longer.
+/// The maximum length of a name.
 const LONGEST_NAME: usize = 255;
 
-/// A name of an inode: in a directory, or as its attribute has it.
+/// A name of an inode, from a directory or from its attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Link {
     directory: InodeNo,
@@ -44,19 +44,19 @@ impl Link {
     }
 }
 
-/// The names of an inode by directories and by its attributes.
+/// The names of an inode according to directories and to its attributes.
 #[derive(Default)]
 struct Both {
     names: Vec<Link>,
     attributes: Vec<Link>,
 }
 
-/// Inodes that are read again, where there are any.
+/// The inodes to read again, if there are any.
 #[derive(Default)]
 pub(super) struct Parents(Option<BTreeMap<InodeNo, Both>>);
 
 impl Parents {
-    /// Whether structures are read again, for names alone.
+    /// Whether structures are read again only to collect names.
     pub(super) fn are_collected(&self) -> bool {
         self.0.is_some()
     }
@@ -67,14 +67,14 @@ impl Xfs {
         self.superblock.incompat.contains(Incompat::PARENT)
     }
 
-    /// The hash of a parent pointer: that of its name in a directory, and the directory's number.
+    /// The hash of a parent pointer: computed from the hash of its name in a directory and the directory's number.
     fn hash_parent(&self, name: &[u8], directory: u64) -> u32 {
         self.hash_name(name) ^ (directory >> 32) as u32 ^ directory as u32
     }
 }
 
 impl Checker<'_> {
-    /// Takes down a name in a directory.
+    /// Records a name in a directory.
     pub(super) fn name_of(&mut self, target: InodeNo, directory: &Found, name: &[u8]) {
         if !self.fs.has_parents() {
             return;
@@ -90,8 +90,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an attribute that is a parent pointer, and takes it down. `hash` is that of its entry in a leaf; `value` is `None` where it
-    /// lies in blocks of its own.
+    /// Checks an attribute that is a parent pointer, and records it. `hash` comes from its entry in a leaf; `value` is `None` if it lies in
+    /// separate blocks.
     pub(super) fn check_parent(
         &mut self,
         found: &Found,
@@ -126,7 +126,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Changes of attributes that the log has begun are of inodes that there are.
+    /// Checks that the inodes exist whose attributes the log has begun to change.
     pub(super) fn check_intents(&mut self) {
         for (number, generation) in self.fs.attribute_changes.inodes() {
             let found = self.again(number).filter(|found| found.mode() != 0);
@@ -150,7 +150,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Takes down the parent pointers of an inode whose attributes the log has begun to change, as they are after these changes.
+    /// Records the parent pointers of an inode whose attributes the log has begun to change, in their state after these changes.
     pub(super) fn change_parents(&mut self, found: &Found) {
         let number = found.number;
         let mut pointers = std::mem::take(&mut self.changing);
@@ -165,7 +165,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the parent pointers of all inodes with their names, once directories were read.
+    /// Compares the parent pointers of all inodes with their names, after directories were read.
     pub(super) fn check_parent_pointers(&mut self) {
         if !self.fs.has_parents() {
             return;
@@ -182,7 +182,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads attributes of these inodes, and all directories, for the names of these.
+    /// Reads the attributes of these inodes, and all directories, to collect their names.
     fn names_again(&mut self, numbers: &[InodeNo]) -> BTreeMap<InodeNo, Both> {
         if numbers.is_empty() {
             return BTreeMap::new();

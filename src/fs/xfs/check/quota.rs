@@ -1,4 +1,4 @@
-//! Usage of users, groups and projects, against the inodes that were found.
+//! Usage of users, groups and projects, compared with the inodes that were found.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +25,13 @@ struct Used {
     inodes: u64,
 }
 
-/// Usage as it was found: of users, groups, projects.
+/// The usage that was found: of users, groups, projects.
 #[derive(Default)]
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Linux counts all but the files of quota, so the realtime bitmap and summary too, which belong to root. `realtime` of the blocks are realtime ones.
+    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` of the blocks are
+    /// realtime blocks.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
@@ -47,7 +48,7 @@ impl Accounts {
     }
 }
 
-/// A file of quota: the code of its entries' type, whether usage was counted.
+/// A quota file: the type code of its entries, and whether usage was counted.
 struct File {
     number: u64,
     code: u8,
@@ -66,7 +67,7 @@ impl Checker<'_> {
         };
         let is_v5 = self.fs.superblock.is_v5();
         let has_quota = raw.sb_versionnum.get() & version::QUOTA != 0;
-        // Version 4 has one file for groups or projects.
+        // Version 4 has one file for either groups or projects.
         let of_project = if is_v5 { project } else { group };
         let files = [
             File {
@@ -109,11 +110,11 @@ impl Checker<'_> {
             let what = "it has no inode".into();
             return self.findings.add(place, Kind::Damaged { what });
         };
-        // Its entries lie past its end.
+        // The entries lie past the file's end.
         self.findings.expect(found.place("di_size"), found.size(), 0_u64);
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         let per_block = self.fs.superblock.geometry.block.bytes() / size_of::<RawQuota>();
-        // The log's changes of usage are not applied, and a mount after a crash counts them.
+        // Usage changes in the log are not applied; a mount after a crash counts usage again.
         let compares = file.counted && !self.fs.log().recovered && map.whole;
         if file.counted && !compares {
             let what = "usage, after a crash";

@@ -1,7 +1,7 @@
-//! Space of realtime files: which extents are free by the bitmaps and their summaries, and the trees that a group can have.
+//! Space of realtime files: the free extents by the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has these files for each group, found by their names; one without them has a bitmap and a summary in all.
-//! Zones have no bitmap: blocks there that no file has are free once their zone is.
+//! A volume with metadata directories has these files for each group, found by name. Other volumes have a single bitmap and a single summary.
+//! Zones have no bitmap: a block without an owner is freed with its whole zone.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +22,21 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-/// Bits of a word.
+/// Bits in a word.
 const WORD: u64 = 32;
-/// No more free extents are taken down.
+/// The maximum number of free extents that are recorded.
 pub(super) const MOST_RUNS: usize = 1 << 22;
 
-/// How a bitmap and its summary are laid out.
+/// The layout of a bitmap and its summary.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Blocks have a header, and words are big-endian.
+    /// Whether blocks have a header and words are big-endian.
     has_headers: bool,
-    /// Words of a block.
+    /// Words in a block.
     words: u64,
-    /// Blocks of a bitmap: of the longest group, also in a shorter one.
+    /// Blocks of a bitmap: enough for the longest group, in a shorter group too.
     blocks: u64,
-    /// Logarithms that a summary counts.
+    /// The number of size classes (powers of two) in a summary.
     levels: u64,
 }
 
@@ -45,7 +45,7 @@ impl Layout {
         let has_headers = realtime.has_groups();
         let header = if has_headers { HEADER } else { 0 };
         let words = (block.saturating_sub(header) / size_of::<u32>()) as u64;
-        // A single short group has a bitmap and a summary as long as a full one's.
+        // A single short group has a bitmap and a summary of full length.
         let extents = realtime.most_extents();
         let blocks = realtime.bitmap_blocks(block);
         Self { has_headers, words, blocks, levels: u64::from(extents.max(1).ilog2()) + 1 }
@@ -62,7 +62,7 @@ impl Layout {
     }
 }
 
-/// Free extents of a bitmap, as they are read one after the other.
+/// Collects the free extents of a bitmap that is read word by word.
 struct FreeRuns {
     runs: Vec<(u64, u64)>,
     start: Option<u64>,
@@ -71,11 +71,11 @@ struct FreeRuns {
 }
 
 impl FreeRuns {
-    /// Takes the next word, and gives the bits of it that are past the end.
+    /// Adds the next word, and gives its bits past the end.
     fn word(&mut self, word: u32) -> u32 {
         let bits = WORD.min(self.end - self.at);
         let after = u64::from(word) >> bits << bits;
-        // Most words are like those before.
+        // Fast path: most words continue the current run.
         if bits == WORD && word == if self.start.is_some() { u32::MAX } else { 0 } {
             self.at += WORD;
             return 0;
@@ -102,19 +102,19 @@ impl FreeRuns {
 }
 
 impl Xfs {
-    /// The number of an extent of a realtime file, if it names blocks that there are.
+    /// The first block of a realtime extent, if all of its blocks exist.
     pub(super) fn realtime_number(&self, number: u64, count: u64) -> Option<FsBlock> {
         self.superblock.realtime()?.within(number, count).map(|_| FsBlock(number))
     }
 }
 
 impl Checker<'_> {
-    /// How realtime blocks are numbered, where there are any and that is sound.
+    /// The numbering of realtime blocks, if the volume has any and the numbers are valid.
     fn realtime_layout(&self) -> Option<Realtime> {
         self.fs.superblock.realtime().copied()
     }
 
-    /// The files that each realtime group has: the number of the group stands before these names.
+    /// The files of each realtime group. The full name begins with the number of the group.
     pub(super) fn realtime_files(&self) -> Vec<(&'static str, u16)> {
         let sb = &self.fs.superblock;
         let mut files = Vec::new();
@@ -131,13 +131,13 @@ impl Checker<'_> {
         files
     }
 
-    /// The group of an extent, and its first block there. `None` where groups have too many blocks to be checked.
+    /// The group of an extent, and its first block there. `None` if groups have too many blocks to be checked.
     pub(super) fn realtime_group(&self, number: u64, count: u32) -> Option<(Space, u32)> {
         let (group, start) = self.realtime_layout()?.within(number, count.into())?;
         Some((Space::Realtime(group.try_into().ok()?), start.try_into().ok()?))
     }
 
-    /// Reads the tree that a file of a realtime group has in the place of its data, and gives how many blocks it has.
+    /// Reads the tree in the data fork of a realtime group's file, and gives its number of blocks.
     pub(super) fn check_space_file(&mut self, found: &Found) -> u64 {
         let kind = found.space_tree().filter(|_| found.raw.di_format == format::META_BTREE);
         let Some(kind) = kind else { return 0 };
@@ -145,7 +145,7 @@ impl Checker<'_> {
         let shape = if is_of_owners { &tree::REALTIME_OWNERS } else { &tree::REALTIME_REFCOUNTS };
         let walked = self.walk_file_tree(found, shape);
         let groups = self.realtime_layout().map_or(0, |realtime| realtime.groups());
-        // A second file of a group is found by its name.
+        // A second file of a group is reported by its name.
         let space = Space::Realtime(found.project());
         if !walked.whole || u64::from(found.project()) >= groups {
             return walked.blocks.into();
@@ -165,7 +165,7 @@ impl Checker<'_> {
         walked.blocks.into()
     }
 
-    /// Takes down which realtime blocks are free, once the files that say so were found.
+    /// Records the free realtime blocks, after the bitmaps were found.
     pub(super) fn check_realtime_space(&mut self) {
         let Some(realtime) = self.realtime_layout() else { return };
         if realtime.is_zoned {
@@ -199,14 +199,14 @@ impl Checker<'_> {
                 None => is_known = false,
             }
         }
-        // After a crash the counter is old, as all of these are.
+        // After a crash the counter is outdated, as all these counters are.
         if is_known && !self.fs.log().recovered {
             let field = Place::new("superblock").field("sb_frextents");
             self.findings.expect(field, self.superblock.sb_frextents.get(), free);
         }
     }
 
-    /// Reads the bitmap of a group, compares it with the summary, and takes down its free extents: how many they are.
+    /// Reads the bitmap of a group, compares it with the summary, and records its free extents. Gives their number.
     fn check_realtime_group(&mut self, realtime: &Realtime, group: u32) -> Option<u64> {
         let space = Space::Realtime(group);
         let layout = Layout::new(realtime, self.fs.superblock.geometry.block.bytes());
@@ -232,7 +232,7 @@ impl Checker<'_> {
         self.runs_left -= runs.len();
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         for &(start, count) in &runs {
-            // Within a group, which has less than 2^32 blocks.
+            // The numbers lie within a group, which has less than 2^32 blocks.
             let (first, blocks) = (start * realtime.extent, count * realtime.extent);
             self.claim(space, (first as u32, blocks as u32), FREE, 0);
             let at = u64::from(count.ilog2()) * layout.blocks + start / (layout.words * WORD);
@@ -252,7 +252,7 @@ impl Checker<'_> {
         for at in 0..blocks {
             let content = self.realtime_block(file, at, layout, SUMMARY_MAGIC);
             let Some(content) = content else { return };
-            // The words past its end are zeros.
+            // The words past the bitmap's end must be zero.
             let stored = (at * layout.words..).zip(layout.words_of(&content));
             let expected = |at: &u64| counts.get(at).copied().unwrap_or(0);
             differ += stored.filter(|(at, stored)| *stored != expected(at)).count() as u64;
@@ -268,17 +268,17 @@ impl Checker<'_> {
         self.findings.expect(found.place("di_size"), found.size(), bytes);
     }
 
-    /// A file of a group with its map.
+    /// A file of a group, with its map.
     fn realtime_file(&mut self, space: Space, kind: u16) -> Option<(Found, Map)> {
         let files = self.group(space).files.iter();
         let (_, number) = files.copied().find(|(other, _)| *other == kind)?;
         let found = self.again(number)?;
-        // Faults of the map were noted with the inode.
+        // Faults of the map were reported with the inode.
         let map = self.fs.check_map(&mut Findings::default(), &found, Which::Data);
         Some((found, map))
     }
 
-    /// A block of such a file.
+    /// Reads a block of such a file.
     fn realtime_block(
         &mut self,
         (found, map): &(Found, Map),

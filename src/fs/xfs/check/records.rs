@@ -1,13 +1,13 @@
-//! Records that a structure has, beside those that were found elsewhere.
+//! The comparison of a structure's records with those that the check computed.
 
 use super::Checker;
 use crate::fs::check::{FindingSite, Kind};
 
-/// Records of one difference that are told one by one.
+/// The maximum number of records that are reported individually for one difference.
 const TOLD: usize = 8;
 
 impl Checker<'_> {
-    /// Compares the records that a structure has with those that were found; both are in order. `told` names a record.
+    /// Compares the records of a structure with the expected ones; both are sorted. `told` gives the text for a record.
     pub(super) fn compare_records<T: Ord>(
         &mut self,
         site: impl Into<FindingSite>,

@@ -1,4 +1,4 @@
-//! The tree of reference counts: it has the runs of blocks that several extents of files share, and those for copies on write.
+//! The tree of reference counts: the runs of blocks that several file extents share, and the runs reserved for copy on write.
 
 use zerocopy::FromBytes;
 
@@ -10,7 +10,7 @@ use crate::fs::check::Kind;
 
 const NAMES: [&str; 2] = [tree::REFCOUNTS.name, tree::REALTIME_REFCOUNTS.name];
 
-/// A run of blocks, and how many extents have it.
+/// A run of blocks, and its reference count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shared {
     start: u32,
@@ -18,7 +18,7 @@ pub(super) struct Shared {
     count: u32,
 }
 
-/// The runs that two extents or more have.
+/// The runs that two or more extents refer to.
 fn shared(owned: &[Owned]) -> Vec<Shared> {
     let mut events = Vec::new();
     for run in owned.iter().filter(|run| run.is_data()) {
@@ -42,7 +42,7 @@ fn shared(owned: &[Owned]) -> Vec<Shared> {
     runs
 }
 
-/// Adds a run after the others, joined with the last one where both are alike.
+/// Appends a run. It is merged with the last one if they adjoin and have equal counts.
 fn add(runs: &mut Vec<Shared>, run: Shared) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,
@@ -51,7 +51,7 @@ fn add(runs: &mut Vec<Shared>, run: Shared) {
 }
 
 impl Checker<'_> {
-    /// The records of the tree; blocks for copies on write are taken down as in use.
+    /// The records of the tree. Blocks that are reserved for copy on write are recorded as used.
     pub(super) fn recorded_counts(&mut self, space: Space, found: &Walked) -> Vec<Shared> {
         let (length, mut site) = (self.group_len(space), space.site(NAMES));
         site.place = site.place.field("record");

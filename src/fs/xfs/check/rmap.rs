@@ -1,4 +1,4 @@
-//! The tree of owners: it has each run of blocks with its owner, and the place in its file.
+//! The tree of owners: each run of blocks with its owner and its offset in the file.
 
 use zerocopy::FromBytes;
 
@@ -10,7 +10,7 @@ use crate::fs::check::Kind;
 
 const NAMES: [&str; 2] = [tree::OWNERS.name, tree::REALTIME_OWNERS.name];
 
-/// The order of records: an extent that is unwritten has the place of a written one.
+/// The sort key of records: an unwritten extent sorts like a written one.
 pub(super) fn key(start: u64, owner: u64, offset: u64) -> Key {
     [start, owner, offset & !owner_bits::UNWRITTEN]
 }
@@ -24,13 +24,13 @@ pub(super) fn high_key(raw: &[u8]) -> Key {
     key(start + more, owner, offset)
 }
 
-/// Runs in their order, those that continue each other made one.
+/// The runs in order. Runs that continue each other are merged.
 fn joined(runs: &[Owned]) -> Vec<Owned> {
     let mut sorted: Vec<_> = runs.iter().filter(|run| run.owner != FREE).copied().collect();
     let bits = |run: &Owned| run.offset & !owner_bits::OFFSET;
     sorted.sort_unstable_by_key(|run| (run.owner, bits(run), run.start, run.offset));
     let mut joined: Vec<Owned> = Vec::with_capacity(sorted.len());
-    // Of one owner, several runs can share blocks: the one that a run continues need not be the last one.
+    // Runs of one owner can share blocks, so a run may continue an earlier one than the last.
     let mut open: Vec<usize> = Vec::new();
     for run in sorted {
         open.retain(|at| {
@@ -60,7 +60,7 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
 }
 
 impl Checker<'_> {
-    /// The records of the tree, those within the group.
+    /// The records of the tree that lie within the group.
     pub(super) fn recorded_owners(&mut self, space: Space, found: &Walked) -> Vec<Owned> {
         let (length, mut site) = (self.group_len(space), space.site(NAMES));
         site.place = site.place.field("record");

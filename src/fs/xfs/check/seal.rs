@@ -1,4 +1,4 @@
-//! The fields that each block of metadata has of itself: checksum, place, volume, owner, age. A wrong one is noted, and the check goes on.
+//! The self-describing fields of metadata blocks: checksum, place, volume, owner, age. A wrong field is reported, and the check continues.
 
 use super::super::header::{Header, array, crc_of};
 use super::super::overlay::Replayed;
@@ -10,7 +10,7 @@ use crate::units::{FsBlock, InodeNo};
 const OTHER_VOLUME: &str = "it is of another volume";
 
 impl Xfs {
-    /// Notes where the header of a structure of an inode is wrong, which lies in these blocks.
+    /// Reports a wrong header of a structure of an inode. The structure lies in these blocks.
     pub(super) fn check_seal(
         &self,
         findings: &mut Findings,
@@ -33,7 +33,7 @@ impl Xfs {
         self.check_age(findings, number(header.lsn), place);
     }
 
-    /// The same for a block of a group's tree.
+    /// Reports a wrong header of a block of a group's tree.
     pub(super) fn check_tree_seal(
         &self,
         findings: &mut Findings,
@@ -80,7 +80,7 @@ impl Xfs {
         }
     }
 
-    /// No structure has changes from past the head of the log.
+    /// Checks that a structure has no changes from past the head of the log.
     pub(super) fn check_age(
         &self,
         findings: &mut Findings,

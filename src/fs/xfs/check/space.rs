@@ -1,4 +1,4 @@
-//! Free space, which two trees have: by place and by length.
+//! Free space, recorded in two trees: by position and by length.
 
 use zerocopy::FromBytes;
 
@@ -10,7 +10,7 @@ use super::tree::Walked;
 use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
-/// First block and how many.
+/// The first block and the number of blocks.
 type Run = (u32, u32);
 
 fn runs(found: &Walked) -> Vec<Run> {
@@ -19,7 +19,7 @@ fn runs(found: &Walked) -> Vec<Run> {
 }
 
 impl Checker<'_> {
-    /// Checks the free extents, and takes them down.
+    /// Checks the free extents and records them.
     pub(super) fn check_free_space(
         &mut self,
         group: u32,

@@ -1,4 +1,4 @@
-//! The superblock beyond what opening the volume needs, and its copies in all groups.
+//! Superblock fields that opening the volume does not check, and the copies in all groups.
 
 use std::mem::offset_of;
 
@@ -13,12 +13,12 @@ use crate::fs::check::{FindingSite, Kind};
 use crate::units::DevOffset;
 
 const PLACE: Place = Place::new("superblock");
-/// Bits of `sb_versionnum` and `sb_features2` that a mount can add to the first superblock alone: attributes, their second version, link
+/// Bits of `sb_versionnum` and `sb_features2` that a mount may add to the first superblock only: attributes, their second version, link
 /// counts of 32 bits, quota.
 const ADDED_VERSION: u16 = 0x0010 | 0x0020 | 0x0040 | 0x1000 | version::MORE_BITS;
 const ADDED_FEATURES2: u32 = features2::ATTR2;
 
-/// The fewest extents of a realtime group.
+/// The minimum number of extents of a realtime group.
 const FEWEST_EXTENTS: u64 = 2;
 
 impl Checker<'_> {
@@ -33,7 +33,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A sector of a group's beginning, and whether a part of it was in the log.
+    /// A sector at the start of a group, and whether the log has a part of it.
     pub(super) fn sector(&self, group: u32, sector: u64) -> Result<(Vec<u8>, bool)> {
         let geometry = &self.fs.superblock.geometry;
         let at = geometry.group_start(group).0 + sector * geometry.sector as u64;
@@ -46,11 +46,11 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// The first superblock. It keeps the rules of opening, or the volume would not be open.
+    /// Checks the first superblock. It obeys the rules of opening, otherwise the volume would not be open.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
-        // Some machines read the field at another offset: both have the same.
+        // Some machines read the field at another offset, so both must be equal.
         let bits = raw.sb_features2.get();
         findings.expect(PLACE.field("sb_bad_features2"), raw.sb_bad_features2.get(), bits);
         if self.fs.superblock.is_v5() {
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A copy is not kept up to date: only what never changes is compared.
+    /// Checks a copy. Copies are not kept up to date: only constant fields are compared.
     fn check_copy(&mut self, site: FindingSite, bytes: &[u8]) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };
@@ -95,7 +95,7 @@ impl Checker<'_> {
         self.check_rest(site, bytes);
     }
 
-    /// Nothing is after the fields that the volume's features have.
+    /// Checks that the bytes past the last field of the volume's features are zero.
     fn check_rest(&mut self, site: FindingSite, bytes: &[u8]) {
         let end = self.end_of_fields();
         let rest = bytes.get(end..).unwrap_or_default();
@@ -122,8 +122,8 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// The stripes of the device. A mount with options `sunit` and `swidth` changes them in the first superblock alone, so copies are not
-    /// compared with it.
+    /// Checks the stripes of the device. A mount with options `sunit` and `swidth` changes them in the first superblock only, so copies are
+    /// not compared with it.
     fn check_stripes(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
         let mut invalid = |name, stored: u32, rule| {
@@ -137,11 +137,11 @@ impl Checker<'_> {
             invalid("sb_width", width, "no multiple of sb_unit");
         }
         if raw.sb_versionnum.get() & version::STRIPES == 0 && unit != 0 {
-            invalid("sb_unit", unit, "sb_versionnum says that there are no stripes");
+            invalid("sb_unit", unit, "sb_versionnum has no stripe bit");
         }
     }
 
-    /// Fields that are others with metadata directories.
+    /// Checks fields whose meaning changes with metadata directories.
     fn check_tree_fields(&mut self, site: FindingSite, raw: &RawSuperblock) {
         if self.fs.superblock.metadata_root.is_none() {
             return;
@@ -183,7 +183,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Fields that mkfs.xfs leaves empty in copies: those that it made say that it is not done.
+    /// Checks fields that mkfs.xfs leaves empty in copies: its copies still have the flag of an unfinished mkfs.
     fn check_left_out(&mut self, site: FindingSite, raw: &RawSuperblock) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if self.superblock.sb_rblocks.get() == 0 {
@@ -202,7 +202,7 @@ impl Checker<'_> {
             ("sb_gquotino", raw.sb_gquotino.get()),
             ("sb_pquotino", if self.fs.superblock.is_v5() { raw.sb_pquotino.get() } else { 0 }),
         ];
-        // With metadata directories, mkfs.xfs switches quota on.
+        // With metadata directories, mkfs.xfs enables quota.
         let has_tree = self.fs.superblock.metadata_root.is_some();
         for (name, stored) in fields.into_iter().filter(|_| raw.sb_inprogress == 1) {
             if stored != u64::MAX && !(has_tree && name == "sb_qflags") {
@@ -212,7 +212,7 @@ impl Checker<'_> {
     }
 }
 
-/// Fields that never change while the volume has its size.
+/// Fields that are constant while the size of the volume does not change.
 struct Static([(&'static str, u64); 35]);
 
 impl Static {

@@ -4,38 +4,38 @@ use super::super::geometry::Geometry;
 use crate::fs::FileType;
 use crate::units::{FsBlock, InodeNo};
 
-/// Inodes of a chunk.
+/// Inodes in a chunk.
 pub(super) const CHUNK: u64 = 64;
 
-/// The facts about an inode that later passes need.
+/// The properties of an inode that later passes need.
 #[derive(Clone, Copy, Default)]
 pub(super) struct State {
-    /// The type of its file; `None` where it is free or cannot be read.
+    /// The file type; `None` if the inode is free or cannot be read.
     pub(super) file_type: Option<FileType>,
-    /// Its mode says that it is in use.
+    /// Whether the inode is in use, by its mode.
     pub(super) used: bool,
-    /// Its blocks may be shared.
+    /// Whether its blocks may be shared.
     pub(super) shares: bool,
-    /// It names a next inode of a list of unlinked ones.
+    /// Whether it points to a next inode of an unlinked list.
     pub(super) has_next: bool,
-    /// A list of unlinked inodes has it.
+    /// Whether an unlinked list contains it.
     pub(super) unlinked: bool,
-    /// It belongs to the file system itself.
+    /// Whether it is internal to the file system.
     pub(super) metadata: bool,
-    /// Fingerprints of its names, less those of its parent pointers: 0 where both are the same.
+    /// The sum of fingerprints of its names minus that of its parent pointers: 0 if they agree.
     pub(super) parents: u64,
-    /// Its links by its own count, and the names that were found.
+    /// The stored link count, and the number of names that were found.
     pub(super) links: u32,
     pub(super) names: u32,
 }
 
 /// A chunk of inodes.
 pub(super) struct Chunk {
-    /// Its first inode.
+    /// The number of its first inode.
     pub(super) first: u64,
-    /// The group, and the number of the first inode in it.
+    /// The group, and the number of the first inode in the group.
     pub(super) group: u32,
-    /// Bits of inodes that do not exist, and of free ones.
+    /// Bit masks of inodes that do not exist, and of free ones.
     pub(super) holes: u64,
     pub(super) free: u64,
     pub(super) states: Box<[State; CHUNK as usize]>,
@@ -50,7 +50,7 @@ impl Chunk {
         self.free >> index & 1 == 1
     }
 
-    /// The place of one of its inodes.
+    /// The place of an inode of the chunk.
     pub(super) fn place(&self, geometry: &Geometry, index: u64) -> (FsBlock, usize) {
         let within = (self.first + index)
             & ((1 << geometry.group_blocks_log << geometry.inodes_per_block_log) - 1);
@@ -60,7 +60,7 @@ impl Chunk {
     }
 }
 
-/// All chunks of all groups, in the order of their inodes.
+/// All chunks of all groups, in the order of inode numbers.
 #[derive(Default)]
 pub(super) struct Inodes {
     pub(super) chunks: Vec<Chunk>,
@@ -71,7 +71,7 @@ impl Inodes {
         self.chunks.sort_unstable_by_key(|chunk| chunk.first);
     }
 
-    /// The state of an inode that a chunk has.
+    /// The state of an inode, if a chunk contains it.
     pub(super) fn get_mut(&mut self, number: InodeNo) -> Option<&mut State> {
         let at = self.chunks.partition_point(|chunk| chunk.first <= number.0).checked_sub(1)?;
         let chunk = self.chunks.get_mut(at)?;
@@ -86,7 +86,7 @@ impl Inodes {
         (index < CHUNK && chunk.exists(index)).then(|| &chunk.states[index as usize])
     }
 
-    /// All that exist, with their numbers.
+    /// All existing inodes, with their numbers.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (InodeNo, &State)> {
         self.chunks.iter().flat_map(|chunk| {
             let states = (0..CHUNK).zip(chunk.states.iter());
@@ -95,7 +95,7 @@ impl Inodes {
         })
     }
 
-    /// How many are in use.
+    /// The number of used inodes.
     pub(super) fn used(&self) -> u64 {
         let states = self.chunks.iter().flat_map(|chunk| chunk.states.iter());
         states.filter(|state| state.used).count() as u64
@@ -105,13 +105,13 @@ impl Inodes {
 /// A directory.
 pub(super) struct Directory {
     pub(super) number: InodeNo,
-    /// Where its `..` leads; 0 if that was not found.
+    /// The target of `..`; 0 if it was not found.
     pub(super) dot_dot: InodeNo,
-    /// The directory that names it; 0 for none.
+    /// The directory that contains this one; 0 for none.
     pub(super) parent: InodeNo,
-    /// Directories in it.
+    /// The number of subdirectories.
     pub(super) children: u32,
 }
 
-// The memory of a check is known.
+// The documented memory of a check depends on this size.
 const _: () = assert!(size_of::<State>() == 24);

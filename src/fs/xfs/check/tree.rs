@@ -1,4 +1,4 @@
-//! The B+trees of a group, and those that a file of the file system itself has in the place of a map, walked block by block.
+//! Block-by-block walks of the B+trees of a group, and of those in the data fork of an internal file.
 
 use std::collections::HashSet;
 
@@ -14,23 +14,23 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 use crate::units::{FsBlock, InodeNo};
 
-/// No tree has more levels.
+/// The maximum number of levels of a tree.
 const MAX_LEVELS: u32 = 12;
 
-/// The order of records: by the first number, then the others.
+/// The sort key of records: the first number, then the others.
 pub(super) type Key = [u64; 3];
 
-/// The shape of one of the trees.
+/// The shape of a kind of tree.
 pub(super) struct Shape {
     pub(super) name: &'static str,
     /// Magic numbers, without and with checksums.
     pub(super) magic: [[u8; 4]; 2],
-    /// Bytes of a record, and of a key.
+    /// The lengths of a record and of a key in bytes.
     pub(super) record: usize,
     pub(super) key: usize,
-    /// Whether records can overlap: then a node has the highest key of each child too.
+    /// Whether records can overlap. If so, a node also has the highest key of each child.
     pub(super) overlaps: bool,
-    /// The owner of its blocks.
+    /// The owner recorded in its blocks.
     pub(super) owner: u64,
     pub(super) key_of_record: fn(&[u8]) -> Key,
     pub(super) key_of_key: fn(&[u8]) -> Key,
@@ -112,7 +112,7 @@ pub(super) const REALTIME_OWNERS: Shape =
 pub(super) const REALTIME_REFCOUNTS: Shape =
     Shape { name: "tree of realtime reference counts", magic: [*b"RCNT", *b"RCNT"], ..REFCOUNTS };
 
-/// The owner of a tree: by it the tree's blocks are numbered.
+/// The home of a tree, which determines how its blocks are numbered.
 #[derive(Clone, Copy)]
 enum Home {
     Group(u32),
@@ -120,7 +120,7 @@ enum Home {
 }
 
 impl Home {
-    /// Bytes of the number of a block.
+    /// The length of a block number in bytes.
     fn width(self) -> usize {
         match self {
             Self::Group(_) => size_of::<u32>(),
@@ -128,7 +128,7 @@ impl Home {
         }
     }
 
-    /// The number of no block.
+    /// The number that means no block.
     fn none(self) -> u64 {
         match self {
             Self::Group(_) => NONE.into(),
@@ -137,7 +137,7 @@ impl Home {
     }
 }
 
-/// The number of a block.
+/// Reads the number of a block.
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     if width == size_of::<u32>() { be32(bytes, at) } else { be64(bytes, at) }
 }
@@ -147,13 +147,13 @@ fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
 pub(super) struct Walked {
     /// All records, one after the other.
     pub(super) records: Vec<u8>,
-    /// How many blocks the tree has.
+    /// The number of blocks of the tree.
     pub(super) blocks: u32,
-    /// No part of it was missing.
+    /// Whether no part of it is missing.
     pub(super) whole: bool,
 }
 
-/// A walk at work.
+/// A walk in progress.
 struct Walk<'s> {
     home: Home,
     shape: &'s Shape,
@@ -171,21 +171,21 @@ impl<'s> Walk<'s> {
         Self { home, shape, seen, last, previous: None, found }
     }
 
-    /// Bytes of the keys of a child, and of a pointer to it.
+    /// The lengths of a child's keys and of its pointer.
     fn child(&self) -> (usize, usize) {
         let keys = if self.shape.overlaps { 2 * self.shape.key } else { self.shape.key };
         (keys, self.home.width())
     }
 }
 
-/// The header of a block of either home: they differ in the width of a block's number, and in their length.
+/// The decoded header of a block. The two homes differ in the width of block numbers and in the header's length.
 struct Decoded {
     magic: [u8; 4],
     level: u16,
     records: usize,
     /// The siblings to the left and to the right.
     siblings: [u64; 2],
-    /// Bytes of the header.
+    /// The length of the header in bytes.
     len: usize,
 }
 
@@ -207,7 +207,7 @@ impl Decoded {
 }
 
 impl Checker<'_> {
-    /// Walks a tree that a file has in the place of its data, from the root in its inode on. Its blocks are taken down as in use.
+    /// Walks a tree in the data fork of a file, from the root in its inode. Its blocks are recorded as used.
     pub(super) fn walk_file_tree(&mut self, found: &Found, shape: &Shape) -> Walked {
         let place = found.part(shape.name);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(found.data()) else {
@@ -236,7 +236,7 @@ impl Checker<'_> {
         self.end_of_walk(walk)
     }
 
-    /// Walks a tree from its root on. Its blocks are taken down as in use.
+    /// Walks a tree from its root. Its blocks are recorded as used.
     pub(super) fn walk_tree(
         &mut self,
         group: u32,
@@ -254,7 +254,7 @@ impl Checker<'_> {
         self.end_of_walk(walk)
     }
 
-    /// Nothing comes after the last block of each level.
+    /// Checks that no block follows the last one of each level.
     fn end_of_walk(&mut self, walk: Walk<'_>) -> Walked {
         for (block, right) in walk.last.iter().flatten().copied() {
             if right != walk.home.none() {
@@ -265,7 +265,7 @@ impl Checker<'_> {
         walk.found
     }
 
-    /// A block of the tree by its number, or its root in an inode.
+    /// The place of a block of the tree, or of its root in an inode.
     fn site_of(&self, walk: &Walk<'_>, block: Option<u64>, field: &'static str) -> FindingSite {
         let place = Place::new(walk.shape.name).field(field);
         let at = block.and_then(|block| self.block_of(walk, block));
@@ -276,7 +276,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A block by the number that the tree gives it.
+    /// The block of the volume for a number in the tree.
     fn block_of(&self, walk: &Walk<'_>, block: u64) -> Option<FsBlock> {
         let geometry = &self.fs.superblock.geometry;
         match walk.home {
@@ -286,7 +286,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A block and all below it; the lowest and the highest key of them. A block of something else has none.
+    /// Checks a block and the subtree below it. Gives the lowest and the highest key, or `None` for a block of another structure.
     fn tree_block(&mut self, walk: &mut Walk<'_>, block: u64, level: u32) -> Option<(Key, Key)> {
         let site = self.site_of(walk, Some(block), "");
         let Some(number) = self.block_of(walk, block) else {
@@ -337,7 +337,7 @@ impl Checker<'_> {
         let is_top = level as usize + 1 == walk.last.len();
         let least = match walk.home {
             Home::Group(_) if is_top => usize::from(level > 0),
-            // The one child of a root has more records than the inode has room for, and can be less than half full.
+            // The only child of a root in an inode has more records than fit into the inode, and may be less than half full.
             Home::File(_) if is_top => 1,
             _ => room / 2,
         };

@@ -1,4 +1,4 @@
-//! Lists of inodes without names, which the next mount removes.
+//! The lists of unlinked inodes, which the next mount removes.
 
 use super::super::disk::tree::NONE;
 use super::Checker;
@@ -6,7 +6,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 use crate::units::InodeNo;
 
-/// Lists of a group: an inode is in that of its number modulo this.
+/// The number of lists of a group. An inode belongs to the list of its number modulo this.
 const LISTS: u32 = 64;
 
 impl Checker<'_> {
@@ -25,20 +25,20 @@ impl Checker<'_> {
         }
     }
 
-    /// No inode outside the lists names a next one.
+    /// Checks that no inode outside the lists points to a next one.
     fn check_strays(&mut self) {
         for chunk in &self.inodes.chunks {
             for (number, state) in (chunk.first..).zip(chunk.states.iter()) {
                 if state.has_next && !state.unlinked {
                     let place = Place::new("inode").inode(InodeNo(number));
-                    let what = "no list of unlinked inodes has it, and it names a next one";
+                    let what = "it is in no unlinked list, but points to a next inode";
                     self.findings.wrong(place.field("di_next_unlinked"), what);
                 }
             }
         }
     }
 
-    /// Follows a list; how many inodes it has.
+    /// Follows a list and gives its number of inodes.
     fn follow(&mut self, group: u32, list: u32, head: u32) -> u64 {
         let geometry = self.fs.superblock.geometry;
         let place = Place::new("header of inodes").field("agi_unlinked");
@@ -60,7 +60,7 @@ impl Checker<'_> {
                 self.findings.add(site, Kind::Damaged { what });
                 break;
             };
-            // Each inode is met once: the lists have an end.
+            // Each inode is visited once, so a circular list ends.
             if std::mem::replace(&mut state.unlinked, true) {
                 let what = format!("list {list} meets an inode again");
                 self.findings.add(site, Kind::Damaged { what });

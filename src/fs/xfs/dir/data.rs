@@ -16,11 +16,12 @@ use crate::units::InodeNo;
 /// The kind of a block of entries, for its checksum.
 const KIND: u8 = 3;
 
-/// A block of entries, checked: where they begin and end, and the index after them if it is the directory's only block.
+/// A checked block of entries: where the entries begin and end, and the index after them if it is the directory's only block.
 pub(super) struct Data<'a> {
     bytes: &'a [u8],
     start: usize,
-    /// Whether it is the directory's only block, with the index within. Another can be the only one with entries.
+    /// Whether this is the directory's only block, with the index in it. A directory with a separate index can also have a single block of
+    /// entries.
     pub(super) is_only: bool,
     pub(super) index: &'a [RawHashEntry],
     place: Place,
@@ -60,7 +61,7 @@ impl XfsInode {
 }
 
 impl Data<'_> {
-    /// The entry at a byte of the block, of which the index tells.
+    /// The entry at a byte of the block, to which the index points.
     pub(super) fn entry_at(&self, inode: &XfsInode, base: u64, at: usize) -> Result<Entry> {
         let within = at >= self.start && at < self.bytes.len() && at.is_multiple_of(ALIGN);
         let entry = if within { self.parse(inode, base, at)? } else { None };
@@ -69,7 +70,7 @@ impl Data<'_> {
         })
     }
 
-    /// All entries from a byte of the block on. `base` is the block's place in the directory, in units of 8 bytes.
+    /// All entries from a byte of the block on. `base` is the block's position in the directory, in units of 8 bytes.
     pub(super) fn entries(&self, inode: &XfsInode, base: u64) -> Result<Vec<Entry>> {
         let (mut at, mut entries) = (self.start, Vec::new());
         while at < self.bytes.len() {

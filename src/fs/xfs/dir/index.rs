@@ -17,7 +17,7 @@ use crate::units::InodeNo;
 
 /// The kind of a block of the index, for its checksum.
 const KIND: u8 = 4;
-/// No index has more levels.
+/// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;
 
 /// A block of the index.
@@ -40,14 +40,15 @@ impl XfsInode {
             let Some(block) = self.dir_block(map, 0)? else {
                 return Err(place.corrupt("its only block is a hole"));
             };
-            // Also a directory with an index of its own can have entries in one block only.
+            // A directory with a separate index can also have a single block of entries.
             let data = self.data_block(&block)?;
             if data.is_only {
                 return self.find_in_only(&data, hash, name);
             }
         }
         let mut leaf = self.find_leaf(map, hash)?;
-        // Entries with one hash may go on in the next leaf. Each leaf is of another block, so the chain has an end.
+        // Entries with the same hash can continue in the next leaf. The number of leaves is limited by the blocks of the file, so a
+        // circular chain ends.
         for _ in 0..=self.stat.blocks {
             let header = self.index_header();
             let entries = Self::index_entries(&leaf, header, place)?;
@@ -70,7 +71,7 @@ impl XfsInode {
         Err(place.field("forw").corrupt("the leaves make a circle"))
     }
 
-    /// The same in the only block of a directory, which has its index.
+    /// Looks for a name in the only block of a directory, which holds its index.
     fn find_in_only(&self, data: &Data<'_>, hash: u32, name: &[u8]) -> Result<Option<InodeNo>> {
         let at = data.index.partition_point(|entry| entry.hashval.get() < hash);
         let alike = data.index[at..].iter().take_while(|entry| entry.hashval.get() == hash);
@@ -121,7 +122,7 @@ impl XfsInode {
             }
             let children = Self::index_entries(&block, self.index_header(), place)?;
             let at = children.partition_point(|entry| entry.hashval.get() < hash);
-            // Past the last hash: no entry has it, and the last leaf says so.
+            // Past the last hash there is no entry: the last leaf is searched and has none.
             let Some(child) = children.get(at).or(children.last()) else {
                 return Err(place.field("count").corrupt("a node without children"));
             };
@@ -130,7 +131,7 @@ impl XfsInode {
         Err(Place::new("directory index").inode(self.stat.inode).corrupt("it has too many levels"))
     }
 
-    /// A block of the index, checked, by its first block in the file.
+    /// The checked block of the index at this first block in the file.
     fn index_block(&self, map: Option<&ExtentMap>, number: u64) -> Result<IndexBlock> {
         let place = Place::new("directory index").inode(self.stat.inode);
         let Some(block) = self.dir_block(map, number)? else {

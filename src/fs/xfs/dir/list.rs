@@ -15,16 +15,16 @@ use crate::units::{FileBlock, FilePos};
 /// The rest of a directory.
 pub struct XfsListing {
     inode: Arc<XfsInode>,
-    /// In units of 8 bytes from the start of the directory.
+    /// The position in units of 8 bytes from the start of the directory.
     cursor: u64,
-    /// Entries that were read and not given yet.
+    /// Entries that were read but not returned yet.
     ready: VecDeque<Entry>,
     /// The next block to read, in file-system blocks of the file; `None` after the last one, or an error.
     next_block: Option<u64>,
 }
 
 impl XfsInode {
-    /// The entries of this directory from a cursor on, `.` and `..` among them.
+    /// The entries of this directory from a cursor on, including `.` and `..`.
     ///
     /// # Errors
     /// `NotADirectory`, `Corrupt`.
@@ -47,13 +47,13 @@ impl XfsInode {
 }
 
 impl XfsListing {
-    /// After the last entry that was given.
+    /// The cursor after the last entry that was returned.
     #[must_use]
     pub fn cursor(&self) -> DirCursor {
         DirCursor::from_raw(self.cursor)
     }
 
-    /// Reads the entries of the next block that has any.
+    /// Reads the entries of the next block that is not a hole.
     fn fill(&mut self) -> Result<()> {
         while self.ready.is_empty()
             && let Some(first) = self.next_block.take()
@@ -65,7 +65,7 @@ impl XfsListing {
             }
             let map = self.inode.data_map()?;
             let Some(block) = self.inode.dir_block(map, first)? else {
-                // A hole may be long.
+                // A hole may be long, so it is skipped in one step.
                 let pos = size.pos_of(FileBlock(first));
                 let iomap = crate::iomap::MapFile::map(&*self.inode, pos, 1)?;
                 let end =

@@ -1,4 +1,4 @@
-//! Directories: names in the inode, in one block, or in many with an index by hash.
+//! Directories: names in the inode, in one block, or in many blocks with an index by hash.
 
 mod data;
 mod index;
@@ -17,13 +17,13 @@ use crate::units::{FsBlock, InodeNo};
 
 const LONGEST_NAME: usize = 255;
 
-/// An entry, and where it stands: in units of 8 bytes from the start of the directory, where the names of one in the inode have a place too.
+/// An entry and its address, in units of 8 bytes from the start of the directory. Names in the inode have an address too.
 struct Entry {
     name: Vec<u8>,
     inode: InodeNo,
     file_type: Option<FileType>,
     at: u64,
-    /// Where the next one can begin.
+    /// The lowest address of the next entry.
     next: u64,
 }
 
@@ -33,20 +33,20 @@ impl Entry {
     }
 }
 
-/// A block of a directory: which blocks it lies in, and its content.
+/// A block of a directory: its file-system blocks and its content.
 struct DirBlock {
     content: Block,
     blocks: Vec<FsBlock>,
 }
 
 impl Xfs {
-    /// Bytes of an entry with a name of so many.
+    /// The length of an entry with a name of `name` bytes.
     pub(super) fn entry_len(&self, name: usize) -> usize {
         let file_type = usize::from(self.superblock.has_ftype);
         (8 + 1 + name + file_type + 2).next_multiple_of(super::disk::dir::ALIGN)
     }
 
-    /// The type as an entry has it.
+    /// The file type for the code in an entry.
     fn file_type(&self, code: u8) -> Option<FileType> {
         FileType::from_entry(code).filter(|_| self.superblock.has_ftype)
     }
@@ -60,24 +60,24 @@ impl Xfs {
         hash(name)
     }
 
-    /// Whether a name is the one that is looked for.
+    /// Whether a name equals the wanted one.
     fn is_name(&self, name: &[u8], wanted: &[u8]) -> bool {
         name == wanted || self.superblock.ascii_ci && Self::folded(name) == Self::folded(wanted)
     }
 
-    /// A name with its letters in lower case.
+    /// The name in lower case.
     pub(super) fn folded(name: &[u8]) -> Vec<u8> {
         name.iter().map(|byte| fold_case(*byte) as u8).collect()
     }
 }
 
-/// A letter in lower case, of ISO 8859-1: Linux does so for every byte, whatever the name's encoding.
+/// A letter of ISO 8859-1 in lower case: Linux folds every byte so, whatever the encoding of the name.
 fn fold_case(byte: u8) -> u32 {
     let is_upper = matches!(byte, b'A'..=b'Z' | 0xC0..=0xD6 | 0xD8..=0xDE);
     u32::from(if is_upper { byte + 32 } else { byte })
 }
 
-/// The hash of names in directories and of attributes, after "Directory Hash" in the book: four bytes a step.
+/// The hash of names in directories and of attributes, after "Directory Hash" in the book: four bytes per step.
 pub(super) fn hash(name: &[u8]) -> u32 {
     let mut hash = 0_u32;
     let (words, rest) = name.as_chunks::<4>();
@@ -97,7 +97,7 @@ impl XfsInode {
         Err(Error::new(ErrorKind::NotADirectory, "is not a directory"))
     }
 
-    /// A block of the directory by its first file-system block, at which it begins in the file; `None` for a hole.
+    /// The directory block that begins at the file-system block `first` of the file; `None` for a hole.
     fn dir_block(&self, map: Option<&ExtentMap>, first: u64) -> Result<Option<DirBlock>> {
         let count = 1 << self.fs.superblock.geometry.dir_block_log;
         let Some(blocks) = self.fs_blocks(&self.data, map, first, count)? else { return Ok(None) };
@@ -105,10 +105,10 @@ impl XfsInode {
         Ok(Some(DirBlock { content, blocks }))
     }
 
-    /// The inode that a name of this directory stands for.
+    /// The inode of a name in this directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `NameTooLong`; `Corrupt` where directory or inode is.
+    /// `NotFound`, `NotADirectory`, `NameTooLong`; `Corrupt` if the directory or the inode is damaged.
     pub fn lookup(&self, name: &[u8]) -> Result<XfsInode> {
         self.check_directory()?;
         if name.len() > LONGEST_NAME {
@@ -142,7 +142,7 @@ impl XfsInode {
 mod tests {
     use super::*;
 
-    /// By `xfs_db -c 'hash NAME'`.
+    /// The expected values come from `xfs_db -c 'hash NAME'`.
     #[test]
     fn hashes_are_those_of_xfs_db() {
         let of = |name: &str| hash(name.as_bytes());

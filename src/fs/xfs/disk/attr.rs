@@ -14,9 +14,9 @@ pub(crate) const LEAF_HEADER_V5: usize = 80;
 /// Byte offset of the counters in a leaf's header, without and with checksums.
 pub(crate) const COUNTS: usize = 12;
 pub(crate) const COUNTS_V5: usize = 56;
-/// Runs of unused bytes that a leaf's header has.
+/// The number of unused runs in a leaf's header.
 pub(crate) const FREE_RUNS: usize = 3;
-/// Bytes at a multiple of which names lie in a leaf.
+/// The alignment of names in a leaf, in bytes.
 pub(crate) const ALIGN: usize = 4;
 /// Magic of a block of a remote value: `XARM`.
 pub(crate) const REMOTE: u32 = u32::from_be_bytes(*b"XARM");
@@ -43,7 +43,7 @@ pub(crate) struct RawCounts {
     pub(crate) firstused: U16,
     pub(crate) holes: u8,
     pub(crate) pad1: u8,
-    /// First byte and how many.
+    /// The first byte and the length.
     pub(crate) freemap: [[U16; 2]; FREE_RUNS],
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct RawLocal {
 
 layout!(RawLocal: 3 { namelen @ 2 });
 
-/// The header of a name whose value lies in blocks of its own.
+/// The header of a name whose value lies in separate blocks.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawRemote {

@@ -24,7 +24,7 @@ pub(crate) struct RawRoot {
 
 layout!(RawRoot: 4 { bb_numrecs @ 2 });
 
-/// The header of any other block of the tree, without the fields that only volumes with checksums have.
+/// The header of any other block of the tree, without the fields that exist only with checksums.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -37,7 +37,7 @@ pub(crate) struct RawHeader {
 
 layout!(RawHeader: 24 { bb_numrecs @ 6, bb_rightsib @ 16 });
 
-/// An extent, packed: unwritten (1 bit), first block of the file (54), first block on the device (52), how many (21).
+/// A packed extent: unwritten (1 bit), first block of the file (54), first block on the device (52), number of blocks (21).
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawExtent {

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Magic of a block with entries alone, and of the only block of a directory; without and with checksums.
+/// Magic of a block with entries only, and of the only block of a directory; without and with checksums.
 pub(crate) const DATA: u32 = u32::from_be_bytes(*b"XD2D");
 pub(crate) const BLOCK: u32 = u32::from_be_bytes(*b"XD2B");
 pub(crate) const DATA_V5: u32 = u32::from_be_bytes(*b"XDD3");
@@ -13,7 +13,7 @@ pub(crate) const BLOCK_V5: u32 = u32::from_be_bytes(*b"XDB3");
 /// Size of the header of a block with entries.
 pub(crate) const DATA_HEADER: usize = 16;
 pub(crate) const DATA_HEADER_V5: usize = 64;
-/// Magic of the only leaf of the hash index, of one of several, and of a node above them.
+/// Magic of a single leaf of the hash index, of one of several leaves, and of a node above them.
 pub(crate) const LEAF_ONE: u16 = 0xD2F1;
 pub(crate) const LEAF: u16 = 0xD2FF;
 pub(crate) const NODE: u16 = 0xFEBE;
@@ -23,36 +23,36 @@ pub(crate) const NODE_V5: u16 = 0x3EBE;
 /// Size of the header of a leaf, and of a node.
 pub(crate) const LEAF_HEADER: usize = 16;
 pub(crate) const LEAF_HEADER_V5: usize = 64;
-/// First byte of the hash index in the directory's file; free space is past it.
+/// First byte of the hash index in the directory's file. The index of free space comes after it.
 pub(crate) const LEAF_OFFSET: u64 = 1 << 35;
-/// First byte of the blocks that say how much room blocks of entries have.
+/// First byte of the blocks that record the free room of entry blocks.
 pub(crate) const FREE_OFFSET: u64 = 1 << 36;
 /// Magic of these blocks, without and with checksums, and the size of their headers.
 pub(crate) const FREE: u32 = u32::from_be_bytes(*b"XD2F");
 pub(crate) const FREE_V5: u32 = u32::from_be_bytes(*b"XDF3");
 pub(crate) const FREE_HEADER: usize = 16;
 pub(crate) const FREE_HEADER_V5: usize = 64;
-/// The room of a block of entries that does not exist.
+/// The room value of an entry block that does not exist.
 pub(crate) const NO_BLOCK: u16 = 0xFFFF;
 /// First two bytes of unused space between entries.
 pub(crate) const FREE_TAG: u16 = 0xFFFF;
-/// Entries lie at multiples of so many bytes, and are named by their number of these.
+/// The alignment of entries. Their address counts these units.
 pub(crate) const ALIGN: usize = 8;
-/// `address` of an entry of the index that was removed.
+/// `address` of a removed entry of the index.
 pub(crate) const STALE: u32 = 0;
 
-/// An entry of the hash index: the hash of a name, and where its entry lies.
+/// An entry of the hash index: the hash of a name, and the address of its entry.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHashEntry {
     pub(crate) hashval: U32,
-    /// In a leaf, in units of [`ALIGN`] from the start of the directory; in a node, a block.
+    /// In a leaf, the address in units of [`ALIGN`] from the start of the directory; in a node, a block.
     pub(crate) address: U32,
 }
 
 layout!(RawHashEntry: 8 { address @ 4 });
 
-/// One of the largest runs of unused bytes of a block: three of these end its header.
+/// One of the three largest unused runs of a block, which end its header.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawUnused {
@@ -62,7 +62,7 @@ pub(crate) struct RawUnused {
 
 layout!(RawUnused: 4 { length @ 2 });
 
-/// Byte offset of the first of these, without and with checksums.
+/// Byte offset of the first of these runs, without and with checksums.
 pub(crate) const UNUSED_AT: usize = 4;
 pub(crate) const UNUSED_AT_V5: usize = 48;
 
@@ -76,7 +76,7 @@ pub(crate) struct RawBlockTail {
 
 layout!(RawBlockTail: 8 { stale @ 4 });
 
-/// The links of a block of a hash index: of directories and of attributes.
+/// The sibling links of a block of a hash index, of directories and of attributes.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawLinks {

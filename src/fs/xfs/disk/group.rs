@@ -1,4 +1,4 @@
-//! Headers of allocation groups, after "Allocation Groups" in the book: as far as they are read.
+//! Headers of allocation groups, after "Allocation Groups" in the book, as far as this library reads them.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use super::layout;
 /// `agf_magicnum`, `agi_magicnum`.
 pub(crate) const FREE_MAGIC: [u8; 4] = *b"XAGF";
 pub(crate) const INODES_MAGIC: [u8; 4] = *b"XAGI";
-/// Sector of a group that has the header of free space, and of inodes.
+/// Sectors of a group that hold the headers of free space and of inodes.
 pub(crate) const FREE_SECTOR: u64 = 1;
 pub(crate) const INODES_SECTOR: u64 = 2;
 /// Byte offset of their checksums.
@@ -71,14 +71,14 @@ pub(crate) struct RawInodes {
 
 layout!(RawInodes: 344 { agi_count @ 16, agi_freecount @ 28, agi_unlinked @ 40, agi_uuid @ 296, agi_lsn @ 320, agi_fblocks @ 340 });
 
-/// Sector of a group that has the list of blocks that are kept for its trees of free space.
+/// Sector of a group that holds the free list, whose blocks are reserved for the trees of free space.
 pub(crate) const LIST_SECTOR: u64 = 3;
 /// `agfl_magicnum`.
 pub(crate) const LIST_MAGIC: [u8; 4] = *b"XAFL";
 /// Byte offset of its checksum.
 pub(crate) const LIST_CRC: usize = 32;
 
-/// The header of that list, where the volume has checksums.
+/// The header of the free list on volumes with checksums.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawList {

@@ -38,7 +38,7 @@ pub(crate) mod flags {
     pub(crate) const EXTENT_SIZE_INHERIT: u16 = 0x1000;
     pub(crate) const NO_DEFRAG: u16 = 0x2000;
     pub(crate) const UNUSED: u16 = 0x8000;
-    /// Files of the file system itself, in metadata directories, have these, and their directories one more.
+    /// The flags of internal files in metadata directories; directories have one more.
     pub(crate) const METADATA: u16 = IMMUTABLE | SYNC | NO_ATIME | NO_DUMP | NO_DEFRAG;
     pub(crate) const METADATA_DIRECTORY: u16 = METADATA | NO_SYMLINKS;
 }
@@ -54,7 +54,7 @@ pub(crate) mod flags2 {
     pub(crate) const ALL: u64 = 0x3F;
 }
 
-/// `di_metatype`: the kind of a file of the file system itself, where others have `di_onlink`.
+/// `di_metatype`: the kind of an internal file, stored in the bytes of `di_onlink`.
 pub(crate) mod metatype {
     pub(crate) const DIRECTORY: u16 = 1;
     pub(crate) const USER_QUOTA: u16 = 2;
@@ -103,7 +103,7 @@ layout!(RawInode: 100 {
     di_next_unlinked @ 96,
 });
 
-/// The fields that version 3 adds.
+/// The fields that only version 3 has.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeV3 {

@@ -1,5 +1,5 @@
-//! The log, after "Journaling Log" in the book. Headers of records and operations are big-endian; items are little-endian, as the processor is
-//! that wrote them.
+//! The log, after "Journaling Log" in the book. Headers of records and operations are big-endian. Items have the byte order of the processor
+//! that wrote them; only little-endian ones are supported.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::little_endian as le;
@@ -7,18 +7,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Bytes of a block of the log, whatever sectors and blocks the volume has.
+/// Bytes of a log block, independent of the sizes of sectors and blocks.
 pub(crate) const BLOCK: usize = 512;
 /// `h_magicno`.
 pub(crate) const MAGIC: u32 = 0xFEED_BABE;
 /// `h_fmt` of items in little-endian order.
 pub(crate) const FORMAT_LITTLE_ENDIAN: u32 = 1;
-/// Blocks whose first words one block of a record's header keeps.
+/// The number of blocks whose first words are saved in one block of a record header.
 pub(crate) const CYCLES_PER_HEADER: usize = 64;
-/// Bytes of a header that its checksum covers: of the first block, and of each further one.
+/// Bytes of a header that its checksum covers: in the first block, and in each further one.
 pub(crate) const CHECKED_HEADER: usize = 328;
 pub(crate) const CHECKED_EXTENSION: usize = 260;
-/// Byte offsets of the words in the first block of a header, and in a further one.
+/// Byte offsets of the saved words in the first block of a header, and in a further one.
 pub(crate) const CYCLES_AT: usize = 44;
 pub(crate) const EXTENSION_CYCLES_AT: usize = 4;
 pub(crate) const CRC_AT: usize = 32;
@@ -55,7 +55,7 @@ pub(crate) mod item {
     pub(crate) const ATTRD: u16 = 0x1247;
     pub(crate) const XMI: u16 = 0x1248;
     pub(crate) const XMD: u16 = 0x1249;
-    // Those of a realtime device with groups.
+    // Items of a realtime device with groups.
     pub(crate) const EFI_RT: u16 = 0x124A;
     pub(crate) const EFD_RT: u16 = 0x124B;
     pub(crate) const RUI_RT: u16 = 0x124C;
@@ -66,21 +66,21 @@ pub(crate) mod item {
 
 /// `blf_flags`.
 pub(crate) mod buffer {
-    /// Of the inodes in it only `di_next_unlinked` is logged.
+    /// Only `di_next_unlinked` of the inodes in the buffer is logged.
     pub(crate) const INODES: u16 = 0x1;
-    /// The blocks were freed: earlier content in the log is not to be written.
+    /// The blocks were freed: earlier content in the log must not be written.
     pub(crate) const CANCEL: u16 = 0x2;
-    /// Bytes that one bit of the map stands for.
+    /// Bytes for each bit of the map.
     pub(crate) const CHUNK: usize = 128;
 }
 
 /// `xmi_flags`.
 pub(crate) mod exchange {
-    /// Of the attributes, not of the data.
+    /// The exchange is of attributes, not of data.
     pub(crate) const ATTR: u64 = 0x1;
-    /// The files have other sizes afterwards.
+    /// The exchange also swaps the file sizes.
     pub(crate) const SIZES: u64 = 0x2;
-    /// Only blocks that are written in the first file.
+    /// Only ranges that are written in the first file are exchanged.
     pub(crate) const WRITTEN: u64 = 0x4;
 }
 
@@ -89,7 +89,7 @@ pub(crate) mod attribute {
     pub(crate) const SET: u32 = 1;
     pub(crate) const REMOVE: u32 = 2;
     pub(crate) const REPLACE: u32 = 3;
-    // Of a parent pointer.
+    // Operations on parent pointers.
     pub(crate) const SET_PARENT: u32 = 4;
     pub(crate) const REMOVE_PARENT: u32 = 5;
     pub(crate) const REPLACE_PARENT: u32 = 6;
@@ -103,7 +103,7 @@ pub(crate) mod mapping {
     pub(crate) const UNMAP: u32 = 2;
     pub(crate) const REALTIME: u32 = 1 << 29;
     pub(crate) const UNWRITTEN: u32 = 1 << 30;
-    /// Of the attributes, not of the data.
+    /// The change is of attributes, not of data.
     pub(crate) const ATTR: u32 = 1 << 31;
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct RawOperation {
 
 layout!(RawOperation: 12 { oh_flags @ 9 });
 
-/// The first part of a buffer's item; a bitmap follows.
+/// The first region of a buffer item; a bitmap follows.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawBufferItem {
@@ -168,7 +168,7 @@ pub(crate) struct RawBufferItem {
 
 layout!(RawBufferItem: 20 { blf_blkno @ 8 });
 
-/// The first part of an inode's item.
+/// The first region of an inode item.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeItem {
@@ -212,7 +212,7 @@ pub(crate) struct RawMapping {
 
 layout!(RawMapping: 32 { me_startoff @ 16, me_flags @ 28 });
 
-/// An intent to change an attribute: its name, and its value if it has one, are regions of their own.
+/// An intent to change an attribute. Separate regions hold its name and its value.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawAttributeIntent {

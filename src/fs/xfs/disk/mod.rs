@@ -1,7 +1,7 @@
-//! XFS's structures as they lie on disk, and nothing else.
+//! XFS's on-disk structures.
 //!
-//! Every struct here has the size and the offsets that the book "XFS Algorithms & Data Structures" gives, held by assertions at compile time.
-//! Integers are big-endian, except checksums. No value read here has been checked yet: the modules above turn these into types of their own.
+//! Every struct here has the size and the offsets that the book "XFS Algorithms & Data Structures" gives, checked at compile time. Integers
+//! are big-endian, except checksums. Values of these structures are unchecked: other modules turn them into checked types.
 
 pub(crate) mod attr;
 pub(crate) mod btree;

@@ -7,7 +7,7 @@ use super::layout;
 
 /// `d_magic`: `DQ`.
 pub(crate) const MAGIC: u16 = u16::from_be_bytes(*b"DQ");
-/// The bit of `d_type` that says that times are of `bigtime`.
+/// The bit of `d_type` for times in the `bigtime` format.
 pub(crate) const BIGTIME: u8 = 0x80;
 /// Byte offset of the checksum.
 pub(crate) const CRC: usize = 108;

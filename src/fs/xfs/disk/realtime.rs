@@ -1,4 +1,4 @@
-//! Blocks of the bitmap and of the summary of a realtime group (`struct xfs_rtbuf_blkinfo`). Volumes without groups have blocks without a header.
+//! Blocks of the bitmap and of the summary of a realtime group (`struct xfs_rtbuf_blkinfo`). Without groups such blocks have no header.
 
 /// `rt_magic`: `BMPZ`, `SUMY`.
 pub(crate) const BITMAP_MAGIC: u32 = u32::from_be_bytes(*b"BMPZ");

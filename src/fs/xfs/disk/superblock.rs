@@ -90,13 +90,13 @@ pub(crate) struct RawSuperblock {
     pub(crate) sb_pquotino: U64,
     pub(crate) sb_lsn: U64,
     pub(crate) sb_meta_uuid: [u8; 16],
-    // With metadata directories: their root, and the groups of the realtime device.
+    // Fields of metadata directories: their root, and the groups of the realtime device.
     pub(crate) sb_metadirino: U64,
     pub(crate) sb_rgcount: U32,
     pub(crate) sb_rgextents: U32,
     pub(crate) sb_rgblklog: u8,
     pub(crate) sb_pad: [u8; 7],
-    // With zones: their first block, where they are on the volume's own device, and blocks that nobody gets.
+    // Fields of zones: the first block of zones on the volume's own device, and the reserved blocks.
     pub(crate) sb_rtstart: U64,
     pub(crate) sb_rtreserved: U64,
 }

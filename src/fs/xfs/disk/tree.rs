@@ -8,10 +8,10 @@ use super::layout;
 /// Size of a block's header, without and with checksums.
 pub(crate) const HEADER: usize = 16;
 pub(crate) const HEADER_V5: usize = 56;
-/// No sibling, no block.
+/// No sibling, or no block.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The header of a block, without the fields that only volumes with checksums have.
+/// The header of a block, without the fields that exist only with checksums.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawHeader {
@@ -24,7 +24,7 @@ pub(crate) struct RawHeader {
 
 layout!(RawHeader: 16 { bb_numrecs @ 6, bb_rightsib @ 12 });
 
-/// A record of both trees of free space, and a key of them.
+/// A record of both trees of free space, and a key in them.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawFreeExtent {
@@ -34,7 +34,7 @@ pub(crate) struct RawFreeExtent {
 
 layout!(RawFreeExtent: 8 { ar_blockcount @ 4 });
 
-/// A record of both trees of inodes. Without sparse inodes all of the second word is the count of free ones.
+/// A record of both inode trees. Without sparse inodes the whole second word is the count of free ones.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawChunk {
@@ -47,7 +47,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record of the owners of blocks. A key has no count, and its offset is without the mark of unwritten extents.
+/// A record of the tree of owners. A key has no count, and its offset has no flag of unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {
@@ -64,26 +64,26 @@ pub(crate) mod owner_bits {
     pub(crate) const ATTRIBUTES: u64 = 1 << 63;
     pub(crate) const MAP_BLOCK: u64 = 1 << 62;
     pub(crate) const UNWRITTEN: u64 = 1 << 61;
-    /// The bits between these and the offset.
+    /// The bits between these flags and the offset.
     pub(crate) const UNUSED: u64 = (1 << 61) - (1 << 54);
     pub(crate) const OFFSET: u64 = (1 << 54) - 1;
 }
 
-/// Owners that are not inodes: negative numbers.
+/// Owners that are not inodes, as negative numbers.
 pub(crate) mod owner {
     /// Copies of the superblock and headers of groups.
     pub(crate) const HEADERS: u64 = -3_i64 as u64;
     pub(crate) const LOG: u64 = -4_i64 as u64;
-    /// The trees of free space and of owners, with the blocks kept for them.
+    /// The trees of free space and of owners, with the blocks reserved for them.
     pub(crate) const GROUP: u64 = -5_i64 as u64;
     pub(crate) const INODE_TREES: u64 = -6_i64 as u64;
     pub(crate) const INODES: u64 = -7_i64 as u64;
     pub(crate) const REFCOUNTS: u64 = -8_i64 as u64;
-    /// Blocks for copies on write that are not in a map yet.
+    /// Blocks reserved for copy on write that no map has yet.
     pub(crate) const COPIES: u64 = -9_i64 as u64;
 }
 
-/// A record of the reference counts.
+/// A record of the tree of reference counts.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawShared {
@@ -94,5 +94,5 @@ pub(crate) struct RawShared {
 
 layout!(RawShared: 12 { rc_refcount @ 8 });
 
-/// The bit of `rc_startblock` that marks blocks for copies on write.
+/// The bit of `rc_startblock` that marks blocks reserved for copy on write.
 pub(crate) const COPY: u32 = 1 << 31;

@@ -1,4 +1,4 @@
-//! Intents to change attributes. The names and values follow in regions of their own, each longer than what it has by at most three bytes.
+//! Intents to change attributes. Separate regions hold the names and values, each padded by at most three bytes.
 
 use zerocopy::FromBytes;
 
@@ -10,12 +10,12 @@ use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("intent of an attribute");
 
-/// No name is longer, and no value.
+/// The maximum lengths of a name and of a value.
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// Adds the change that an intent has, by the rules of the kernel's recovery. `allowed`: the superblock says that the log can have changes of attributes
-/// that users see.
+/// Adds the change of an intent, by the rules of the kernel's recovery. `allowed`: the superblock permits intents in the log for attributes that
+/// users see.
 pub(super) fn add_attributes(
     regions: &[Vec<u8>],
     allowed: bool,
@@ -54,7 +54,7 @@ pub(super) fn add_attributes(
     if is_long {
         return Err(place.field("alfi_value_len").corrupt(format!("a value of {value_len} bytes")));
     }
-    // A replaced parent pointer has the lengths of both names there.
+    // A replaced parent pointer has the lengths of both names in this field.
     let (name_len, new_len) =
         if is_replacement { (names & 0xFFFF, names >> 16) } else { (names, 0) };
     let mut parts = regions[1..].iter();

@@ -1,6 +1,6 @@
-//! Intents without an end: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
+//! Unfinished intents: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
 //!
-//! These are changes of attributes and of the maps of files. The others change trees that say who has which block; they are counted.
+//! This part is changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these are only counted.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::fs::xfs::map_changes::{Exchange, MapChange, MapChanges, Side};
 use crate::iomap::ExtentState;
 use crate::units::{FileBlock, InodeNo};
 
-/// An intent's code, that of its end, and what it does.
+/// An intent's code, the code of its end, and its operation.
 const INTENTS: [(u16, u16, &str); 9] = [
     (item::EFI, item::EFD, "extents to free"),
     (item::RUI, item::RUD, "reverse mappings to update"),
@@ -30,17 +30,17 @@ const INTENTS: [(u16, u16, &str); 9] = [
     (item::CUI_RT, item::CUD_RT, "reference counts of realtime extents to update"),
 ];
 
-/// Intents without an end so far, by code and number.
+/// The unfinished intents so far, by code and number.
 #[derive(Default)]
 pub(super) struct Intents {
     open: BTreeMap<(u16, u64), Intent>,
-    /// How many there were.
+    /// The number of intents so far.
     count: u64,
 }
 
 struct Intent {
     what: &'static str,
-    /// They are finished in the order in which they were logged.
+    /// The position in the log: intents are finished in the order in which they were logged.
     order: u64,
     regions: Vec<Vec<u8>>,
 }
@@ -51,20 +51,20 @@ impl Intent {
     }
 }
 
-/// The end of all intents.
+/// The result for all intents.
 pub(super) struct Ended {
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
-    /// How many changes were finished.
+    /// The number of changes that were finished.
     pub(super) finished: u64,
-    /// And how many of these are of attributes.
+    /// The number of attribute changes among these.
     pub(super) finished_attributes: u64,
-    /// How many of each kind were not.
+    /// The number of unfinished intents of each kind.
     pub(super) unfinished: Vec<(&'static str, u64)>,
 }
 
 impl Intents {
-    /// Takes an intent, or the end of one. False for items of other types. The number is at byte 8 of both.
+    /// Handles an intent or the end of one. False for items of other types. Both have the number at byte 8.
     pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
@@ -81,7 +81,7 @@ impl Intents {
         false
     }
 
-    /// Finishes them after the last transaction.
+    /// Finishes the intents after the last transaction.
     pub(super) fn end(self, superblock: &Superblock) -> Result<Ended> {
         let mut open: Vec<_> = self.open.into_iter().collect();
         open.sort_unstable_by_key(|(_, intent)| intent.order);
@@ -116,7 +116,7 @@ impl Intents {
     }
 }
 
-/// Adds the changes that an intent has. False where they are not of the data.
+/// Adds the changes of an intent. False if they are not of data.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -160,7 +160,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange. False where it is not of data.
+/// Adds an exchange. False if it is not of data.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {
@@ -182,7 +182,7 @@ fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     };
     let sides = [side(0)?, side(1)?];
     let only_written = flags & exchange::WRITTEN != 0;
-    // Linux does not read the sizes in the intent: it takes those that the inodes have at its recovery. An intent without blocks follows the exchange.
+    // Linux ignores the sizes in the intent and uses the sizes of the inodes at recovery. An intent without blocks comes after the exchange.
     let sizes = flags & exchange::SIZES != 0 && len > 0;
     Ok(into.exchange(Exchange { sides, len, only_written, sizes }))
 }

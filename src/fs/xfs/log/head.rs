@@ -1,7 +1,7 @@
-//! The head and the tail of the log: where the last whole record ends, and where recovery begins.
+//! The head and the tail of the log: the end of the last whole record, and the start of recovery.
 //!
-//! Each block tells its cycle. Up to the head blocks are of the newest cycle, after it of the one before; so the head is found by
-//! halving. Records are written several at a time, so that a crash can leave old blocks before the head, or a record without its end.
+//! Each block has its cycle. Blocks before the head have the newest cycle, blocks after it the cycle before, so a binary search finds the
+//! head. Several records can be in flight, so a crash can leave old blocks before the head, or a record without its end.
 
 use super::record::{LogBlocks, Position, cycle_of};
 use crate::error::{ErrorKind, Result};
@@ -9,7 +9,7 @@ use crate::fs::xfs::Superblock;
 use crate::fs::xfs::disk::log::{BLOCK, MAGIC};
 use crate::fs::xfs::header::array;
 
-/// Records that can be written at the same time, and blocks that they have at most.
+/// The maximum number of records in flight, and the maximum number of their blocks.
 const IN_FLIGHT: usize = 8;
 const IN_FLIGHT_BLOCKS: u32 = (IN_FLIGHT * (256 << 10) / BLOCK) as u32;
 
@@ -17,7 +17,7 @@ const IN_FLIGHT_BLOCKS: u32 = (IN_FLIGHT * (256 << 10) / BLOCK) as u32;
 pub(super) enum State {
     /// The volume was unmounted, or the log was never written.
     Clean { head: (u32, u32) },
-    /// Records from `tail` to `head` are to be recovered.
+    /// The records from `tail` to `head` must be recovered.
     Dirty { tail: Position, head: Position },
 }
 
@@ -28,7 +28,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     // A clean log of another volume would hide that this one needs recovery.
     log.check_uuid(last, superblock)?;
     if !log.outline(last)?.ends_at(end) {
-        // It was being written when the power went.
+        // The last record was in flight when power failed.
         (end, last) = (last, last_record(log, last)?);
     }
     if log.outline(last)?.is_unmount {
@@ -51,7 +51,7 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// The first of the last records that is not whole, if any: these were in flight, and all from that one on are as if not written.
+/// The first incomplete record among the last ones, if any: these were in flight, and everything from that record on counts as not written.
 fn first_bad(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -80,9 +80,10 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
     }
 }
 
-/// The tail that the last record names. All records from there on are whole, so that recovery meets no bad one half-way.
+/// The tail in the last record. All records from there on are complete, so recovery does not meet a bad one midway.
 ///
-/// Records that are lost may have begun to overwrite it, by a newer tail that is lost with them: the overwritten part was at its place.
+/// Lost records may have begun to overwrite the tail. In that case they contain a newer tail, which is lost too, and the overwritten part
+/// was already written home.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -110,7 +111,7 @@ fn find_tail(
                 tail
             }
         };
-        // Each record has a block at least.
+        // Each record has at least one block.
         passed += 1;
         if passed > log.count {
             return Err(log
@@ -123,7 +124,7 @@ fn find_tail(
     Ok(tail)
 }
 
-/// The next block after a bad record that can begin one, before the head.
+/// The next block, after a bad record and before the head, that can begin a record.
 fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Option<Position>> {
     let mut at = bad;
     loop {
@@ -141,14 +142,14 @@ fn next_header(log: &LogBlocks<'_>, bad: Position, head: Position) -> Result<Opt
     }
 }
 
-/// The first block after the newest one, with the cycle that a record there would have; `None` for a log that was never written.
+/// The first block after the newest one, with the cycle that a record there would get; `None` for a log that was never written.
 fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (first, last) = (log.cycle(0)?, log.cycle(log.count - 1)?);
     if first == 0 {
         return Ok(None);
     }
     if first == last {
-        // The newest cycle ends with the log's last block, unless blocks before that were not written.
+        // The newest cycle ends with the log's last block, unless earlier blocks were not written.
         let stale = first.wrapping_sub(1);
         let head = first_stale(log, log.count, |_| stale)?;
         return Ok(Some(match head {
@@ -159,10 +160,10 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // Zeroed blocks, which no crash leaves, are before the head, as in Linux: the record that ends at them is not the last one.
+        // Zeroed blocks, which no crash leaves, lie before the head, as in Linux: a record that ends at them is not the last one.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
-    // Before block 0 the log's end is of the cycle before, unless that was not written either.
+    // The end of the log, before block 0, has the previous cycle, unless that was not written either.
     let wrapped = last.wrapping_sub(1);
     let stale = |is_wrapped: bool| if is_wrapped { wrapped } else { last };
     let block = first_stale(log, high, stale)?.unwrap_or(high);
@@ -170,7 +171,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     Ok(Some(Position { cycle, block }))
 }
 
-/// The first block of an older cycle among those before the head that can have been in flight.
+/// The first block of an older cycle among the blocks before the head that may have been in flight.
 fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> Result<Option<u32>> {
     let count = IN_FLIGHT_BLOCKS.min(log.count);
     let start = (head + log.count - count) % log.count;
@@ -184,7 +185,7 @@ fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> R
     Ok(found.next())
 }
 
-/// The last record that begins before a position; a log that was written has one.
+/// The last record that begins before a position. A log that was written has one.
 fn last_record(log: &LogBlocks<'_>, end: Position) -> Result<Position> {
     let none = || log.place(end.block % log.count).corrupt("none is before the head of the log");
     last_header(log, end)?.ok_or_else(none)

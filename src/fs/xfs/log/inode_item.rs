@@ -1,4 +1,4 @@
-//! Items of inodes: the fields in the processor's byte order, and the forks that changed.
+//! Inode items: the fields in the processor's byte order, and the changed forks.
 
 use zerocopy::FromBytes;
 
@@ -14,7 +14,7 @@ use crate::fs::xfs::disk::tree::{RawOwner, RawShared};
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::InodeNo;
 
-/// The fields of an inode that have more than one byte: offset and length. Flags, counters of extents and times depend on the inode.
+/// Offset and length of an inode's fields with more than one byte. Flags, extent counters and times depend on the inode.
 const FIELDS: [(usize, usize); 16] = [
     (0, 2),  // di_magic
     (2, 2),  // di_mode
@@ -33,19 +33,19 @@ const FIELDS: [(usize, usize); 16] = [
     (92, 4), // di_gen
     (6, 2),  // di_onlink, or the type of a metadata file
 ];
-/// The same of version 3.
+/// The same fields that version 3 adds.
 const FIELDS_V3: [(usize, usize); 4] = [
     (104, 8), // di_changecount
     (120, 8), // di_flags2
     (128, 4), // di_cowextsize
     (152, 8), // di_ino
 ];
-/// Access, modification, change; creation.
+/// Offsets of the times: access, modification, change; creation.
 const TIMES: [usize; 3] = [32, 40, 48];
 const CREATION: usize = 144;
 const BIG_NEXTENTS: usize = 24;
 const MODE: usize = 2;
-/// Of a metadata file.
+/// Offset of the kind of a metadata file.
 const KIND: usize = 6;
 const DATA_FORMAT: usize = 5;
 const ATTR_FORMAT: usize = 83;
@@ -55,13 +55,13 @@ const FORK_OFFSET: usize = 82;
 const LSN: usize = 112;
 const FLAGS2: usize = 120;
 const UUID: usize = 160;
-/// Bytes of the fields of versions 1 and 2 in the log.
+/// The length of the logged fields of versions 1 and 2.
 const LOGGED_V2: usize = 96;
-/// Bytes of an item's first region on machines of 32 bits.
+/// The length of an item's first region on 32-bit machines.
 const NARROW: usize = 52;
 
 impl Replay<'_> {
-    /// Applies an item of an inode, unless the inode is newer.
+    /// Applies an inode item, unless the inode is newer.
     pub(super) fn inode(&mut self, item: &Item, lsn: u64) -> Result<()> {
         let first = wide(item.region(0, self.place)?);
         let Ok((raw, _)) = RawInodeItem::ref_from_prefix(&first) else {
@@ -108,7 +108,7 @@ impl Replay<'_> {
         self.owners(raw, &inode, place)
     }
 
-    /// Maps that this inode has got from another. The blocks can be older than an inode that is newer than the log.
+    /// Makes this inode the owner of map blocks that it got from another inode. The blocks can be older than an inode that is newer than the log.
     fn owners(&mut self, raw: &RawInodeItem, inode: &[u8], place: Place) -> Result<()> {
         let changed = raw.ilf_fields.get();
         let is_used = array(inode, MODE) != [0; 2];
@@ -189,7 +189,7 @@ pub(super) fn is_sealed(inode: &[u8]) -> bool {
     u32::from_le_bytes(array(inode, CRC_OFFSET)) == crc_of(inode, CRC_OFFSET)
 }
 
-/// An item's first region as machines of 64 bits write it.
+/// An item's first region in the form of 64-bit machines.
 fn wide(region: &[u8]) -> Vec<u8> {
     let mut bytes = region.to_vec();
     if region.len() == NARROW {
@@ -198,21 +198,21 @@ fn wide(region: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the inode on disk has this change already.
+/// Whether the inode on disk already has this change.
 fn is_newer(inode: &[u8], core: &[u8], is_v3: bool, lsn: u64) -> bool {
     if is_v3 {
-        // Several transactions can begin in one record: of an equal position, the change may be missing.
+        // Several transactions can begin in one record, so at an equal position the change may be missing.
         let newest = u64::from_be_bytes(array(inode, LSN));
         return newest != 0 && newest != u64::MAX && newest > lsn;
     }
     let on_disk = u16::from_be_bytes(array(inode, FLUSH_ITERATION));
     let logged = u16::from_le_bytes(array(core, FLUSH_ITERATION));
-    // The counter begins again after its largest value.
+    // The counter wraps after its largest value.
     let wraps = on_disk == u16::MAX && logged < u16::MAX / 2;
     logged < on_disk && !wraps
 }
 
-/// Puts the fields into an inode, in big-endian order. `di_next_unlinked` has items of its own.
+/// Writes the fields into an inode, in big-endian order. `di_next_unlinked` has separate items.
 fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     let mut swap = |at: usize, len: usize| {
         for byte in 0..len {
@@ -253,22 +253,22 @@ fn decode(core: &[u8], inode: &mut [u8], is_v3: bool, lsn: u64) {
     }
 }
 
-/// Bytes of a key of a tree of owners, of which a node has two for each child.
+/// The length of a key in a tree of owners. A node has two keys for each child.
 const OWNER_KEY: usize = 20;
 
-/// How the root of a tree is laid out in an inode.
+/// The layout of a tree's root in an inode.
 #[derive(Clone, Copy)]
 struct Root {
-    /// Bytes of the keys of a child. Its pointer has 8.
+    /// The length of a child's keys. Its pointer has 8 bytes.
     keys: usize,
-    /// Bytes of a record, where the root can be a leaf too.
+    /// The length of a record, if the root can also be a leaf.
     record: Option<usize>,
 }
 
 impl Root {
     const MAP: Self = Self { keys: 8, record: None };
 
-    /// Of a file with this format: `kind` is that of a metadata file.
+    /// The layout for a file with this format. `kind` is the kind of a metadata file.
     fn new(format: u8, kind: u16) -> Self {
         match (format, kind) {
             (format::META_BTREE, metatype::REALTIME_OWNERS) => {
@@ -282,7 +282,7 @@ impl Root {
     }
 }
 
-/// Copies the root of a tree: in memory it has the header of a whole block.
+/// Copies the root of a tree, which in memory has the header of a whole block.
 fn copy_root(
     content: &[u8],
     header: usize,
@@ -297,7 +297,7 @@ fn copy_root(
         return Err(place.corrupt("the root of a tree is cut short"));
     };
     let (level, count) = (raw.bb_level.get(), usize::from(raw.bb_numrecs.get()));
-    // A leaf has records alone, any other block keys and pointers.
+    // A leaf has only records, any other block keys and pointers.
     let (first, second) = match root.record.filter(|_| level == 0) {
         Some(record) => (record, 0),
         None => (root.keys, size_of::<u64>()),

@@ -1,7 +1,7 @@
-//! The log: recovered in memory, into an overlay of sectors. Nothing is written.
+//! The log, recovered in memory into an overlay of sectors. Nothing is written.
 //!
-//! The log has parts of buffers, not blocks, so the overlay has sectors. Data are never in it, so extents are not split, as they are at the blocks of
-//! ext4's log. Changes of maps that the log has begun are made when a map is read.
+//! The log has parts of buffers instead of blocks, so the overlay has sectors. It never contains data, so extents are not split, unlike at the blocks
+//! of ext4's log. Map changes that the log has begun are applied when a map is read.
 
 mod attr_intent;
 mod finish;
@@ -26,12 +26,12 @@ use crate::error::Result;
 use crate::fs::DeviceRange;
 use crate::units::BlockSize;
 
-/// The place of the log on its device: bytes.
+/// The byte range of the log on its device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRange {
     pub(super) start: u64,
     pub(super) len: u64,
-    /// The size of a block of the volume.
+    /// The block size of the volume.
     pub(super) block: BlockSize,
 }
 
@@ -39,24 +39,24 @@ pub(super) struct LogRange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogState {
-    /// It was recovered, in memory.
+    /// Whether the log was recovered in memory.
     pub recovered: bool,
-    /// Transactions that were recovered.
+    /// The number of recovered transactions.
     pub transactions: u64,
-    /// Changes of attributes and of the maps of files whose intent is in the log and whose end is not: they were finished, in memory.
+    /// Changes of attributes and file maps with an unfinished intent in the log: recovery finished them in memory.
     pub finished: u64,
-    /// How many of these are changes of attributes.
+    /// The number of attribute changes among these.
     pub finished_attributes: u64,
-    /// Other operations with an intent and without an end, which were left so, by what they do.
+    /// Other operations with an unfinished intent, which stay unfinished: the operation and the number.
     pub unfinished: Vec<(&'static str, u64)>,
-    /// The position of its head: cycle and block.
+    /// The position of the head: cycle and block.
     pub head: (u32, u32),
-    /// The same of its tail.
+    /// The position of the tail.
     pub tail: (u32, u32),
 }
 
 impl LogState {
-    /// The position of the head, as metadata have it of their last change.
+    /// The position of the head, in the form that metadata use for their last change.
     pub(super) fn head_lsn(&self) -> u64 {
         let (cycle, block) = self.head;
         u64::from(cycle) << 32 | u64::from(block)
@@ -66,14 +66,14 @@ impl LogState {
 /// The result of a recovery.
 pub(super) struct Recovery {
     pub(super) state: LogState,
-    /// Changes that the device does not have at their place.
+    /// Changes that are not written home on the device.
     pub(super) overlay: Overlay,
-    /// Changes of maps and of attributes beyond these.
+    /// Unfinished changes of maps and attributes.
     pub(super) changes: MapChanges,
     pub(super) attributes: AttributeChanges,
 }
 
-/// Reads the log.
+/// Recovers the log.
 pub(super) fn recover(
     metadata: &Metadata,
     superblock: &Superblock,
@@ -90,7 +90,7 @@ pub(super) fn recover(
         State::Dirty { tail, head } => (tail, head),
     };
     superblock.check_log_features()?;
-    // First the blocks that were freed later: their content is not to be seen.
+    // Freed blocks are collected first: their earlier content must not be applied.
     let mut cancelled = Cancelled::default();
     for_each_transaction(&log, superblock, (tail, head), |transaction| {
         cancelled.collect(&transaction)
@@ -117,7 +117,7 @@ pub(super) fn recover(
     Ok(Recovery { state, overlay, changes, attributes })
 }
 
-/// Calls `work` with each committed transaction, in their order.
+/// Calls `work` with each committed transaction, in order.
 fn for_each_transaction(
     log: &LogBlocks<'_>,
     superblock: &Superblock,

@@ -1,5 +1,5 @@
-//! Maps that get another owner: where two files exchange their maps (`xfs_fsr`), the log has the inodes, and not the blocks of the trees, which
-//! name the inode that they belong to.
+//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log has the inodes, but not the blocks of the trees, which
+//! record the inode that owns them.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
@@ -11,8 +11,8 @@ use crate::fs::xfs::geometry::BASIC_SHIFT;
 use crate::fs::xfs::header::Header;
 use crate::units::InodeNo;
 
-/// A log gives no more blocks another owner, one that it gives several counted as often: of the smallest, these are the maps of 15 million
-/// extents, of the usual ones of 65 million.
+/// The maximum number of ownership changes in a log; a block that changes owner twice counts twice. With the smallest blocks this covers maps
+/// of 15 million extents, with the usual ones 65 million.
 pub(super) const MAX_OWNED: u32 = 1 << 18;
 
 impl Replay<'_> {
@@ -40,7 +40,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Writes the owner into a block; gives the pointers to those below it.
+    /// Writes the owner into a block. Gives the pointers to its children.
     fn own_block(&mut self, number: u64, level: u16, owner: InodeNo) -> Result<Vec<u64>> {
         let place = Place::new("node of extents").inode(owner);
         let geometry = self.superblock.geometry;
@@ -52,12 +52,12 @@ impl Replay<'_> {
             return Err(place.corrupt("it is cut short"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // It was freed later, and its content in the log is not to be seen. If not, the map's reader finds it.
+            // The block was freed later, so its content in the log must not be applied. If it was not, the reader of the map detects that.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;
         bytes[field..field + 8].copy_from_slice(&owner.0.to_be_bytes());
-        // The rest stays as the device has it.
+        // The rest of the block stays unchanged.
         self.put_part(at, &bytes, 0..HEADER_V5);
         if level == 0 {
             return Ok(Vec::new());
@@ -66,7 +66,7 @@ impl Replay<'_> {
     }
 }
 
-/// The pointers of a node, which come after the room for as many keys as it could have.
+/// The pointers of a node, which follow the room for its maximum number of keys.
 fn pointers(bytes: &[u8], count: usize, place: Place) -> Result<Vec<u64>> {
     let room = bytes.len() / 16;
     match <[U64]>::ref_from_prefix_with_elems(&bytes[room * 8..], count) {

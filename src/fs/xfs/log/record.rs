@@ -16,15 +16,15 @@ use crate::fs::xfs::disk::log::{
 use crate::fs::xfs::header::{array, crc_of};
 use crate::units::DevOffset;
 
-/// No record has more data: the largest buffer of the log in memory.
+/// The maximum data of a record: the largest log buffer in memory.
 const MAX_RECORD: usize = 256 << 10;
-/// No log is larger than 2 GiB.
+/// The maximum size of a log: 2 GiB.
 const MAX_BLOCKS: u32 = 1 << 22;
-/// A block of a header for each so many bytes of data.
+/// Bytes of data for each block of a header.
 const BYTES_PER_HEADER: usize = CYCLES_PER_HEADER * BLOCK;
 const PLACE: Place = Place::new("log record");
 
-/// A block of the log in one of its cycles. Each time that the log begins again at block 0, the cycle is one higher.
+/// A block of the log in one of its cycles. The cycle is incremented each time that the log restarts at block 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) cycle: u32,
@@ -37,31 +37,31 @@ impl Position {
     }
 }
 
-/// The log's blocks on their device.
+/// The log's blocks on its device.
 pub(super) struct LogBlocks<'a> {
     device: &'a Arc<dyn Device>,
     range: LogRange,
     pub(super) count: u32,
 }
 
-/// A record, its data as they were before they were written.
+/// A record, with the saved first words of its blocks restored.
 pub(super) struct Record {
     pub(super) lsn: u64,
     pub(super) operations: u32,
     pub(super) data: Vec<u8>,
-    /// Where the next one begins.
+    /// The start of the next record.
     pub(super) next: Position,
     pub(super) place: Place,
 }
 
-/// The header of a record, unchecked: that of an unmount may be of a machine of another kind.
+/// The unchecked header of a record: an unmount record may come from another kind of machine.
 pub(super) struct Outline {
     pub(super) tail: Position,
-    /// Blocks that any record of its mount has at most.
+    /// The maximum number of blocks of a record in its mount.
     pub(super) most_blocks: u32,
-    /// The block after it.
+    /// The block after the record.
     end: u32,
-    /// Whether it says that the volume was unmounted, and nothing else.
+    /// Whether it is an unmount record.
     pub(super) is_unmount: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Self { device, range, count })
     }
 
-    /// Blocks from one on; after the last block comes the first.
+    /// Reads consecutive blocks; the first block follows the last one.
     pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count as usize * BLOCK];
         let before_end = (self.count - first).min(count) as usize * BLOCK;
@@ -94,7 +94,7 @@ impl<'a> LogBlocks<'a> {
         Ok(bytes)
     }
 
-    /// Reads whole sectors of the device, of which blocks of the log may be parts.
+    /// Reads whole sectors of the device, which may be larger than log blocks.
     fn read_at(&self, first: u32, bytes: &mut [u8]) -> Result<()> {
         let unit = u64::from(self.device.limits().logical_block);
         let at = self.range.start + u64::from(first) * BLOCK as u64;
@@ -107,12 +107,12 @@ impl<'a> LogBlocks<'a> {
         Ok(())
     }
 
-    /// The cycle in which a block was last written; 0 for never.
+    /// The cycle in which a block was last written; 0 if never.
     pub(super) fn cycle(&self, block: u32) -> Result<u32> {
         Ok(cycle_of(&self.read(block, 1)?))
     }
 
-    /// The place of a record for errors: its block of the volume, where the log is in it.
+    /// The place of a record for errors: a block of the volume, if the log is internal.
     pub(super) fn place(&self, block: u32) -> Place {
         let byte = self.range.start + u64::from(block) * BLOCK as u64;
         PLACE.block(self.range.block.fs_block_of(DevOffset(byte)))
@@ -136,7 +136,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Outline { tail, most_blocks, end, is_unmount })
     }
 
-    /// The record that begins at a position, checked.
+    /// The checked record at a position.
     pub(super) fn record(&self, at: Position, superblock: &Superblock) -> Result<Record> {
         let place = self.place(at.block);
         let wrong = |field: &'static str, what: String| {
@@ -171,7 +171,7 @@ impl<'a> LogBlocks<'a> {
         let bytes = self.read(at.block, blocks as u32)?;
         let (header, data) = bytes.split_at(headers * BLOCK);
         let (stored, computed) = (u32::from_le_bytes(raw.h_crc), crc(header, &data[..len]));
-        // Volumes of version 4 need not have it.
+        // The checksum is optional in version 4.
         if stored != computed && (stored != 0 || superblock.is_v5()) {
             return Err(place.field("h_crc").bad_checksum(stored, computed));
         }
@@ -200,16 +200,16 @@ impl<'a> LogBlocks<'a> {
         Ok(Record { lsn, operations, data, next, place })
     }
 
-    /// Whether a block of a record is past the log's end, and so of the next cycle.
+    /// Whether a block of a record lies past the log's end, and therefore has the next cycle.
     fn is_wrapped(&self, at: Position, number: usize, block: &[u8]) -> bool {
         at.block as usize + number >= self.count as usize
             && cycle_of(block) == at.cycle.wrapping_add(1)
     }
 
-    /// Checks that a record is of the volume.
+    /// Checks that a record belongs to the volume.
     pub(super) fn check_uuid(&self, at: Position, superblock: &Superblock) -> Result<()> {
         let (found, own) = (array(&self.read(at.block, 1)?, 304), superblock.uuid);
-        // The first logs have none, and a clean one is all that Linux takes of them.
+        // The first logs have no UUID. Linux accepts such a log only if it is clean.
         if found == own || found == [0; 16] && self.outline(at)?.is_unmount {
             return Ok(());
         }
@@ -219,13 +219,13 @@ impl<'a> LogBlocks<'a> {
     }
 }
 
-/// Blocks of a record's header: one for each so many bytes that a record can have, however many it has.
+/// The number of header blocks of a record: one for each 32 KiB of its maximum size, whatever its actual size.
 fn headers_of(raw: &RawRecord) -> usize {
     let size = raw.h_size.get() as usize;
     if raw.h_version.get() == 2 { size.div_ceil(BYTES_PER_HEADER).max(1) } else { 1 }
 }
 
-/// The cycle of a block: its first word, or the second one of a header.
+/// The cycle of a block: its first word, or the second one of a record header.
 pub(super) fn cycle_of(block: &[u8]) -> u32 {
     let word = |at| u32::from_be_bytes(array(block, at));
     if word(0) == MAGIC { word(4) } else { word(0) }
@@ -234,7 +234,7 @@ pub(super) fn cycle_of(block: &[u8]) -> u32 {
 /// The checksum of a record as it lies in the log.
 fn crc(header: &[u8], data: &[u8]) -> u32 {
     let mut sum = crc_of(&header[..CHECKED_HEADER], CRC_AT);
-    // Of further blocks of the header those count that the data need: the header has as many as the largest record would need.
+    // The checksum covers only the header blocks that the data need; the header has enough for the largest record.
     let used = data.len().div_ceil(BYTES_PER_HEADER);
     for extension in header.chunks_exact(BLOCK).take(used).skip(1) {
         sum = crc32c::crc32c_append(sum, &extension[..CHECKED_EXTENSION]);

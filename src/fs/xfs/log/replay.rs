@@ -1,4 +1,4 @@
-//! Transactions are applied, one after the other, to sectors in memory.
+//! Transactions are applied in order to sectors in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,14 +18,14 @@ use crate::fs::xfs::metadata::Metadata;
 use crate::fs::xfs::overlay::Overlay;
 use crate::units::{DevOffset, FsBlock};
 
-/// No buffer is larger: a block of a directory or of the volume, or a cluster of inodes.
+/// The maximum length of a buffer: a block of a directory or of the volume, or a cluster of inodes.
 const MAX_BUFFER: u64 = 64 << 10;
 /// Byte offset of `di_next_unlinked` in an inode.
 const NEXT_UNLINKED: usize = 96;
-/// No next inode in a list of unlinked ones.
+/// The end of an unlinked list.
 const NO_INODE: [u8; 4] = [0xFF; 4];
 
-/// Buffers whose earlier content is not to be written, by place and length in basic sectors, and how often they were cancelled.
+/// Buffers whose earlier content must not be written, by position and length in basic sectors, with the number of cancellations.
 #[derive(Default)]
 pub(super) struct Cancelled(HashMap<(u64, u16), u32>);
 
@@ -40,12 +40,12 @@ impl Cancelled {
         Ok(())
     }
 
-    /// Whether the buffer of this place and length is, in basic sectors.
+    /// Whether the buffer with this position and length, in basic sectors, is cancelled.
     pub(super) fn has(&self, at: u64, len: u64) -> bool {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// From here on, the buffer may be used again for something else.
+    /// Processes a cancellation: after the last one, the buffer may be reused for other content.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -76,10 +76,10 @@ pub(super) struct Replay<'a> {
     pub(super) superblock: &'a Superblock,
     pub(super) cancelled: Cancelled,
     overlay: Overlay,
-    /// The last record of the transaction that is applied.
+    /// The last record of the current transaction.
     pub(super) place: Place,
     intents: Intents,
-    /// Blocks that can still get another owner.
+    /// The number of further blocks that can change their owner.
     pub(super) owners_left: u32,
 }
 
@@ -95,13 +95,13 @@ impl<'a> Replay<'a> {
         Self { metadata, superblock, cancelled, overlay, place, intents, owners_left }
     }
 
-    /// The overlay, and what became of intents without an end.
+    /// The overlay, and the result for unfinished intents.
     pub(super) fn end(self) -> Result<(Overlay, Ended)> {
         Ok((self.overlay, self.intents.end(self.superblock)?))
     }
 
-    /// Applies a transaction: first buffers, then what changes parts of them, then lists of unlinked inodes. Cancellations are last, because
-    /// they count for later transactions.
+    /// Applies a transaction: first buffers, then items that change parts of them, then unlinked lists. Cancellations come last, because
+    /// they apply to later transactions.
     pub(super) fn transaction(&mut self, transaction: &Transaction) -> Result<()> {
         let lsn = transaction.lsn;
         self.place = transaction.place;
@@ -126,7 +126,7 @@ impl<'a> Replay<'a> {
             },
             item::INODE_CREATE => self.create_inodes(item),
             item::INODE => self.inode(item, lsn),
-            // Usage of quota: nothing that is read depends on it.
+            // Quota usage: reads do not depend on it.
             item::DQUOT | item::QUOTA_OFF => Ok(()),
             code => self.intent(code, item),
         }
@@ -141,7 +141,7 @@ impl<'a> Replay<'a> {
         Err(Error::unsupported(what))
     }
 
-    /// A buffer as it is so far: a range of basic sectors.
+    /// Reads a buffer in its current state: a range of basic sectors.
     pub(super) fn read(&self, sector: u64, count: u64) -> Result<(u64, Vec<u8>)> {
         let geometry = &self.superblock.geometry;
         let shift = geometry.block.shift() - BASIC_SHIFT;
@@ -162,7 +162,7 @@ impl<'a> Replay<'a> {
         self.overlay.put(at, bytes);
     }
 
-    /// Keeps a part of a buffer, to whole sectors: inodes around one that is changed stay as the device has them.
+    /// Stores a part of a buffer, rounded to whole sectors: the inodes around a changed one keep their content on the device.
     pub(super) fn put_part(&mut self, at: u64, bytes: &[u8], part: Range<usize>) {
         const SECTOR: usize = 1 << BASIC_SHIFT;
         let start = part.start / SECTOR * SECTOR;
@@ -194,7 +194,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Takes `di_next_unlinked` of each inode of a buffer that was logged, and nothing else.
+    /// Takes only the logged `di_next_unlinked` fields of the inodes in a buffer.
     fn next_unlinked(&mut self, at: u64, bytes: &mut [u8], parts: &[(Range<usize>, &[u8])]) {
         let size = self.superblock.geometry.inode;
         for start in (0..bytes.len() / size).map(|index| index * size) {
@@ -205,7 +205,7 @@ impl<'a> Replay<'a> {
             };
             let from = field.start - range.start;
             let inode = &mut bytes[start..start + size];
-            // A wrong checksum stays wrong: this is not the change that mends the inode.
+            // A wrong checksum stays wrong: this change does not repair the inode.
             let is_sound = self.superblock.is_v5() && is_sealed(inode);
             inode[NEXT_UNLINKED..NEXT_UNLINKED + 4].copy_from_slice(&content[from..from + 4]);
             if is_sound {
@@ -215,7 +215,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The parts of a buffer that were logged: for each run of bits in its map there is a region.
+    /// The logged parts of a buffer: each run of bits in its map has a region.
     fn logged_parts<'i>(
         &self,
         item: &'i Item,
@@ -253,7 +253,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// New inodes, not in use yet. The log has their first use later.
+    /// Creates new unused inodes. Their first use comes later in the log.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
@@ -298,7 +298,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// When an item is applied within its transaction.
+/// The order in which an item is applied within its transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Buffers,
@@ -326,7 +326,7 @@ impl Turn {
     }
 }
 
-/// The position in the log up to which a structure has all changes; `None` where it does not say, and is always written.
+/// The log position up to which a structure has all changes; `None` if it has no such field, and is always written.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (24, 32),
@@ -337,7 +337,7 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
         b"XSLM" => (48, 16),
         b"XDB3" | b"XDD3" | b"XDF3" => (16, 24),
         b"XFSB" => (240, 32),
-        // Of all others the magic is after two links.
+        // In all other structures the magic follows two links.
         _ => match array::<2>(bytes, 8) {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] | [0x3B, 0xEE] => (24, 32),
             _ => return None,
@@ -345,6 +345,6 @@ fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     };
     let own = if &bytes[..4] == b"XFSB" { superblock.uuid } else { superblock.meta_uuid };
     let lsn = u64::from_be_bytes(array(bytes, lsn));
-    // Of an earlier volume, the position has no meaning.
+    // In a structure of an earlier volume, the position has no meaning.
     (array(bytes, uuid) == own && lsn != 0 && lsn != u64::MAX).then_some(lsn)
 }

@@ -1,4 +1,4 @@
-//! Transactions, put together of the operations in records: an item may begin in one record and end in the next.
+//! Assembles transactions from the operations in records: an item may begin in one record and end in the next.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::error::{Place, Result};
 use crate::fs::xfs::disk::log::{RawOperation, TRANSACTION_HEADER, TRANSACTION_MAGIC, operation};
 use crate::fs::xfs::header::array;
 
-/// No item has more regions: a buffer's map has a run of bits for each.
+/// The maximum number of regions of an item: a buffer's map has a run of bits for each region.
 const MAX_REGIONS: u16 = 1 << 12;
 
-/// An item: its regions, of which the first says what it is.
+/// An item: its regions, of which the first has the type.
 #[derive(Default)]
 pub(super) struct Item {
     total: u16,
@@ -32,10 +32,10 @@ impl Item {
 
 /// A committed transaction.
 pub(super) struct Transaction {
-    /// The position of the record in which it begins.
+    /// The position of its first record.
     pub(super) lsn: u64,
     pub(super) items: Vec<Item>,
-    /// Its last record, for errors.
+    /// The last record of the transaction, for errors.
     pub(super) place: Place,
 }
 
@@ -46,12 +46,12 @@ struct Open {
     items: Vec<Item>,
 }
 
-/// Transactions that have begun and are not committed yet, by their numbers.
+/// Transactions that have begun and are not committed yet, by number.
 #[derive(Default)]
 pub(super) struct Transactions(BTreeMap<u32, Open>);
 
 impl Transactions {
-    /// Takes the operations of a record; `commit` gets each transaction that it ends.
+    /// Processes the operations of a record. `commit` is called with each transaction that the record ends.
     pub(super) fn record(
         &mut self,
         record: &Record,
@@ -72,7 +72,7 @@ impl Transactions {
                 self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
                 continue;
             }
-            // Of a transaction that began before the tail: all of it is at its place.
+            // The transaction began before the tail: all of it is already written home.
             let Some(open) = self.0.get_mut(&number) else { continue };
             if flags & operation::UNMOUNT != 0 {
                 self.0.remove(&number);
@@ -113,7 +113,7 @@ impl Open {
         Ok(())
     }
 
-    /// Adds the rest of a region that began in the record before.
+    /// Adds the rest of a region that began in the previous record.
     fn go_on(&mut self, content: &[u8], place: Place) -> Result<()> {
         match self.items.last_mut().and_then(|item| item.regions.last_mut()) {
             Some(region) => region.extend_from_slice(content),

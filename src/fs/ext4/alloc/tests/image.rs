@@ -1,4 +1,4 @@
-//! The findings of e2fsck in a volume on which blocks and inodes were allocated.
+//! e2fsck's findings on a volume on which blocks and inodes were allocated.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -8,15 +8,15 @@ use crate::fs::ext4::for_tests::Image;
 
 /// Blocks and inodes that are marked in use and belong to no file.
 pub(super) struct Marked {
-    /// Numbered by their first block over `cluster`.
+    /// The clusters, numbered by their first block divided by `cluster`.
     pub(super) clusters: BTreeSet<u64>,
-    /// Blocks of a cluster.
+    /// The number of blocks in a cluster.
     pub(super) cluster: u64,
     pub(super) inodes: BTreeSet<u64>,
 }
 
 impl Image {
-    /// Writes something into all blocks that are free.
+    /// Fills all free blocks with other bytes than zeros.
     pub(super) fn dirty_all_free_blocks(&self) {
         let fs = self.open();
         let runs = super::fill(&fs, super::Reserve::Allowed);
@@ -30,12 +30,13 @@ impl Image {
         fs.close().unwrap();
     }
 
-    /// How many bytes the image takes.
+    /// The space of the image in bytes.
     pub(super) fn allocated(&self) -> u64 {
         std::fs::metadata(self.path()).unwrap().blocks() * 512
     }
 
-    /// e2fsck finds nothing, and the superblock counts what the groups do, which e2fsck puts right without a word.
+    /// Asserts that e2fsck finds nothing. The superblock's counters must equal the sums over groups, because e2fsck corrects those
+    /// silently.
     pub(super) fn assert_clean(&self) {
         let (clean, report) = self.e2fsck();
         assert!(clean, "{report}");
@@ -78,7 +79,7 @@ impl Image {
     }
 }
 
-/// Numbers as e2fsck lists them: ` -5 -(7--9)`; those that are in use and not marked have a plus.
+/// The numbers in e2fsck's lists: ` -5 -(7--9)`. A plus marks numbers that are used but not marked.
 fn numbers(list: &str) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for word in list.split_whitespace() {

@@ -1,4 +1,4 @@
-//! Allocation against a model that knows nothing of groups, with e2fsck as the judge of the result on disk.
+//! Allocation is compared with a model that has no groups; e2fsck judges the result on disk.
 
 mod image;
 mod model;
@@ -90,7 +90,7 @@ fn assert_same(found: &BTreeSet<u64>, expected: &BTreeSet<u64>, what: &str) {
     );
 }
 
-/// A recovery gets the blocks and the inode that it names where they are free, for others too, and an error where they are not.
+/// A recovery can claim named blocks and inodes that are free, and gets an error for others.
 #[test]
 fn only_what_is_free_is_claimed() {
     let image = Image::new("-t ext4 -b 1024 -O ^flex_bg,^64bit -g 1024 -N 4000", "40M");
@@ -103,14 +103,14 @@ fn only_what_is_free_is_claimed() {
     let claim = || fs.transact(2, |h| h.claim_blocks(start, u64::from(count)));
     refused(claim());
     free(&fs, &[(start, count)]);
-    // It is somebody's until that is committed.
+    // Until the commit, the blocks belong to the file.
     refused(claim());
     fs.sync().unwrap();
     claim().unwrap();
     assert_eq!(fs.free_space().blocks, before.blocks - u64::from(count));
     free(&fs, &[(start, count)]);
 
-    // The last one: its part of the table was never in use.
+    // The part of the table for the last inode was never in use.
     let last = InodeNo(u64::from(fs.superblock.inodes_count));
     let claim = |number| fs.transact(9, |h| h.claim_inode(number, true));
     let claim = |number| claim(number).map(drop);
@@ -188,7 +188,7 @@ fn freed_blocks_are_to_be_had_after_the_commit() {
     assert_eq!(again().unwrap(), (runs[0].0, 1));
 }
 
-/// Rule: an allocation that finds no space tries again if a commit has given space back meanwhile.
+/// Rule: an allocation that finds no space tries again if a commit has freed space in between.
 #[test]
 fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
     let image = Image::new("-t ext4", "20M");
@@ -201,7 +201,7 @@ fn a_commit_that_ends_between_a_failure_and_the_next_attempt_counts() {
         attempts += 1;
         let found = handle.allocate_blocks(start, 1);
         if attempts == 1 {
-            // As at the end of a commit.
+            // The end of a commit makes this call.
             fs.allocator().unwrap().committed(&fs, &[(start, count.into())]);
         }
         found

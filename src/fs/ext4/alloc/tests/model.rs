@@ -1,4 +1,4 @@
-//! The allocated numbers, as sets.
+//! The allocated blocks and inodes, as sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) struct Model {
     rng: Rng,
     runs: Vec<(u64, u64)>,
     blocks: BTreeSet<u64>,
-    /// Freed since the last commit.
+    /// Blocks freed since the last commit.
     pending: BTreeSet<u64>,
-    /// Whether they are directories.
+    /// The inodes, and whether each is a directory.
     inodes: BTreeMap<u64, bool>,
 }
 
@@ -39,7 +39,7 @@ impl Model {
         Self { rng: Rng(seed), runs: Vec::new(), blocks, pending, inodes: BTreeMap::new() }
     }
 
-    /// The clusters that are in use, each by its first block over their size.
+    /// The used clusters, each by its first block divided by the cluster size.
     pub(super) fn clusters(&self, cluster: u64) -> BTreeSet<u64> {
         self.blocks.iter().map(|block| block / cluster).collect()
     }
@@ -48,13 +48,13 @@ impl Model {
         self.inodes.keys().copied().collect()
     }
 
-    /// One operation, where other threads commit too: freed blocks can become available at any time.
+    /// Runs one operation while other threads commit too: freed blocks can become available at any time.
     pub(super) fn step_beside_others(&mut self, fs: &Arc<Ext4>) {
         self.step(fs);
         self.pending.clear();
     }
 
-    /// One operation.
+    /// Runs one operation.
     pub(super) fn step(&mut self, fs: &Arc<Ext4>) {
         match self.rng.below(100) {
             0..45 => self.allocate(fs),

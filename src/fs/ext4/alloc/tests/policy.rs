@@ -1,4 +1,4 @@
-//! Where things come to lie.
+//! Tests of where files and directories are placed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

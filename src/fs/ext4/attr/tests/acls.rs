@@ -1,4 +1,4 @@
-//! Access lists: ironmap gets the same modes and lists as the kernel.
+//! Access lists: ironmap computes the same modes and lists as the kernel.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -25,7 +25,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NOBODY: u32 = u32::MAX;
 
-/// Lists that are valid, then some that are not.
+/// Valid lists, then invalid ones.
 fn lists() -> Vec<Vec<u8>> {
     let list = |entries: &[(u16, u16, u32)]| list(entries);
     let (user, group, other) = ((1, 6, NOBODY), (4, 5, NOBODY), (0x20, 1, NOBODY));
@@ -61,7 +61,7 @@ fn mounted() -> Option<(Image, Mount)> {
     Some((image, mount))
 }
 
-/// Setting and removing a list, and changing the mode of a file with one: mode and list are then those of the kernel.
+/// A list is set and removed, and the mode of a file with a list is changed: mode and list are those that the kernel computes.
 #[test]
 fn lists_and_modes_follow_each_other() {
     let Some((_other, mount)) = mounted() else { return };

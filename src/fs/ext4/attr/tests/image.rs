@@ -3,7 +3,7 @@
 use crate::fs::ext4::for_tests::Image;
 
 impl Image {
-    /// A volume with these files in its root, each with its name as content, and a directory and a link besides.
+    /// A volume with these files in its root, each with its name as content, and with a directory and a link.
     pub(super) fn with_files(options: &str, files: &[&str]) -> Self {
         Self::with_tree(options, "32M", |root| {
             std::fs::create_dir(root.join("dir")).unwrap();
@@ -15,7 +15,7 @@ impl Image {
     }
 }
 
-/// Numbers that are the same for the same seed.
+/// A generator whose numbers depend only on the seed.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {

@@ -1,4 +1,4 @@
-//! Content in the inode, and attributes beside it.
+//! Content in the inode together with attributes.
 
 use super::image::Rng;
 use super::xattrs::{find, remove, set};
@@ -11,13 +11,13 @@ use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";
 
-/// Content that fits is stored whole, an attribute beside it does not move a byte of it, and the kernel reads and writes it as its own.
+/// Content that fits is stored completely, an added attribute does not change it, and the kernel can read and write it.
 #[test]
 fn small_files_are_kept_in_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
     let fs = image.open();
     let mut rng = Rng(3);
-    // 256 bytes less 128, 32 of fields, magic, entry with its name, and the end: 68 are left after the 60.
+    // 256 bytes minus 128, 32 of fields, the magic, an entry with its name, and the end: 68 bytes remain in addition to the 60.
     let mut last = Vec::new();
     for len in [0, 1, 59, 60, 61, 64, 100, 128, 129, 3000] {
         let content = rng.bytes(len);
@@ -40,7 +40,7 @@ fn small_files_are_kept_in_the_inode() {
     set(&fs, "a", b"user.away", &[8; 300], SetXattr::Create).unwrap();
     assert!(find(&fs, "a").xattr_block.is_some());
     remove(&fs, "a", b"user.beside").unwrap();
-    // Content takes the room that the attribute has left.
+    // Content can use the room that the attribute has freed.
     let content = rng.bytes(128);
     let inode = find(&fs, "a");
     assert!(fs.transact(1, |h| Attributes::of(&inode).store_inline(h, &content)).unwrap());
@@ -54,7 +54,7 @@ fn small_files_are_kept_in_the_inode() {
     image.fsck();
 }
 
-/// Content that is taken out leaves an empty map, and the attributes.
+/// After content is moved out, the map is empty and the attributes remain.
 #[test]
 fn content_is_taken_out_of_the_inode() {
     let image = Image::with_files(KIND, &["a", "b"]);
@@ -103,8 +103,8 @@ fn content_without_a_block_to_go_to_stays() {
     image.fsck();
 }
 
-/// Linux leaves a file so when power fails while it grows out of its inode: bytes of the size beyond the content are zeros, and every
-/// change goes on from there.
+/// Linux leaves a file in this state when power fails while the file grows out of its inode: bytes of the size past the content are zeros,
+/// and every change can continue from there.
 #[test]
 fn a_size_beyond_the_content_in_the_inode_is_zeros() {
     let image = Image::with_files(KIND, &["a", "b"]);

@@ -1,4 +1,4 @@
-//! Changes by this crate, as e2fsck, debugfs and the kernel see them.
+//! Changes by this crate, judged by e2fsck, debugfs and the kernel.
 
 mod acls;
 mod fields;

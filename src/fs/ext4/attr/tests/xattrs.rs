@@ -1,4 +1,4 @@
-//! Attributes that we set and remove, against a model and the kernel.
+//! Attributes that ironmap sets and removes, compared with a model and the kernel.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,8 +65,8 @@ pub(super) fn kernels(path: &Path) -> Values {
         .collect()
 }
 
-/// Any sequence of setting and removing leaves what a map would hold, an attribute that finds no room leaves everything as it was, and
-/// e2fsck and the kernel agree.
+/// Any sequence of sets and removals gives the same result as a map; an attribute without room changes nothing; e2fsck and the kernel
+/// agree.
 #[test]
 fn attributes_follow_a_model() {
     for (seed, kind) in (1..).zip(KINDS) {
@@ -118,7 +118,7 @@ fn attributes_follow_a_model() {
     }
 }
 
-/// The same steps give the same answers as the kernel's, down to the byte where there is no more room.
+/// The same steps give the same results as in the kernel, down to the byte at which space ends.
 #[test]
 fn the_kernel_refuses_the_same() {
     for (seed, kind) in (100..).zip(&KINDS[..3]) {
@@ -199,7 +199,7 @@ fn refusals_are_those_of_the_kernel() {
     image.fsck();
 }
 
-/// The hash of a block is the one that the kernel gives the same attributes: it finds blocks to share by it.
+/// The hash of a block equals the kernel's for the same attributes: the kernel uses it to find blocks to share.
 #[test]
 fn blocks_have_the_hash_that_the_kernel_gives() {
     let kind = "-t ext4 -I 128";

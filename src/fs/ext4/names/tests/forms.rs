@@ -1,4 +1,4 @@
-//! The forms of a directory: how each begins, where it ends, and what each refuses.
+//! The forms of a directory: the start, the end, and the limits of each.
 
 use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
@@ -10,7 +10,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::operation::InodeToChange;
 use crate::units::{FsBlock, InodeNo};
 
-/// A new directory is one for e2fsck too: inline where the volume has such, else with one block, with every size of the inode.
+/// e2fsck accepts a new directory: inline if the volume has the feature, otherwise with one block, for every inode size.
 #[test]
 fn a_new_directory_has_its_two_entries() {
     for (options, inline) in [
@@ -30,7 +30,7 @@ fn a_new_directory_has_its_two_entries() {
         assert!(new.is_empty_directory().unwrap());
         assert!(!fs.inode(ROOT).unwrap().is_empty_directory().unwrap());
         assert_eq!(new.read_dir().unwrap().count(), 2);
-        // Its parent can be another one.
+        // The parent may be another directory.
         for parent in [volume.dir, ROOT] {
             let new = InodeToChange::in_test(fs.inode(number).unwrap());
             volume.set_parent(&new, parent);
@@ -41,7 +41,7 @@ fn a_new_directory_has_its_two_entries() {
     }
 }
 
-/// The parent of a directory stands in its tree's root.
+/// The parent of a directory is in its tree's root.
 #[test]
 fn the_parent_of_a_hashed_directory_can_change() {
     for options in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
@@ -58,7 +58,7 @@ fn the_parent_of_a_hashed_directory_can_change() {
     }
 }
 
-/// An inline directory uses what the inode has, then gets a block; its other attributes stay.
+/// An inline directory uses the room in the inode, then gets a block; its other attributes stay.
 #[test]
 fn an_inline_directory_outgrows_the_inode() {
     for (inode_size, attributes) in [
@@ -83,7 +83,7 @@ fn an_inline_directory_outgrows_the_inode() {
             }
             volume.assert_names();
         }
-        // 56 bytes hold four names of four bytes; the attribute takes the rest of the inode.
+        // 56 bytes hold four names of four bytes; the attribute uses the rest of the inode.
         assert!(inline > 4 && inline < 100, "{inline} inline of {inode_size}");
         assert_eq!(ask_attributes(&volume.finish()), expected);
     }
@@ -97,7 +97,7 @@ fn ask_attributes(image: &Image) -> Vec<String> {
     lines
 }
 
-/// Where no block is left, the directory is as it was, in every form; where there is one again, names are added again.
+/// Without a free block the directory stays unchanged, in every form; with a free block names can be added again.
 #[test]
 fn without_space_nothing_changes() {
     for options in [
@@ -109,7 +109,7 @@ fn without_space_nothing_changes() {
     ] {
         let mut volume = Volume::new("16M", options);
         let mut added = 0;
-        // One block more each time, so that every step of growth is met without space.
+        // Each round has one more block, so that every step of growth meets a lack of space.
         for round in 0..12 {
             let hold = take_all_blocks(&volume);
             let (kind, before, state) = loop {
@@ -156,7 +156,7 @@ fn give_back(volume: &Volume, hold: &[(FsBlock, u32)]) {
     fs.sync().unwrap();
 }
 
-/// A directory without regard to case hashes the folded name; names that Linux would fold in another way, or refuse, are refused.
+/// A case-insensitive directory hashes the folded name. Names that Linux would fold differently or refuse are refused.
 #[test]
 fn names_without_regard_to_case() {
     for (options, strict) in [
@@ -184,7 +184,7 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// An invalid name is neither added, removed nor set, and a missing one neither removed nor set.
+/// An invalid name is not added, removed or set; a missing name is not removed or set.
 #[test]
 fn an_invalid_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");

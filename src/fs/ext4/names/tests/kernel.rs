@@ -1,4 +1,4 @@
-//! One directory, changed by the kernel and by us in turn.
+//! One directory, changed by the kernel and by ironmap in turn.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::volume::Volume;
 use crate::fs::ext4::for_tests::Image;
 
-/// Whether the kernel may be asked; else notes where `./x test` looks that a test is skipped.
+/// Whether this test may use the kernel. If not, it reports itself as skipped to `./x test`.
 fn may_mount(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -36,7 +36,8 @@ fn name(number: usize) -> Vec<u8> {
     name
 }
 
-/// The kernel sees our names and finds each; then it removes some of them and adds others. A directory `new` it fills and removes.
+/// The kernel lists ironmap's names and finds each; then it removes some of them and adds others. It also fills and removes the directory
+/// `new`.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
     let mount = image.mount().unwrap();
     let dir = mount.path("dir");
@@ -48,7 +49,7 @@ fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usiz
         entries.map(|entry| (entry.file_name().into_vec(), entry.ino())).collect();
     let expected = names.iter().map(|(name, file)| (name.clone(), numbers[*file]));
     assert!(listed == expected.collect(), "{} listed of {}", listed.len(), names.len());
-    // A directory that we have made.
+    // This directory was created by ironmap.
     let new = mount.path("new");
     fs::write(new.join("file"), "content").unwrap();
     fs::remove_dir_all(&new).unwrap();
@@ -89,12 +90,12 @@ fn the_kernel_and_we_change_the_same_directory() {
         for round in 0..3 {
             let mut volume = Volume::of(image, names);
             volume.assert_names();
-            // The kernel's names among them.
+            // These include names that the kernel added.
             let some: Vec<_> = volume.names.keys().skip(1).step_by(2).cloned().collect();
             for name in some {
                 volume.remove(&name);
             }
-            // Few at first: an inline directory that the kernel finds.
+            // There are few at first, so that the kernel meets an inline directory.
             let count = if round == 0 { 2 } else { 400 };
             for number in 0..count {
                 volume.add(&name(round * 10_000 + 5_000 + number), number % 2);

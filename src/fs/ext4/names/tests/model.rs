@@ -1,9 +1,9 @@
-//! Random changes against a model, in every form that a directory can have.
+//! Random changes compared with a model, in every form of a directory.
 
 use super::volume::{Rng, Volume};
 use crate::fs::ext4::for_tests::Image;
 
-/// Eight names of one legacy hash, after 240 times `x`: found by trying all of nine digits.
+/// Eight names with one legacy hash, after 240 times `x`: found by trying all numbers of nine digits.
 const COLLIDING: [u32; 8] = [
     22_772_571,
     55_298_533,
@@ -16,7 +16,7 @@ const COLLIDING: [u32; 8] = [
 ];
 
 fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
-    // Short and long names, few of the lengths between: those make gaps that nothing fits.
+    // Most names are short or long: their entries leave gaps into which no other entry fits.
     let length = match rng.below(4) {
         0 => 1 + rng.below(12),
         1 => longest - rng.below(12),
@@ -26,7 +26,8 @@ fn name(rng: &mut Rng, longest: usize) -> Vec<u8> {
     (0..length).map(|_| b'a' + rng.below(26) as u8).collect()
 }
 
-/// Adds, removes and changes at random; more is added than removed except in the last third, and at the end nothing is left of some.
+/// Adds, removes and changes names at random. Additions outnumber removals, except in the last third, in which some directories become
+/// empty.
 fn churn(volume: &mut Volume, seed: u64, changes: usize, longest: usize) {
     let mut rng = Rng(seed);
     for change in 0..changes {
@@ -89,7 +90,7 @@ fn random_changes_on_every_kind_of_volume() {
     }
 }
 
-/// Every hash function, signed and unsigned, gives a tree that e2fsck agrees with, also for names that are not ASCII.
+/// Every hash function, signed and unsigned, gives a tree that e2fsck accepts, even for names that are not ASCII.
 #[test]
 fn every_hash_function() {
     for (algorithm, sign) in
@@ -108,7 +109,7 @@ fn every_hash_function() {
     }
 }
 
-/// Names of one hash that fill several leaves: the tree says where they continue.
+/// Names with one hash that fill several leaves: the tree marks the continued leaves.
 #[test]
 fn names_of_one_hash_fill_several_leaves() {
     for seed in 0..4 {
@@ -143,7 +144,7 @@ fn names_of_one_hash_fill_several_leaves() {
     }
 }
 
-/// A tree grows to all the levels that the format allows, and is then full: without losing a name.
+/// A tree grows to the maximum number of levels and is then full, without losing a name.
 #[test]
 fn trees_grow_until_they_are_full() {
     for (options, levels, full) in

@@ -1,4 +1,4 @@
-//! A volume made by mke2fs with a directory that is changed, a model of its names, and programs that know nothing of us as judges.
+//! A volume made by mke2fs with a directory under change, a model of its names, and independent programs as judges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::fs::ext4::{Ext4, ROOT};
 use crate::fs::{FileType, Follow, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
-/// The files that names point to. None may have more than 65,000.
+/// The files that names refer to. A file may have at most 65,000 names.
 const FILES: [&str; 2] = ["first", "second"];
 
 impl Image {
-    /// A volume made with these options of mke2fs, as one writes them in a shell, with the directory `dir` and two empty files.
+    /// A volume with these options of mke2fs, separated by spaces, with the directory `dir` and two empty files.
     pub(super) fn with_dir(size: &str, options: &str) -> Self {
         let image = Self::new(options, size);
         let mut commands = String::from("mkdir dir\n");
@@ -27,7 +27,7 @@ impl Image {
         image
     }
 
-    /// The output of debugfs for commands, one a line.
+    /// The output of debugfs for commands, one per line.
     pub(super) fn script(&self, commands: &str) -> String {
         let script = self.beside("commands");
         std::fs::write(&script, commands).unwrap();
@@ -35,7 +35,7 @@ impl Image {
     }
 }
 
-/// The volume, open for writing, and which of the files each name of the directory should point to.
+/// The volume, open for writing, and the expected file of each name in the directory.
 pub(super) struct Volume {
     pub(super) image: Image,
     pub(super) fs: Arc<Ext4>,
@@ -81,7 +81,7 @@ impl Volume {
         assert_eq!(self.dir().lookup(name).unwrap().number(), self.files[file]);
     }
 
-    /// Makes a directory beside the one that is changed.
+    /// Creates a directory beside the one under change.
     pub(super) fn make_directory(&self, name: &[u8]) -> InodeNo {
         let (fs, root) = (&self.fs, InodeToChange::in_test(self.fs.inode(ROOT).unwrap()));
         let new = NewInode {
@@ -134,7 +134,7 @@ impl Volume {
         set.unwrap();
     }
 
-    /// The directory lists the model's names and no others, and finds each.
+    /// Asserts that the directory lists exactly the names of the model, and finds each.
     pub(super) fn assert_names(&self) {
         let dir = self.dir();
         let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap());
@@ -149,7 +149,8 @@ impl Volume {
         assert_eq!(dir.is_empty_directory().unwrap(), self.names.is_empty());
     }
 
-    /// Gives the files the link counts that their names make, closes the volume, and asks e2fsck and debugfs. Gives the image for more.
+    /// Sets the files' link counts to their numbers of names, closes the volume, and runs e2fsck and debugfs. Gives the image for further
+    /// checks.
     pub(super) fn finish(self) -> Image {
         self.assert_names();
         for (index, number) in self.files.into_iter().enumerate() {
@@ -163,7 +164,7 @@ impl Volume {
         drop(fs);
         image.fsck();
         let answer = image.script("ls -p dir\n");
-        // "/12/100644/0/0/name/0/", also of unused entries, whose inode is 0.
+        // The lines have the form "/12/100644/0/0/name/0/". Unused entries are included, with inode 0.
         let used = |line: &&str| !line.starts_with("/0/");
         let listed = answer.lines().filter(used).filter_map(|line| line.split('/').nth(5));
         let mut listed: Vec<_> = listed.filter(|name| !matches!(*name, "." | "..")).collect();
@@ -175,7 +176,7 @@ impl Volume {
     }
 }
 
-/// Numbers from a seed (SplitMix64).
+/// A generator whose numbers depend only on the seed (SplitMix64).
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {

@@ -1,24 +1,23 @@
-//! Fast commits recovered to the device.
+//! Recovery of fast commits to the device.
 //!
-//! A reader sees what they change as edits of inodes, maps and directories. Here the same edits are made where they belong, by the
-//! functions that every operation uses, in one transaction.
+//! A reader applies them as edits of inodes, maps and directories. Here the same edits are made on the volume, by the functions that every operation
+//! uses, in one transaction.
 //!
-//! No crash loses them or leaves them half done:
+//! A crash neither loses them nor leaves them half done:
 //!
 //! - The blocks in the log are written home first. A second recovery writes the same.
-//! - Fast commits count if they name the transaction that would come next. So the log is emptied by one write of its superblock, which
-//!   gives the next transaction their number: they stay valid, and the blocks at their home are those that they were made for.
-//! - All that they change is changed in memory and then committed as that one transaction. Before its commit block is there, nothing has
-//!   happened, and they are found again, on the same volume. With the commit block the next transaction has another number: they are
-//!   stale, and the log holds what they said. The block is written when the rest is durable, as for every transaction.
+//! - Fast commits are valid if they name the next transaction. So one write of the log's superblock empties the log and gives the next transaction
+//!   their number. They stay valid, and the blocks at home are those to which they apply.
+//! - All changes are made in memory and then committed as that one transaction. Before its commit block is written, nothing has happened: the fast
+//!   commits are found again, on the same volume. After it the next transaction has another number: they are outdated, and the log has their changes.
+//!   The commit block is written when the rest is durable, as for every transaction.
 //!
-//! That one transaction has room for it: Linux keeps what it fast-commits in its running transaction too, and gives that a quarter of the
-//! log. Here it may take all of it, since the log is empty. If it is too little even so, nothing is written.
+//! That one transaction has room for it: Linux also keeps the changes of fast commits in its running transaction, which is limited to a quarter of
+//! the log. Here it may use the whole log, which is empty. If even that is too small, nothing is written.
 //!
-//! The blocks and inodes of a file are recorded, and they are claimed before anything else is allocated. The rest is not recorded, and is made again:
-//! the blocks of directories and the nodes of maps; the counts of names, which follow from the names themselves; fields of inodes
-//! that came and went in between, which never were in use on the device. An inode whose last name went becomes an orphan, and the opening
-//! goes on with those.
+//! The blocks and inodes of a file are recorded, and are claimed before anything else is allocated. The rest is not recorded, and is computed again:
+//! the blocks of directories and the nodes of maps; the link counts, from the names themselves; fields of short-lived inodes, which were never in use
+//! on the device. An inode that lost its last name becomes an orphan, and the opening continues with the orphans.
 
 mod content;
 mod names;
@@ -39,15 +38,15 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// More blocks than a log has: the one transaction never continues in a second one.
+/// More blocks than any log has: the one transaction never continues in a second one.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
-    /// Makes the fast commits of a volume that was opened read-only part of it, durably.
+    /// Applies the fast commits of a volume that was opened read-only, durably.
     ///
     /// # Errors
-    /// `ReadOnly` for what only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume, or do not fit
-    /// into the log; `Io`. They are as valid then as before.
+    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume, or do not fit into the log;
+    /// `Io`. After an error they are still valid.
     pub(in crate::fs::ext4) fn recover_fast_commits(
         self: &Arc<Self>,
         device: &Arc<dyn Device>,
@@ -69,7 +68,7 @@ impl Ext4 {
     }
 }
 
-/// An inode of a volume that is not open yet: no other thread has the volume.
+/// An inode of a volume that is not open yet: no other thread uses the volume.
 struct Replayed(InodeNo);
 
 impl MayChange for Replayed {
@@ -79,7 +78,7 @@ impl MayChange for Replayed {
 }
 
 impl Operation<'_> {
-    /// Applies the found changes to this volume, in memory. Gives the errors of its orphans.
+    /// Applies the recorded changes to this volume, in memory. Gives the errors of its orphans.
     fn apply_fast_commits(&self, found: &Arc<Ext4>) -> Result<Vec<Error>> {
         let plan = Plan::of(self, found)?;
         let maps: Result<Vec<_>> =
@@ -103,7 +102,7 @@ impl Operation<'_> {
         Ok(wrong)
     }
 
-    /// Makes an inode the recorded one, except for its map and its number of names.
+    /// Writes the recorded inode, except for its map and its link count.
     fn apply_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -130,7 +129,7 @@ impl Operation<'_> {
         self.write_recorded(handle, &replayed, inode)
     }
 
-    /// Removed names first: a name may come back for another inode.
+    /// Removals come first: a name may be added again for another inode.
     fn apply_names(&self, handle: &mut Handle<'_>, plan: &Plan<'_>) -> Result<()> {
         for change in plan.changes.iter().filter(|change| change.old.is_some()) {
             let replayed = Replayed(change.dir);
@@ -154,7 +153,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Gives an inode its number of names; without any it is an orphan.
+    /// Sets the link count of an inode. Without names it becomes an orphan.
     fn apply_links(
         &self,
         handle: &mut Handle<'_>,
@@ -171,7 +170,7 @@ impl Operation<'_> {
             None => {
                 let gone = self.inode_or_orphan(number)?;
                 if gone.file_type() == FileType::Directory && !gone.is_empty_directory()? {
-                    return Err(PLACE.inode(number).corrupt("a directory goes that has entries"));
+                    return Err(PLACE.inode(number).corrupt("a removed directory has entries"));
                 }
                 0
             }
@@ -181,7 +180,7 @@ impl Operation<'_> {
         if links == 0 { self.add_orphan(handle, &replayed) } else { Ok(()) }
     }
 
-    /// The link count of a directory: two, and its subdirectories; 1 for more than can be counted.
+    /// The link count of a directory: two plus its subdirectories, or 1 if there are more than the field can count.
     fn directory_links(&self, number: InodeNo, inode: &Touched<'_>) -> Result<u16> {
         let before = inode.before.as_ref().filter(|_| !inode.is_new());
         let before = before.map_or(2, |before| before.stat().links);

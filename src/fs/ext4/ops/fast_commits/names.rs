@@ -1,7 +1,7 @@
-//! The final names and inodes, computed before anything is changed.
+//! The final names and inodes, computed before any change.
 //!
-//! Inodes are counted by their names: a file has as many as the device says, and those that fast commits add, and not those that they remove.
-//! The record of an inode without a name in the end is left out.
+//! The names of a file are its link count on the device, plus the added names, minus the removed ones. The record of an inode without a name
+//! in the end is ignored.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use crate::fs::ext4::jbd2::fast_commit::{DirEdit, InodeEdit};
 use crate::fs::ext4::{Ext4, Inode, ROOT};
 use crate::units::InodeNo;
 
-/// A name that stands for another inode in the end.
+/// A name whose inode differs in the end.
 pub(super) struct Change<'a> {
     pub(super) dir: InodeNo,
     pub(super) name: &'a [u8],
@@ -26,20 +26,20 @@ pub(super) struct Change<'a> {
 #[derive(Default)]
 pub(super) struct Touched<'a> {
     pub(super) edit: Option<&'a InodeEdit>,
-    /// As the device has it, where it is in use.
+    /// The inode on the device, if it is in use there.
     pub(super) before: Option<Inode>,
-    /// As it is in the end, if it has a name then.
+    /// The final inode, if it has a name.
     pub(super) after: Option<Inode>,
-    /// How many names it has in the end.
+    /// The final number of names.
     pub(super) names: i64,
-    /// How many subdirectories it has more than before; a new directory, how many it has.
+    /// The difference in the number of subdirectories; for a new directory, the number.
     pub(super) subdirectories: i64,
-    /// Of a directory that gets a name: where.
+    /// The parent, for a directory that gets a name.
     pub(super) parent: Option<InodeNo>,
 }
 
 impl Touched<'_> {
-    /// Whether what the device has of it is another file's, or nothing.
+    /// Whether the inode on the device is unused, or belongs to another file.
     pub(super) fn is_new(&self) -> bool {
         self.before.is_none() || self.edit.is_some_and(|edit| edit.created)
     }
@@ -54,7 +54,7 @@ impl Touched<'_> {
     }
 }
 
-/// All that changes, blocks of files aside.
+/// All changes, except for the blocks of files.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     pub(super) changes: Vec<Change<'a>>,
@@ -62,7 +62,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The plan of the found changes, on the volume as the device has it.
+    /// The plan for the recorded changes, based on the volume on the device.
     pub(super) fn of(fs: &Arc<Ext4>, found: &'a Arc<Ext4>) -> Result<Self> {
         let mut plan = Self::default();
         for (number, edit) in found.fast_commits.inodes() {
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         all.filter(|(_, inode)| inode.after.is_some())
     }
 
-    /// The inode of a name in the end, if the name exists.
+    /// The final inode of a name, if the name exists.
     pub(super) fn target(&self, change: &Change<'_>) -> Option<(InodeNo, &Inode)> {
         let number = change.new?;
         Some((number, self.inodes.get(&number)?.after.as_ref()?))
@@ -99,7 +99,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// A directory whose number has another file now had to be empty: the records of that are left out with those of its former self.
+    /// A directory whose number now belongs to another file must have been empty: its old entries are removed, because the records of their
+    /// removal were dropped.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();
         for inode in self.inodes.values().filter(|inode| inode.is_new() && inode.was_directory()) {
@@ -151,13 +152,13 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds up, and checks the result.
+    /// Computes the sums, and checks the result.
     fn resolve(&mut self, found: &Arc<Ext4>) -> Result<()> {
         for (number, inode) in &mut self.inodes {
             let place = PLACE.inode(*number);
             inode.names += inode.names_before();
             if !(0..=i64::from(MAX_LINKS)).contains(&inode.names) {
-                return Err(place.corrupt(format!("{} names are left", inode.names)));
+                return Err(place.corrupt(format!("{} names remain", inode.names)));
             }
             if inode.names == 0 {
                 continue;
@@ -192,7 +193,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Those entries of a directory whose names change, letter by letter: the directory may ignore case.
+/// The existing entries for the changed names of a directory, compared byte by byte, because the directory may be case-insensitive.
 fn entries_among<'a>(dir: &Inode, edit: &'a DirEdit) -> Result<HashMap<&'a [u8], InodeNo>> {
     let mut there = HashMap::new();
     for entry in dir.entries()? {

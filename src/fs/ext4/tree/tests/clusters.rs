@@ -1,4 +1,4 @@
-//! Volumes with bigalloc: a cluster is given back with its last mapped block.
+//! Volumes with bigalloc: a cluster is freed with its last mapped block.
 
 use super::image::extent;
 use super::model::Run;

@@ -1,4 +1,4 @@
-//! A volume without space: a change that needs a node fails before anything is changed, however many blocks are missing.
+//! A full volume: a change that needs a node fails before any change, however many blocks are missing.
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
@@ -9,13 +9,13 @@ use crate::fs::ext4::operation::InodeToChange;
 use crate::iomap::ExtentState::{Unwritten, Written};
 use crate::units::FsBlock;
 
-/// How many entries a block of 1 KiB holds.
+/// The number of entries in a block of 1 KiB.
 const NODE: u64 = 84;
 
-/// A volume whose free blocks someone holds.
+/// A volume whose free blocks are allocated.
 struct Full {
     file: File,
-    /// The part of the volume that counts as its space.
+    /// The part of the volume's blocks that may be allocated.
     reserve: Reserve,
     held: Vec<(FsBlock, u32)>,
 }
@@ -25,7 +25,7 @@ impl Full {
         Self { file, reserve, held: Vec::new() }
     }
 
-    /// Leaves so many blocks free.
+    /// Leaves `blocks` blocks free.
     fn leave(&mut self, blocks: u32) {
         let fs = &self.file.fs;
         fs.sync().unwrap();
@@ -55,7 +55,7 @@ impl Full {
         self.file.fs.sync().unwrap();
     }
 
-    /// A change that needs so many blocks: with less it fails and nothing has changed, with as many it succeeds.
+    /// A change that needs `blocks` blocks: with fewer it fails without any change; with as many it succeeds.
     fn needs(&mut self, blocks: u32, what: &str, change: impl Fn(&File) -> Result<()>) {
         for free in 0..blocks {
             self.leave(free);
@@ -88,7 +88,7 @@ fn append(file: &File, first: u64, count: u64) {
     }
 }
 
-/// A split of a leaf, of nodes above it, and a root that moves down.
+/// A split of a leaf and of the nodes above it, and a root that moves down.
 #[test]
 fn nodes_that_cannot_be_had() {
     let image = Image::with_file("-t ext4 -b 1024 -N 64", "64M");
@@ -110,8 +110,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// Four extents of ten blocks, and a root without room: one that is cut needs a node. There is one even on a full volume, as long as
-/// those are left that are kept for this.
+/// Four extents of ten blocks, and a full root: a split of one needs a node. Even on a full volume this succeeds, as long as blocks that
+/// are reserved for it remain.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

@@ -1,4 +1,4 @@
-//! A volume with one empty file in it, whose map is changed.
+//! A volume with one empty file, whose map is changed.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl File {
         InodeToChange::in_test(self.fs.inode(self.number).unwrap())
     }
 
-    /// Runs a change of the map in a transaction of its own, with a few credits for other things.
+    /// Runs a change of the map in a separate transaction, with a few credits for other changes.
     pub(super) fn change<R>(
         &self,
         work: impl FnOnce(&mut Handle<'_>, &InodeToChange<'static>) -> Result<R>,
@@ -45,7 +45,7 @@ impl File {
         self.fs.transact(credits, |handle| work(handle, &inode))
     }
 
-    /// Allocates some of the blocks that are wanted from a goal on.
+    /// Allocates up to `want` blocks from a goal on.
     pub(super) fn allocate(&self, goal: u64, want: u32) -> (u64, u32) {
         let cluster = self.fs.superblock.cluster_blocks;
         let (start, len) =
@@ -85,7 +85,7 @@ impl File {
             .unwrap();
     }
 
-    /// The map as we read it, joined.
+    /// The decoded map, with merged extents.
     pub(super) fn extents(&self) -> Vec<Extent> {
         let inode = self.inode();
         inode.map(FilePos(0), 1).unwrap();

@@ -1,4 +1,4 @@
-//! Maps that we change, held against a model, against what we read, and against e2fsck and debugfs, which know nothing of us.
+//! Maps that ironmap changes, compared with a model, with its own reads, and with the independent e2fsck and debugfs.
 
 mod clusters;
 mod full;

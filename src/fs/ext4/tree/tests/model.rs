@@ -1,4 +1,4 @@
-//! Random changes of a map, beside a map of single blocks.
+//! Random changes of a map, compared with a map of single blocks.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};
 
-/// SplitMix64: a failing test names its seed and repeats.
+/// SplitMix64: a failing test prints its seed and can be repeated.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -21,7 +21,7 @@ impl Rng {
     }
 }
 
-/// The file's blocks: where, and in what state.
+/// The file's blocks: their position and state.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (u64, ExtentState)>);
 
@@ -62,12 +62,12 @@ impl Model {
 pub(super) struct Run<'a> {
     pub(super) seed: u64,
     pub(super) options: &'a str,
-    /// Blocks of the file in which it plays.
+    /// The range of blocks of the file.
     pub(super) blocks: u64,
     pub(super) steps: u64,
-    /// Whether the map knows states, and can be shifted.
+    /// Whether the map has states and can be shifted.
     pub(super) extents: bool,
-    /// Extents of one block to begin with.
+    /// The number of extents of one block at the beginning.
     pub(super) scattered: u64,
     pub(super) depth: u16,
 }
@@ -159,7 +159,7 @@ impl Run<'_> {
     }
 }
 
-/// Fills the holes of a range, as far as there is space. With clusters, only whole ones that are free, or the rest of one.
+/// Fills the holes of a range, as far as there is space. With clusters, it uses only whole free ones, or the rest of one.
 fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState, goal: u64) {
     let cluster = u64::from(file.fs.superblock.cluster_blocks);
     let mut at = start;
@@ -170,7 +170,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
         }
         let end = model.0.range(at..).next().map_or(u64::MAX, |(block, _)| *block);
         let base = at / cluster * cluster;
-        // A cluster that the file has already, by another block of it.
+        // The file already has this cluster, for another of its blocks.
         let there = model.0.range(base..base + cluster).next();
         let (first, blocks) = match there {
             Some((block, (place, _))) => {
@@ -188,7 +188,7 @@ fn map(file: &File, model: &mut Model, start: u64, len: u64, state: ExtentState,
                 };
                 let whole = base + u64::from(got);
                 let mapped = whole.min(end).min(start + len);
-                // Blocks of the last cluster that are mapped elsewhere belong to another place.
+                // Blocks of the last cluster that are already mapped lie elsewhere.
                 let last = (whole - 1) / cluster * cluster;
                 let shared =
                     cluster > 1 && (mapped <= last || model.0.range(last..whole).next().is_some());

@@ -1,4 +1,4 @@
-//! Single steps, and what debugfs shows of them.
+//! Single steps, with debugfs as the judge.
 
 use super::super::node::{NodeMut, capacity};
 use super::super::path::Tree;
@@ -17,7 +17,7 @@ const KINDS: [&str; 4] = [
     "-t ext4 -O ^has_journal",
 ];
 
-/// Neighbours are one extent, whichever comes first.
+/// Adjoining extents are merged in either order.
 #[test]
 fn neighbours_are_joined() {
     for kind in KINDS {
@@ -39,7 +39,7 @@ fn neighbours_are_joined() {
     }
 }
 
-/// Extents are as long as the format allows and no longer: 32768 blocks, and 32767 of unwritten ones.
+/// Extents have the maximum length of the format: 32768 blocks, and 32767 for unwritten ones.
 #[test]
 fn the_longest_extents() {
     let image = Image::with_file("-t ext4 -b 4096 -O ^has_journal -G 64", "1G");
@@ -97,7 +97,7 @@ fn states_change_and_join_again() {
     }
 }
 
-/// Holes are punched and closed, ranges are inserted; at the end nothing is left of the file.
+/// Holes are punched and closed, and ranges are inserted; at the end the file is empty.
 #[test]
 fn punch_collapse_insert() {
     for kind in KINDS {
@@ -179,14 +179,14 @@ fn insert_before_the_first_leaf() {
     image.fsck();
 }
 
-/// A change of one step stays in the transaction of the caller: the hole before it, which is another leaf's, is not a step.
+/// A change of one step stays in the caller's transaction: the hole before it, in another leaf, is not a step.
 #[test]
 fn a_step_that_finds_nothing_takes_no_transaction() {
     for (options, gap) in [("-t ext4 -b 1024 -N 64", 1000), ("-t ext3 -b 1024 -N 64", 12)] {
         let image = Image::with_file(options, "64M");
         let file = image.open_file();
         file.set_size(5000);
-        // A leaf that is full, or the pointers in the inode; and one with some more after a gap.
+        // The blocks fill a leaf, or the pointers in the inode; a few more follow after a gap.
         let (start, len) = file.allocate(0, 200);
         assert_eq!(len, 200);
         for i in 0..84 {
@@ -198,7 +198,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // Each block that is changed counts in a new transaction.
+        // In a new transaction each changed block counts.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
@@ -211,7 +211,7 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
     }
 }
 
-/// A leaf can be empty already: Linux reads it, and takes it away. It is freed with the range that it is for.
+/// A leaf can already be empty: Linux reads it, and removes it. It is freed with the range that it covers.
 #[test]
 fn a_leaf_without_extents_is_freed() {
     for leaves in [1, 3] {
@@ -245,7 +245,7 @@ fn a_leaf_without_extents_is_freed() {
             })
             .unwrap();
         file.unmap(last, u64::MAX).unwrap();
-        // An extent of each second block; the other leaves.
+        // Every second block remains as an extent, and so do the other leaves.
         assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!(file.inode().stat().blocks, 0);
