@@ -12,22 +12,6 @@ use super::tokens::{strings, tokens};
 pub(super) const UNCLEAN: &[&str] = &[
     "crates/ironmap-cli/src/cmd/cp",
     "crates/ironmap-cli/src/cmd/mkfs/fill.rs",
-    "crates/ironmap-cli/src/mount/adapter.rs",
-    "crates/ironmap-cli/src/mount/attributes.rs",
-    "crates/ironmap-cli/src/mount/daemon.rs",
-    "crates/ironmap-cli/src/mount/directories.rs",
-    "crates/ironmap-cli/src/mount/end.rs",
-    "crates/ironmap-cli/src/mount/fail.rs",
-    "crates/ironmap-cli/src/mount/files.rs",
-    "crates/ironmap-cli/src/mount/handles.rs",
-    "crates/ironmap-cli/src/mount/lane.rs",
-    "crates/ironmap-cli/src/mount/names.rs",
-    "crates/ironmap-cli/src/mount/nodes.rs",
-    "crates/ironmap-cli/src/mount/options.rs",
-    "crates/ironmap-cli/src/mount/other_format.rs",
-    "crates/ironmap-cli/src/mount/pool.rs",
-    "crates/ironmap-cli/src/mount/remount.rs",
-    "crates/ironmap-cli/src/mount/session.rs",
     // It quotes a message of `cp`.
     "crates/ironmap-cli/tests/cli/images.rs",
 ];
