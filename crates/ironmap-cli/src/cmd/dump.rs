@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     print_json(&Json(&Value::Record(record)))
 }
 
-/// A value as JSON: bytes are hexadecimal digits, and texts of a record that are not UTF-8 are escaped as everywhere.
+/// A value as JSON: bytes become hexadecimal digits, and invalid UTF-8 in a record's texts is escaped as in all JSON output.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -77,7 +77,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // Of a list; those of records are below.
+            // This text is an element of a list. Texts of records are written below.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),
