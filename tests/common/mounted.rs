@@ -8,13 +8,13 @@ use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
 use super::loop_device::LoopDevice;
 
-/// Where a partition begins.
+/// The byte at which a partition begins.
 const START: u64 = 1 << 20;
 
 /// A loop device over a file.
 struct Disk {
     disk: LoopDevice,
-    /// The device of the file system: all of it, or its partition.
+    /// The device of the file system: the whole loop device, or its partition.
     device: String,
     dir: TempDir,
 }
@@ -46,7 +46,7 @@ impl Mounted {
         Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same where the kernel may refuse it; gives mount(8)'s message then.
+    /// Makes and mounts the file system, or returns mount(8)'s message if the kernel refuses.
     pub(crate) fn try_new(
         sector: u32,
         mkfs: &str,
@@ -124,7 +124,7 @@ impl Mounted {
         self.disk.dir.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.mount
     }
@@ -148,8 +148,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts a directory that may be in use for a moment longer: a program that used io_uring lets its files go after its end, one that is
-/// about to be started by another thread has all of ours, and a loop device has its file until it is gone.
+/// Unmounts a directory that may be in use a moment longer: a process that used io_uring releases its files after its end, a new process of
+/// another thread has copies of our files, and a loop device has its file until it is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())

@@ -24,7 +24,7 @@ use super::mounted::unmount;
 const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel sends before it has answers.
 const IN_FLIGHT: u32 = 16;
-/// Each request begins with so much of a header, each reply with so much.
+/// The length of the header of each request, and of each reply.
 const HEADER: usize = 40;
 const REPLY_HEADER: usize = 16;
 
@@ -43,7 +43,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that is to be seen as a file, until the drop. All users of the file must have closed it by then.
+/// A device that appears as a file until the drop. All users of the file must have closed it by then.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -147,7 +147,7 @@ impl Server<'_> {
         let _ = self.fuse.write(&reply);
     }
 
-    /// The reply to a request, or none where none is wanted.
+    /// The reply to a request, or `None` if it gets no reply.
     fn answer(&mut self, opcode: u32, body: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
         Some(match opcode {
             opcode::INIT => Ok(init(body)),
@@ -190,7 +190,7 @@ fn init(body: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// Of a regular file of root's.
+/// The attributes of a regular file of root.
 fn attributes(size: u64) -> Vec<u8> {
     let (validity, inode) = (3600_u64, 1_u64);
     let mut reply = [validity, 0, inode, size, size / 512, 0, 0, 0].map(u64::to_ne_bytes).concat();

@@ -1,4 +1,4 @@
-//! Where the inodes of an XFS volume lie, after the book's "Inode Numbers", and how they are forged.
+//! The places of inodes on an XFS volume, after the book's "Inode Numbers", and forged inodes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! Files that grow under many writes in flight, of several threads: appends get places of their own, the size follows completed writes, and
+//! Files that grow by many writes in flight from several threads: each append gets its own place, the size follows completed writes, and
 //! synced data stay.
 
 use ironmap::dio::DioFlags;
@@ -148,7 +148,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     }
 }
 
-/// The size follows an extending write when that is complete, not when it is submitted; and one that is refused leaves no gap.
+/// An extending write changes the size at its completion, not at its submission. A refused one leaves no gap.
 #[test]
 fn the_size_follows_when_a_write_is_complete() {
     let bench = Bench::new(EXT4);

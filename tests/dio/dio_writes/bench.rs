@@ -30,7 +30,7 @@ pub(crate) struct Bench {
 /// The requests of a write to the device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Writes, and those of them that are durable when they end.
+    /// The number of writes, and the number of those that are durable at their end.
     pub(crate) writes: usize,
     pub(crate) through: usize,
     pub(crate) flushes: usize,
@@ -78,7 +78,7 @@ impl Bench {
         self.volume.open_inode(self.fs().inode(number).unwrap(), options.write(true)).unwrap()
     }
 
-    /// A file of so many written blocks, durable.
+    /// A durable file of this many written blocks.
     pub(crate) fn written(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         self.fs().write(number, FilePos(0), &vec![0x11; (blocks * BLOCK) as usize]).unwrap();
@@ -86,7 +86,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// A file of so many blocks that were never written, durable.
+    /// A durable file of this many unwritten blocks.
     pub(crate) fn unwritten(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         let how = Fallocate::Allocate { keep_size: false };
@@ -145,12 +145,12 @@ impl Bench {
         seen
     }
 
-    /// A volume on what the device holds now, as after a power cut with nothing lost that it was given.
+    /// A volume on the present content of the device, as after a power cut that loses nothing.
     pub(crate) fn after_crash(&self) -> Self {
         Self::on(Image::none(), self.ram.snapshot())
     }
 
-    /// The image as it is then, which nobody has recovered.
+    /// The image after a power cut, without a recovery.
     pub(crate) fn cut(&self) -> Image {
         let image = self.image.copy();
         self.ram.store(&std::fs::File::create(image.path()).unwrap()).unwrap();
