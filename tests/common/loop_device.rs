@@ -33,8 +33,8 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Adds a partition in the kernel, with start and length in MiB, and returns its path. No partition table is needed. The partition is removed with
-    /// the device only if that was attached with `--partscan`.
+    /// Adds a partition in the kernel, with start and length in MiB, and returns its path. No partition table is needed. The partition is removed
+    /// with the device only if that was attached with `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);

@@ -104,7 +104,7 @@ fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     left
 }
 
-/// Refused, and as it was.
+/// Asserts that an opening for writing is refused, and changes nothing.
 fn is_not_written(image: &Image, what: &str) {
     let before = std::fs::read(image.path()).unwrap();
     let options = VolumeOptions::new().write(true);

@@ -7,7 +7,7 @@ use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Credentials, NewFile};
 use ironmap::{Volume, VolumeOptions};
 
-/// The options of mke2fs, which leaves what it need not write, and whether there is a journal.
+/// The options of mke2fs, which does not overwrite unused blocks, and whether there is a journal.
 const KINDS: [(&str, bool); 4] = [
     ("-b 1024 -N 16384", true),
     ("-b 4096 -N 16384 -g 4096", true),

@@ -44,7 +44,7 @@ fn filled(options: &str, size: &str) -> Image {
     let mut args = words(options);
     args.push("-q");
     let image = Image::populated(size, &args, source.path());
-    // Directories go to groups of their own, and files to those of their directories.
+    // Each directory goes to a different group, and files to the group of their directory.
     {
         let volume = VolumeOptions::new().write(true).open(image.location()).unwrap();
         for dir in 0..10 {
@@ -81,7 +81,7 @@ fn last_inode(device: Ram) -> u64 {
     highest(&volume, &root)
 }
 
-/// Every path, but those that e2fsck brought back; with what it holds.
+/// Every path with its content, except files that e2fsck reconnected.
 fn tree(device: Ram) -> BTreeMap<String, String> {
     let volume = Volume::on(Arc::new(device)).unwrap();
     let mut found = BTreeMap::new();

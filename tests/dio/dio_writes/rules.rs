@@ -15,7 +15,7 @@ use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, NONE, content, kind, m
 
 const EXT4: &str = "-t ext4 -b 4096";
 
-/// Position, length and address must be multiples of the device's units, even if a part of the request would be aligned. A refused request has no effect.
+/// Position, length and address must be multiples of the device's units, even if a part of the request is aligned. A refusal has no effect.
 #[test]
 fn strict_handles_refuse_what_is_misaligned() {
     let bench = Bench::new(EXT4);

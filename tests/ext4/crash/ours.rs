@@ -51,12 +51,12 @@ pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     record.log()
 }
 
-/// The mark that says that an operation of a history has returned.
+/// The mark in the log that an operation of a history has returned.
 pub(crate) fn mark(history: usize, number: usize) -> u64 {
     (history as u64) << 32 | number as u64
 }
 
-/// Runs the operations of a range until one fails; `returned` hears the number of each that did not.
+/// Runs the operations of a range until one fails; `returned` is called with the number of each that succeeds.
 pub(crate) fn run(
     volume: &Volume,
     history: &History,

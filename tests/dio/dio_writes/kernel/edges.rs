@@ -14,7 +14,7 @@ use crate::require;
 
 const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
-/// Requests at and past the limit of the format, without bytes, with partial sectors, and atomic ones get the kernel's result, and have no other effect.
+/// Requests past the limit of the format, without bytes, with partial sectors, and atomic ones get the kernel's errno, and have no effect.
 #[test]
 fn requests_that_the_kernel_refuses_get_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
