@@ -1,4 +1,4 @@
-//! Devices that fail beneath host files: the kernel is asked before there is an error, and what failed is told.
+//! Devices that fail below host files: before an error is returned the kernel reads, and the failure is reported.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -23,7 +23,7 @@ const SEED: u64 = 0x4_fa017;
 const ROUNDS: usize = 200;
 const SIZE: usize = 700_001;
 
-/// A host whose raw reads go through a device that fails as told.
+/// A host whose raw reads go through a device with these faults.
 fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     let mode = OpenMode { exclusive: false, ..OpenMode::default() };
     let file = Arc::new(BlockFile::open(Path::new(mounted.device()), &mode).unwrap());
@@ -99,7 +99,7 @@ fn short_and_late_reads_need_no_kernel() {
     }
 }
 
-/// The kernel's direct reads fail with what a write of the file failed with before, though they could be carried out.
+/// The kernel's direct reads can fail with the error of an earlier write of the file, although the read itself would succeed.
 #[test]
 fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     require!([Need::Root, Need::Tool("losetup")]);

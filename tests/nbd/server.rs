@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::command::find;
 use crate::common::image::scratch_in;
 
-/// A server on a socket in a directory of its own, where a file `disk` is what it serves.
+/// A server on a socket in its own directory. It exports the file `disk` there.
 pub(crate) struct Server {
     dir: TempDir,
     program: String,
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// Its sockets, of connections and to listen.
+    /// The number of its sockets, for connections and to listen.
     #[cfg(feature = "tls")]
     pub(crate) fn sockets(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Starts it again if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
+    /// Restarts the server if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
     pub(crate) fn revive(&mut self) {
         if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
             self.restart();

@@ -15,7 +15,7 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
 
-/// Where metadata are and how their position in the log is called, as commands of xfs_db.
+/// The places of metadata, and the names of their log position, as commands of xfs_db.
 const PLACES: [(&str, &str); 10] = [
     ("sb 0", "lsn"),
     ("agf 0", "lsn"),
@@ -29,7 +29,7 @@ const PLACES: [(&str, &str); 10] = [
     // Linux reads it: nothing but its own content depends on that.
     ("path /map", "v3.lsn"),
 ];
-/// No log comes so far here.
+/// A position that no log reaches here.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
 /// A command that reads everything below a mount.

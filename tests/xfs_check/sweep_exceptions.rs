@@ -1,16 +1,16 @@
-//! Where the sweep of the superblock's fields may find a difference: for each a rule of values, and its reason.
+//! Allowed differences in the sweep of the superblock's fields: for each a rule of values, and the reason.
 
 use crate::sweep_cases::{Case, Sector};
 
-/// A rule of values of a field of which one of the two refuses what the other takes.
+/// A rule for the values of a field that only one of the two sides refuses.
 pub(crate) struct Exception {
     field: &'static str,
-    /// For the sound superblock and the changed one.
+    /// Whether the rule applies to the sound superblock and the changed one.
     holds: fn(&Sector, &Sector) -> bool,
     reason: &'static str,
 }
 
-/// Why a difference is right, if it is.
+/// The reason why a difference is right, if it is.
 pub(crate) fn reason(list: &[Exception], sound: &Sector, case: &Case) -> Option<&'static str> {
     let holds = |one: &&Exception| one.field == case.field && (one.holds)(sound, &case.sector);
     list.iter().find(holds).map(|exception| exception.reason)

@@ -15,17 +15,17 @@ use crate::common::rng::Rng;
 /// Directories of a thread's own, and names in each of them.
 const DIRECTORIES: u64 = 5;
 const NAMES: u64 = 60;
-/// Of large files.
+/// The size of large files.
 const REACH: u64 = 1 << 20;
 
-/// One thread of the load, in a directory of its own.
+/// One thread of the load, in its own directory.
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
     /// The directory of the other thread, with which names are exchanged.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// An xfs_io that exchanges ranges of two files, where the volume lets it.
+    /// An xfs_io that exchanges ranges of two files, if the volume supports that.
     exchanges: Option<&'a str>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Changes<'a> {
         self
     }
 
-    /// Changes the volume until it is told to stop.
+    /// Changes the volume until the stop flag is set.
     pub(crate) fn run(mut self, stop: &AtomicBool) {
         for dir in 0..DIRECTORIES {
             let _ = std::fs::create_dir_all(self.root.join(format!("d{dir}")));
@@ -53,7 +53,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Writes and syncs one file with other threads until it is told to stop: where several wait for one record, the transactions after it
+    /// Writes and syncs one file together with other threads until the stop flag is set: if several wait for one record, their next transactions
     /// begin in one record too, with the same inode.
     pub(crate) fn share(mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
@@ -61,7 +61,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Copies files, so that they share blocks, and writes to the copies, until it is told to stop.
+    /// Copies files, so that they share blocks, and writes to the copies, until the stop flag is set.
     pub(crate) fn copy_on_write(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -70,7 +70,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Fragments files and lets `xfs_fsr` exchange their maps for others until it is told to stop.
+    /// Fragments files, and lets `xfs_fsr` replace their maps, until the stop flag is set.
     pub(crate) fn defragment(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -82,7 +82,7 @@ impl<'a> Changes<'a> {
     fn step_of_fragments(&mut self) -> std::io::Result<()> {
         let path = self.root.join(format!("pieces{}", self.rng.below(3)));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        // Last blocks first, each for itself: so many extents that their map is a tree, also of what takes its place now and then.
+        // The last blocks come first, each with a sync: the map gets so many extents that it is a tree, and its replacement may be one too.
         let gap = 1 + self.rng.below(2);
         for block in (0..200).rev() {
             file.write_all_at(&self.rng.bytes(4096), (gap * block) << 12)?;
@@ -104,7 +104,7 @@ impl<'a> Changes<'a> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(copy)?;
         rustix::fs::ioctl_ficlone(&file, File::open(original)?)?;
         for _ in 0..self.rng.below(6) {
-            // Some blocks here and there: each is a change of its own.
+            // Each write to a block is a separate change.
             for _ in 0..1 + self.rng.below(12) {
                 file.write_all_at(&self.rng.bytes(4096), self.rng.below(64) << 12)?;
             }
@@ -294,7 +294,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// A file of so many pieces that its map becomes a tree.
+    /// Makes a file of so many pieces that its map becomes a tree.
     fn pieces(&mut self) -> std::io::Result<()> {
         let file = self.open()?;
         let step = 8192 << self.rng.below(3);

@@ -14,7 +14,7 @@ use ironmap::{ErrorKind, Location, VolumeOptions};
 /// Bytes of a block of the log, and of the data of a record.
 const BLOCK: usize = 512;
 const RECORD: usize = 32 << 10;
-/// No recovery takes longer.
+/// The time limit of a recovery.
 const LONG: Duration = Duration::from_secs(30);
 /// Byte offsets in an inode of version 3.
 const FORMAT: usize = 5;
@@ -25,13 +25,13 @@ const LSN: usize = 112;
 const FORK: usize = 176;
 const REALTIME: u8 = 1;
 
-/// A volume with two files of a block each, `one` and `other`, whose log is to be forged.
+/// A volume with two files of a block each, `one` and `other`, whose log the tests forge.
 pub(crate) struct World {
     pub(crate) image: Image,
     pub(crate) device: File,
     layout: Layout,
     pub(crate) numbers: [u64; 2],
-    /// The block of the log at which the next record begins, and where the log begins.
+    /// The block of the log for the next record, and the start of the log.
     pub(crate) next: u32,
     log: u64,
     uuid: [u8; 16],
@@ -172,7 +172,7 @@ fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) ->
     bytes
 }
 
-/// As many as a log has room for.
+/// The log is full of changes of one map.
 #[test]
 fn a_million_changes_of_a_map_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -187,7 +187,7 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // And one of the list.
+    // One more block belongs to the list.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
@@ -220,7 +220,7 @@ fn changes_of_realtime_files_show_no_other_blocks() {
     }
 }
 
-/// Where the realtime device is given, a change that names its blocks is finished, and one that names blocks of the volume's device is refused.
+/// If the realtime device is given, a change of its blocks is completed, and a change of blocks on the volume's device is refused.
 #[test]
 fn changes_of_realtime_files_are_finished() {
     require!([Need::Tool("mkfs.xfs")]);

@@ -1,5 +1,5 @@
-//! Logs that do not fit the metadata: the log of an older state of the same volume under newer metadata, the other way round, and logs whose tail is
-//! lost. Where the kernel refuses the mount, ironmap refuses by name; where it recovers, both have the same tree.
+//! Logs that do not fit the metadata: the log of an older state under newer metadata of the same volume, the reverse, and logs whose tail is
+//! lost. If the kernel refuses the mount, ironmap refuses by name; if the kernel recovers, both have the same tree.
 
 use crate::common::image::Image;
 use crate::common::rng::Rng;
