@@ -44,7 +44,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut tar = tool("tar");
         tar.arg("-xpf").arg(&archive).args(["--xattrs", "--xattrs-include=*", "--numeric-owner"]);
         let output = succeed(tar.arg("-C").arg(mounted.dir()));
-        // It wonders at times of the future, and before 1970.
+        // GNU tar warns of times in the future, and before 1970.
         let said = text(&output.stderr);
         assert!(said.lines().all(|line| line.contains("time stamp")), "{dir}: {said}");
         let mount = image.mount("ro");
@@ -61,14 +61,14 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // A file by itself, and a missing one.
+    // A single file, and a missing one.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// The volume that is read is not written, by any name or through a loop device; an archive that cannot be written leaves the one that was there.
+/// The source volume is not overwritten, by any name or through a loop device. A failed write of an archive leaves the old archive.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -137,7 +137,7 @@ fn an_archive_is_interrupted_within_a_file() {
     let image = Image::mke2fs("1G", &["-t", "ext4"]);
     let volume = image.path().display().to_string();
     let target = format!("{volume}:/large");
-    // It has no holes.
+    // The file has no holes.
     bench.succeed(["fallocate", "-l", "800M", &target]);
     let mut command = bench.hearing_command();
     command.args(["tar", &target]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -180,8 +180,8 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
     assert!(found.blocks() * 512 <= data, "{}: {} blocks", path.display(), found.blocks());
 }
 
-/// A sparse file takes its data alone, whatever its size: in an archive, from which GNU tar extracts it byte for byte; from an archive of each of
-/// its forms; and in copies in and out.
+/// Of a sparse file only the data are stored, whatever its size: in an archive, from which GNU tar extracts it byte for byte; in a volume made from
+/// an archive of each form; and in copies in and out.
 #[test]
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);

@@ -1,4 +1,4 @@
-//! The commands that change a volume do what their namesakes do on a mounted one, and leave nothing for e2fsck.
+//! The commands that change a volume have the effect of their namesakes on a mounted one, and leave no fault for e2fsck.
 
 use crate::require;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
-/// The commands for both volumes, `@` being the volume or its mount point. A line that begins with `!` has to fail on both.
+/// The commands for both volumes; `@` stands for the volume or its mount point. A line that begins with `!` must fail on both.
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
@@ -303,7 +303,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     }
 }
 
-/// In with everything kept, and out again: the tree as it was. Needs no root.
+/// A tree is copied in with all attributes, and out again, without a difference. Needs no root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();
@@ -409,7 +409,7 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).lines().all(|line| line.contains("ENOSPC")));
     fsck(&bench.image());
-    // No half file was left.
+    // No partial file remains.
     let listed = bench.json(&["ls", "--json", &bench.target("/source")]);
     for file in listed.as_array().unwrap() {
         assert_eq!(file["size"], 1 << 20, "{file}");

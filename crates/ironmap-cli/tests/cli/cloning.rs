@@ -64,7 +64,7 @@ fn every_byte_arrives_and_holes_stay() {
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
     succeed(&mut nbdkit);
     assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
-    // Nothing without data is asked for.
+    // Ranges without data are not requested.
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     let reads = log.lines().filter(|line| line.contains(" Read id="));
     let count_of = |line: &str| {
@@ -74,7 +74,7 @@ fn every_byte_arrives_and_holes_stay() {
     let read: u64 = reads.map(count_of).sum();
     assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
     assert!(log.contains(" Extents id="), "the server was not asked where it has data");
-    // Zeros that are left out on the target are durable before they are looked for.
+    // The target's zeros, which are not written, are made durable before they are looked up.
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
@@ -150,7 +150,7 @@ fn targets_that_would_lose_something_are_refused() {
     assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);
 }
 
-/// A copy that fails or is interrupted leaves no new image, and says where it failed.
+/// A failed or interrupted copy leaves no new image, and reports the failed position.
 #[test]
 fn a_copy_that_fails_leaves_no_new_image() {
     require!([Need::Tool("nbdkit")]);

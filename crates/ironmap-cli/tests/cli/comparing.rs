@@ -1,4 +1,4 @@
-//! `diff` tells every difference of two trees that the kernel shows, and no other; `write` and `cp -` write what they read.
+//! `diff` reports every difference of two trees that the kernel shows, and no other; `write` and `cp -` write exactly their input.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
-/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give none.
+/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give no output.
 #[test]
 fn diff_tells_every_difference() {
     require!([Need::Root, Need::Tool("setfattr")]);
@@ -185,7 +185,7 @@ fn standard_input_becomes_a_file() {
     ] {
         assert_eq!(with_input(&bench, args, b"x").status.code(), Some(code), "{args:?}");
     }
-    // A volume without room says so, and stays whole.
+    // A full volume is reported, and stays sound.
     let said = with_input(&bench, &["write", &at("/full")], &pattern(70 << 20, 6));
     assert!(said.status.code() == Some(1) && text(&said.stderr).contains("ENOSPC"));
     fsck(&own.path());

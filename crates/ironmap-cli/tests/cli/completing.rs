@@ -36,7 +36,7 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     let listed = bench.ask("ls -p /");
     let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
     let listed = listed.filter(|name| !name.is_empty() && !name.starts_with('.')).count();
-    // debugfs writes the newline as it is, so that name has a second line without fields.
+    // debugfs writes the raw newline, so that name has a second line without fields.
     assert_eq!(names(&bench, "image:/").len(), listed - 1);
     for wrong in ["image", "missing:/", "image:/small/"] {
         assert!(!bench.run(["complete", wrong]).status.success(), "{wrong}");
@@ -73,7 +73,7 @@ fn bash_completes_names_in_a_volume() {
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
-    // All else is left to the script of before: commands, options, and files of the host.
+    // The original script completes the rest: commands, options, and files of the host.
     let commands = complete("ironmap c", &["ironmap", "c"]);
     assert!(commands.contains("cat\n") && commands.contains("chmod\n"), "{commands}");
     let host = complete("ironmap host host:/et", &["ironmap", "host", "host", ":", "/et"]);

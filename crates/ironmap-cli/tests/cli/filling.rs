@@ -15,7 +15,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A member without content of its own.
+/// Appends a member without content.
 fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, device: (u32, u32)) {
     let mut header = Header::new_gnu();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -41,7 +41,7 @@ fn archive(bench: &Bench, name: &str, members: &[(EntryType, &str, &str, (u32, u
     fs::write(bench.path(name), bytes).unwrap();
 }
 
-/// One line, and this exit code.
+/// Asserts an output of one line, and this exit code.
 fn refused(output: &Output, code: i32, says: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -80,7 +80,7 @@ fn begin(bench: &Bench, image: &str) -> Child {
     child
 }
 
-/// An image of the same name that another program makes while a source is read is left alone, and so is its name.
+/// If another program creates an image of the same name while a source is read, that image and its name stay unchanged.
 #[test]
 fn an_image_that_is_made_meanwhile_is_not_changed() {
     let bench = Bench::empty();
@@ -93,7 +93,7 @@ fn an_image_that_is_made_meanwhile_is_not_changed() {
     assert_eq!(fs::read(bench.path("new")).unwrap(), b"theirs");
 }
 
-/// A signal, and a failure, leave no image whose size the sources say; of a symbolic link they leave the link.
+/// A signal or a failure removes an image whose size comes from the sources. A symbolic link to it stays.
 #[test]
 fn an_interrupted_image_is_removed() {
     let bench = Bench::empty();
@@ -118,7 +118,7 @@ fn an_interrupted_image_is_removed() {
     assert_eq!(names(&bench, "real", "/"), ["dir"]);
 }
 
-/// An image is no source of its own, by none of its names; a tree that it is in is copied without it, as GNU tar packs one without its
+/// An image is never its own source, by any name; a tree that contains it is copied without it, as GNU tar packs a tree without its
 /// archive.
 #[test]
 fn an_image_is_no_source_of_its_own() {

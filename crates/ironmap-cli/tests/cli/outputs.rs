@@ -1,4 +1,4 @@
-//! Standard output that is full, or whose reader has gone: the exit code still tells the result, and no output is written over a source.
+//! Standard output that is full, or whose reader has closed it: the exit code still gives the result, and no output overwrites a source.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -23,7 +23,7 @@ fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
     to(bench, args, writer)
 }
 
-/// As with the programs of coreutils, and in one line.
+/// The error is one line, as in coreutils.
 #[test]
 fn a_full_standard_output_is_an_error() {
     let bench = Bench::new();
@@ -47,7 +47,7 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// A reader that has gone is no failure. But where the exit code is a verdict, it is the same without a reader.
+/// A closed reader is not a failure. But an exit code that is a verdict stays the same without a reader.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -129,8 +129,8 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     assert_eq!(parts.count(), 0);
 }
 
-/// A result goes into the file that was named, whatever that is: standard output without a name, a file with several names, the target of a link, a
-/// mount by itself.
+/// A result is written to the named file, whatever its kind: standard output without a name, a file with several names, the target of a link, a
+/// mount point.
 #[test]
 fn a_result_goes_into_the_file_that_was_named() {
     let bench = Bench::new();
@@ -175,8 +175,8 @@ fn a_result_goes_into_the_file_that_was_named() {
     assert!(parts.next().is_none());
 }
 
-/// A file of the host that a command writes beside its name is durable before it gets the name: results, archives, and copies that replace a file.
-/// So is the name of the first two.
+/// A file of the host that a command writes under a temporary name is durable before it gets its name: results, archives, and copies that replace
+/// a file. The name of results and archives is durable too.
 #[test]
 fn a_file_is_durable_before_it_has_its_name() {
     require!([Need::Tool("strace")]);
@@ -234,7 +234,7 @@ fn further_devices_of_a_source_are_not_written_over() {
     }
 }
 
-/// Commands that change files do all their work where nobody reads what `-v` says.
+/// Commands that change files complete their work even if the reader of `-v` has closed the output.
 #[test]
 fn work_goes_on_without_a_reader() {
     let bench = Bench::new();

@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// A host's order of things that have none of their own.
+/// The host's order of things without a defined order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Forwards,
@@ -82,7 +82,7 @@ fn make(tree: &Path, order: Order) {
     for (at, data) in ranges {
         sparse.write_all_at(&vec![0x17; data as usize], at).unwrap();
     }
-    // A file without holes has none in the image.
+    // A file without holes has no holes in the image.
     fs::write(tree.join("zeros"), vec![0; 300_000]).unwrap();
     fs::set_permissions(tree.join("Z"), fs::Permissions::from_mode(0o6711)).unwrap();
     if rustix::process::geteuid().is_root() {
@@ -114,8 +114,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// One tree, made in two orders, and built with other locales, time zones, masks, processors and users; and the archives that GNU tar makes of
-/// both, where attributes are in the host's order.
+/// One tree, created in two orders, and built with other locales, time zones, masks, processors and users; and GNU tar's archives of
+/// both, whose attributes are in the host's order.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);
@@ -155,7 +155,7 @@ fn an_image_does_not_depend_on_its_builder() {
     fs::set_permissions(bench.path(""), fs::Permissions::from_mode(0o777)).unwrap();
     make(&bench.path("one"), Order::Forwards);
     succeed(tool("chmod").args(["-R", "a+rX"]).arg(bench.path("one")));
-    // Another user may not be able to reach the program by its path.
+    // Another user may have no access to the program's path.
     fs::copy(IRONMAP, bench.path("ironmap")).unwrap();
     let build = |user: &[&str]| {
         let mut command = tool("setpriv");

@@ -1,4 +1,4 @@
-//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds nothing, and every file is as it was.
+//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds nothing, and every file is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ fn fsck(image: &Path, what: &str) {
     assert!(silent, "{what}: {said}");
 }
 
-/// The lines of dumpe2fs that say how a volume is laid out; with them the groups' places of copies.
+/// The lines of dumpe2fs that describe a volume's layout, including the groups' copies.
 fn geometry(image: &Path) -> BTreeMap<String, String> {
     const WANTED: [&str; 10] = [
         "Block count",
@@ -144,7 +144,7 @@ fn with_source() -> Bench {
     bench
 }
 
-/// Sizes, reserved blocks, places of backups and room for descriptors are those that resize2fs gives.
+/// Sizes, reserved blocks, places of backups and space for descriptors are the same as with resize2fs.
 #[test]
 fn a_volume_grows_as_by_resize2fs() {
     let bench = with_source();
@@ -170,7 +170,7 @@ fn blocks(image: &Path) -> u64 {
     geometry(image)["Block count"].parse().unwrap()
 }
 
-/// The same for smaller sizes: whatever lies beyond the end has moved.
+/// The same for smaller sizes: everything beyond the end has moved.
 #[test]
 fn a_volume_shrinks_as_by_resize2fs() {
     let bench = with_source();
@@ -225,7 +225,7 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// As small as resize2fs makes it, or smaller, and no smaller the second time; then as large as it was.
+/// The smallest size is at most that of resize2fs, and a second run does not reduce it; then the volume grows to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();
@@ -268,7 +268,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap gives directories groups of their own.
+        // ironmap distributes directories over groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -350,7 +350,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     assert!(said.contains("is the orphan file") && fs::read(&image).unwrap() == before, "{said}");
 }
 
-/// A growth would give a broken bitmap a right checksum, and write where a broken resize inode leads.
+/// A growth would give a broken bitmap a right checksum, and would write to the blocks of a broken resize inode.
 #[test]
 fn a_damaged_volume_does_not_grow() {
     let bench = Bench::empty();
@@ -438,7 +438,7 @@ fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     assert!(failed > 5 && grown > 5, "{failed} failed, {grown} grew");
 }
 
-/// A size that cannot be leaves volume and image as they were.
+/// An impossible size leaves volume and image unchanged.
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     let bench = with_source();

@@ -1,4 +1,4 @@
-//! `ironmap tune`: each change is that of tune2fs, byte for byte; other changes are refused, which leaves the volume as it was.
+//! `ironmap tune`: each change equals that of tune2fs, byte for byte; other changes are refused, and leave the volume unchanged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -107,7 +107,7 @@ fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     own
 }
 
-/// Superblock and backups are those of tune2fs, in each layout of backups.
+/// Superblock and backups equal those of tune2fs, in each layout of backups.
 #[test]
 fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "1024"], &[STEPS, WITH_CHECKSUMS]);
@@ -145,7 +145,7 @@ fn the_kernel_mounts_it() {
     assert_eq!(field(&own.path(), "Filesystem UUID"), UUID);
 }
 
-/// UUIDs that nobody has chosen are of the version that they should be.
+/// Generated UUIDs have the right version.
 #[test]
 fn a_uuid_is_made() {
     let own = Image::mke2fs("8M", &["-t", "ext4", "-O", "metadata_csum_seed"]);
@@ -167,7 +167,7 @@ fn a_uuid_is_made() {
     }
 }
 
-/// One line, the documented code, and every byte as it was.
+/// One line, the documented code, and every byte unchanged.
 #[test]
 fn impossible_changes_are_refused_by_name() {
     let bench = Bench::empty();
@@ -255,7 +255,7 @@ fn a_volume_that_needs_recovery_is_recovered_first() {
     assert!(text(&bench.succeed(["ls", "left:/"])).contains("made\n"));
 }
 
-/// `-l` alone changes nothing; with changes it shows them.
+/// `-l` alone changes nothing; with changes it prints the result.
 #[test]
 fn the_list_is_that_of_info() {
     let bench = Bench::new();
@@ -267,7 +267,7 @@ fn the_list_is_that_of_info() {
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
 }
 
-/// Called as tune2fs or e2label the program takes their options: results are those of the programs, byte for byte.
+/// If the program is called as tune2fs or e2label, it accepts their options: results are the same as theirs, byte for byte.
 #[test]
 fn names_of_e2fsprogs_are_taken() {
     let own = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -407,7 +407,7 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
             ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
         assert!(left == right, "{command}: other bytes");
     }
-    // By its own name the program cuts nothing, and has its own codes.
+    // Under its own name the program cuts no text, and has its own exit codes.
     let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));

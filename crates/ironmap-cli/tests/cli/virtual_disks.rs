@@ -44,7 +44,7 @@ fn commands_take_an_image_by_its_format() {
     assert_eq!(text(&raw.stdout), listed.replace(&volume, "raw"));
 }
 
-/// Without its prefix an image is refused with the prefix in the message, and formats that are only read say so.
+/// Without its prefix an image is refused with the prefix in the message, and for read-only formats the message says so.
 #[test]
 fn an_image_without_its_prefix_is_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -62,7 +62,7 @@ fn an_image_without_its_prefix_is_refused() {
     }
 }
 
-/// `info` says of an image that is only read why, in the words of the refusal of a write.
+/// For a read-only image `info` gives the reason, in the words of the refusal of a write.
 #[test]
 fn info_says_why_an_image_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -90,7 +90,7 @@ fn info_says_why_an_image_is_only_read() {
         ("qcow2:dirty", Some("qemu-img check -r all")),
         ("vmdk:vmdk", Some("images of this format are only read")),
     ] {
-        // One of them has a note on standard error.
+        // One of the images has a note on standard error.
         let shown = bench.run(["info", "--json", volume]);
         let info: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(info["writable"], why.is_none(), "{volume}");

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::sides::{Kernels, Ours, Sides, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// A name with an unknown prefix, or a prefix alone, has the errno of the kernel's ext4 for each call, and so has each combination of flags.
+/// A name with an unknown prefix, or a bare prefix, gives the errno of the kernel's ext4 in each call, and so does each combination of flags.
 #[test]
 fn names_of_attributes_are_refused_as_by_the_kernel() {
     require_mounts!("names_of_attributes_are_refused_as_by_the_kernel");
@@ -78,7 +78,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
                     found.push((name, bit, done, get() & !MAPS));
                     set(old).unwrap();
                 }
-                // Of an immutable file nothing else changes.
+                // Of an immutable file nothing else can be changed.
                 for flags in [old | IMMUTABLE, old | IMMUTABLE | NO_DUMP, old | NO_DUMP, old] {
                     let done = set(flags);
                     found.push((name, flags & !MAPS, done, get() & !MAPS));
@@ -195,7 +195,7 @@ fn symbolic_links_have_times_of_reads() {
                 loop {
                     read(&path);
                     let left = time(&path) != before;
-                    // After a change the kernel forgets the target as soon as it can.
+                    // After a change the kernel drops the cached target with a delay.
                     if left || !waits || begin.elapsed() > Duration::from_secs(20) {
                         return left;
                     }

@@ -1,4 +1,4 @@
-//! How a mount ends, and what it leaves.
+//! The end of a mount, and the state of its volume.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -66,8 +66,8 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failed last commit is reported though no program asks for it: by the exit code and a line in the foreground, else by the system's log, once
-/// when nothing is written any more, and at the end; and to the user who unmounts it by ironmap.
+/// A failed last commit is reported although no program asks for it: in the foreground by the exit code and a line, otherwise by the system's log. It
+/// is reported once after the last write, at the end, and to the user who unmounts with ironmap.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -114,7 +114,7 @@ fn a_mount_beneath_stays() {
     check(&bench.image());
 }
 
-/// A mount above it is not taken for it, and it ends all the same where the kernel allows it.
+/// Another mount on top of it is not mistaken for it. The mount below still ends if the kernel allows it.
 #[test]
 fn a_mount_above_stays() {
     require_mounts!("a_mount_above_stays");
@@ -158,7 +158,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Data written before a signal are on the volume, with the files open: those in a writeback cache, and those stored through a
+/// Data written before a signal are on the volume, although files are open: data in a writeback cache, and data stored through a
 /// mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
@@ -192,7 +192,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
         let bench = volume();
         let dir = bench.path("mounted");
         let mut ours = Ours::mount(&bench.image(), &dir, "rw");
-        // It stays with the mount when the directory is free.
+        // The descriptor stays with the mount when the directory is free.
         let mounted = File::open(&dir).unwrap();
         let load = std::thread::spawn(move || {
             for number in 0_u64.. {

@@ -167,7 +167,7 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // The rule is as it was for those who come without a cache.
+        // Without the cache, the rule applies as before.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }
@@ -215,7 +215,7 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// As mount(8) calls it: a faked mount is not made, and a sloppy one accepts unknown options.
+/// mount(8) calls the helper: a faked mount is not made, and a sloppy one accepts unknown options.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");
@@ -241,7 +241,7 @@ fn unmount_if_mounted(dir: &Path) -> bool {
     is_mounted
 }
 
-/// A line of /etc/fstab for the kernel's ext4 mounts here too; `errors=` must be what the volume says.
+/// A line of /etc/fstab for the kernel's ext4 works here too; `errors=` must equal the volume's setting.
 #[test]
 fn options_of_ext4_are_taken() {
     require_mounts!("options_of_ext4_are_taken");
@@ -259,7 +259,7 @@ fn options_of_ext4_are_taken() {
     assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
 }
 
-/// `lsattr` and `chattr` of a mount are those of the kernel's ext4; a flag is obeyed as soon as it is set.
+/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4; a flag takes effect at once.
 #[test]
 fn flags_are_shown_and_set() {
     require_mounts!("flags_are_shown_and_set");

@@ -1,6 +1,6 @@
-//! One file under everything that can be done with its content, beside its content in memory, in the manner of fsx: reads and writes
-//! through the page cache and with O_DIRECT, truncation, all that `fallocate` does, copies within the file, syncs, closing and opening.
-//! The operations that FUSE does not pass on, COLLAPSE_RANGE and INSERT_RANGE, are refused on the mount, and done by `ironmap fallocate` while the volume
+//! One file under all operations on its content, compared with its content in memory, in the manner of fsx: reads and writes
+//! through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs, closing and opening.
+//! FUSE does not pass on COLLAPSE_RANGE and INSERT_RANGE: the mount refuses them, and `ironmap fallocate` does them while the volume
 //! is not mounted.
 
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +26,7 @@ const PERIOD: u64 = 5000;
 enum Mode {
     Buffered,
     Direct,
-    /// By two handles, one of each.
+    /// Two handles, one of each kind.
     Both,
 }
 
@@ -53,7 +53,7 @@ impl Handles {
 }
 
 impl Fsx {
-    /// A range within `most`, aligned where it is for a direct request.
+    /// A range within `most`, aligned if it is for a direct request.
     fn range(&mut self, most: u64, direct: bool) -> (u64, u64) {
         let pos = self.rng.below(most);
         let len = 1 + self.rng.below(LONGEST.min(most - pos).max(1));
@@ -259,7 +259,7 @@ fn a_file_used_both_ways() {
     each("both", Mode::Both, "rw");
 }
 
-/// All of it where the kernel keeps written data for a while. Direct requests beside that are not coherent: docs/MOUNT.md.
+/// All operations while the kernel caches written data. Direct requests are not coherent with that cache: docs/MOUNT.md.
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sides::{Ours, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// Operations that change inodes. Each begins with the files that the ones before have left.
+/// Operations that change inodes. Each begins with the files that the previous ones have left.
 const CHANGES: &[&str] = &[
     "chattr +A file",
     "chattr -A file",
@@ -75,7 +75,7 @@ fn attributes(path: &Path, ask: bool) -> String {
     )
 }
 
-/// Until the clock of time stamps has gone on: the next change has another time.
+/// Waits for the next tick of the time stamps' clock, so that the next change gets another time.
 fn next_tick() {
     let now = || clock_gettime(ClockId::RealtimeCoarse);
     let begin = now();
@@ -96,7 +96,7 @@ fn the_kernels_cache_knows_each_change() {
     let paths = [".", "dir", "file"].map(|name| dir.join(name));
     let mut stale = Vec::new();
     for change in CHANGES {
-        // The kernel knows all of them.
+        // The kernel caches all of them.
         for path in &paths {
             attributes(path, true);
         }

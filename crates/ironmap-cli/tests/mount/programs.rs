@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, on a mounted volume: a short run of each. `./x mount` runs them for longer.
+//! Programs of other authors on a mounted volume: a short run of each. `./x mount` runs them for longer.
 
 use std::path::Path;
 use std::process::Command;

@@ -62,8 +62,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// After `ironmap sync` everything is durable that was written before, also data of open files and mappings in the kernel's cache:
-/// `sync -f` promises that too, but does not reach a FUSE mount.
+/// After `ironmap sync` all earlier writes are durable, including data of open files and mappings in the kernel's cache:
+/// `sync -f` promises the same, but does not reach a FUSE mount.
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");
@@ -88,8 +88,8 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v a mount for writing says once that sync -f commits nothing there, and how to commit. The message of a lock names the server and the directory. The flags -r, -w and -v are those
-/// of mount(8), also for the helper.
+/// With -v a mount for writing reports once that sync -f commits nothing there, and how to commit. The message about a lock names the server and the
+/// directory. The flags -r, -w and -v have the meaning of mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
     require_mounts!("flags_of_mount_8_and_the_note_on_sync");
@@ -138,7 +138,7 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// As mount(8) calls the helper: with all that the mount is to be, and what the kernel shows of it.
+/// Calls the helper as mount(8) does: with all options of the new mount, and those that the kernel shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
@@ -147,8 +147,8 @@ fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     if told.status.success() { Ok(()) } else { Err(text(&told.stderr)) }
 }
 
-/// A mount becomes read-only: nothing can be written then, written data are durable, and reads leave no times. It becomes writable
-/// again, unless the volume was opened for reading only.
+/// A mount becomes read-only: writes are refused, written data are durable, and reads update no times. It becomes writable
+/// again, unless the volume was opened read-only.
 #[test]
 fn a_mount_becomes_read_only_and_writable_again() {
     require_mounts!("a_mount_becomes_read_only_and_writable_again");
@@ -182,7 +182,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     // The caller of the program gives the changes, and the rest stays.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
-    // mount(8) leaves out options that are to end.
+    // mount(8) omits options that shall be cleared.
     remount(&bench, &dir, "rw,noexec").unwrap();
     shows(" rw,noexec,");
     fs::write(dir.join("other"), "content").unwrap();
