@@ -392,7 +392,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
     }
 }
 
-/// Nor for a truncation of the file of an overlay above it.
+/// A truncation of the file of an overlay above it does not break a lease either.
 #[test]
 fn a_truncation_through_an_overlay_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -451,7 +451,7 @@ impl Drop for Limit {
     }
 }
 
-/// A thousand leases broken in one go are let go as fast, and taken again when the writers are gone.
+/// A thousand leases broken at once are released in time, and taken again after the writers have closed.
 #[test]
 fn a_thousand_leases_are_broken_at_once() {
     require!([Need::Root, Need::Tool("losetup")]);

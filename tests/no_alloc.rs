@@ -176,7 +176,7 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// Nor do copies, tags and checks: over a device that computes over data, with each way to keep memory from changing.
+/// Copies, tags and checks allocate nothing either, on a device that computes over data, with each method that keeps memory from changing.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {

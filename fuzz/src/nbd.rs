@@ -1,4 +1,4 @@
-//! Replies of NBD servers: right ones to some reads, and any others.
+//! Replies of NBD servers: right replies to some reads, and arbitrary ones.
 
 use arbitrary::Arbitrary;
 use ironmap::device::nbd::fuzzing::take_replies;

@@ -195,7 +195,7 @@ impl Base {
         Self::of(&image)
     }
 
-    /// Kernels of today do not mount version 4 any more.
+    /// Present kernels no longer mount version 4.
     fn by_prototype(options: &str) -> Option<Self> {
         let dir = scratch();
         let image = dir.path().join("image");

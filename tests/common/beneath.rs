@@ -35,7 +35,7 @@ pub(crate) fn chosen() -> Option<Beneath> {
     Some(known.unwrap_or_else(|| panic!("IRONMAP_BENEATH: there is no {name}")).1)
 }
 
-/// The mode of the integrity device that lies beneath, if one does.
+/// The mode of the integrity device below, if there is one.
 pub(crate) fn integrity() -> Option<Mode> {
     match chosen()? {
         Beneath::Integrity(mode) => Some(mode),
@@ -53,7 +53,7 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume as [`Volume::open`] does. Requests that complete without a read cannot be verified: the null engine has nothing beneath.
+/// Opens a volume like [`Volume::open`]. The null engine gets no layer below, because requests that complete without a read cannot be verified.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -114,7 +114,7 @@ pub(crate) mod tail {
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // The map is cleared by every flush, and tags go to and fro: more that can be cut.
+        // Every flush clears the map, and tags are written and read again: there is more to cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)

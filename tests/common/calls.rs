@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// How a read is asked for.
+/// The way to request a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -27,7 +27,7 @@ const LONGEST: u64 = 300_000;
 /// An alignment that any device accepts.
 const ALIGNED: u64 = 4096;
 
-/// A host file opened twice: for whatever is asked, and for aligned reads only.
+/// A host file opened twice: for requests of any form, and for aligned reads only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,

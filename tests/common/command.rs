@@ -16,7 +16,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&search_path()).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Runs a program, whatever becomes of it.
+/// Runs a program to its end, with any exit status.
 pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
     // Outputs are parsed, so language and time zone are fixed.

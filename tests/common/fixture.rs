@@ -13,13 +13,13 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole; its size is not a multiple of anything.
+/// Data without a hole. Its size is unaligned in every respect.
 pub(crate) const SOLID: &str = "solid";
 /// Data without a hole in more extents than a request keeps in flight together.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Blocks of data and holes in turns.
 pub(crate) const HOLES: &str = "holes";
-/// The same with the holes allocated and never written; the device holds other files' old data there.
+/// Like `HOLES`, with the holes allocated and never written; the device holds old data of other files there.
 pub(crate) const UNWRITTEN: &str = "unwritten";
 /// A few blocks of data far apart.
 pub(crate) const SPARSE: &str = "sparse";

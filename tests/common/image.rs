@@ -30,7 +30,7 @@ pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
 }
 
-/// The options of a program, as one writes them in a shell.
+/// The options of a program, split at white space.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
@@ -96,7 +96,7 @@ impl Image {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// The same by another program than the system's.
+    /// An XFS volume made by another program than the system's mkfs.xfs.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -115,7 +115,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // The same volume each time: nothing is random, and no thread of the kernel writes at the same time.
+        // The volume is the same each time: no value is random, and no kernel thread writes concurrently.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -235,7 +235,7 @@ impl Image {
         self.run_debugfs(&["-w"], commands)
     }
 
-    /// The same with the image opened for reading only.
+    /// The output of debugfs's commands, with the image opened read-only.
     pub(crate) fn ask_debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&[], commands)
     }
@@ -291,7 +291,7 @@ impl Image {
         File::options().read(true).write(true).open(self.path()).expect("open the image")
     }
 
-    /// Mounts it with the kernel's file system by a loop device. Needs root.
+    /// Mounts the volume with the kernel through a loop device. Needs root.
     pub(crate) fn mount(&self, options: &str) -> LoopMount {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }

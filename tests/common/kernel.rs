@@ -1,4 +1,4 @@
-//! The oracle that counts: a mounted file system, asked by system calls. A source directory is one as well.
+//! The main oracle: a mounted file system, read by system calls. A source directory can be used like one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub(crate) fn view_of_stats(root: &Path) -> View {
     view
 }
 
-/// The same with the maps, which must not change any more: of a mount for reading only.
+/// The kernel's view with the maps, which must not change any more: from a read-only mount.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =

@@ -41,7 +41,7 @@ impl Mounted {
         Self::on_sectors(512, mkfs, mib, options)
     }
 
-    /// The same on a device with logical blocks of this many bytes.
+    /// A mounted file system on a device with logical blocks of this many bytes.
     pub(crate) fn on_sectors(sector: u32, mkfs: &str, mib: u64, options: &str) -> Self {
         Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
@@ -56,14 +56,14 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// The same on a partition, in the midst of a disk. The kernel gets its place and size: it need not know any partition table.
+    /// A mounted file system on a partition in the middle of a disk. The kernel gets its place and size, so it needs no partition table.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same over a file below this directory: in memory, so that nothing is waited for, or on another mount.
+    /// A mounted file system over a file below this directory: in memory, to avoid waits, or on another mount.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -102,7 +102,7 @@ impl Mounted {
         if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
 
-    /// Unmounts it, lets something be done to the device, and mounts it again.
+    /// Unmounts the file system, runs `between` on the device, and mounts it again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         assert!(unmount(&self.mount), "{} stays mounted", self.mount.display());
         between(self.device());

@@ -1,8 +1,8 @@
-//! A file whose content is a device of ours, so that the kernel's own file system can be run on top of it: the kernel asks for
-//! each read, write and fsync through `/dev/fuse`. The mount is a single file: of the protocol only its requests are needed.
+//! A file whose content is a device of the test, so that the kernel's own file system can run on it: the kernel sends each read, write and
+//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are needed.
 //!
-//! Writes go to a queue of the device, and are answered when the queue completes them: a device that delays completions has several writes
-//! in flight, also while it is flushed. The kernel sends several at a time if the loop device over the file uses direct I/O.
+//! Writes go to a queue of the device, and are answered when the queue completes them: a device that delays completions has several writes in
+//! flight, also during a flush. The kernel sends several at a time if the loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

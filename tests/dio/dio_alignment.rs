@@ -86,8 +86,7 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A request that `O_DIRECT` refuses is refused by a strict handle, also where only a part of it is at fault, and
-/// nothing is read.
+/// A strict handle refuses a request that `O_DIRECT` refuses, even if only a part of it is wrong, and reads nothing.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -149,8 +148,7 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces gives the right bytes for any position, length, address and segmentation, and keeps off all
-/// others.
+/// A handle that bounces returns the right bytes for any position, length, address and segmentation, and touches no other bytes.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {

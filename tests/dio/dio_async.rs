@@ -196,8 +196,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue that goes while requests are in flight waits for them: nothing hangs, and the kernel writes to no memory
-/// that has gone back to the allocator.
+/// A queue that is dropped with requests in flight waits for them: nothing hangs, and the kernel writes to no memory that the allocator has
+/// reused.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -221,7 +221,7 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
                     queue.poll().unwrap();
                 }
                 drop(queue);
-                // Likely the same memory again: a transfer that is still going on would show.
+                // The allocator likely returns the same memory again, where a transfer still in progress would be visible.
                 let after: Vec<_> = (0..40).map(|_| vec![round as u8; 65536]).collect();
                 std::thread::yield_now();
                 assert!(after.iter().flatten().all(|byte| *byte == round as u8), "{stack}");

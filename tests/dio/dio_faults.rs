@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
-/// the device, which holds the request.
+/// A bad sector on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
+/// the device, which contains the original one.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -237,8 +237,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// A device that is busy forever though the request may wait is given up after a while: then it is an error like any other,
-/// with one event, and the memory comes back.
+/// If a device stays busy although the request may wait, the library gives up after a while: the request fails like any other, with one event, and
+/// the memory comes back.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);

@@ -99,7 +99,7 @@ fn a_full_queue_is_not_waited_for() {
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock, "{stack}");
-        // May it wait, it does.
+        // Without NOWAIT it waits.
         let buffer = Buffer::aligned(len).unwrap();
         fragmented.submit_read(&mut queue, buffer, START, DioFlags::empty(), 9).expect("it waits");
         queue.wait(1).unwrap();

@@ -117,7 +117,7 @@ fn put(ram: &Ram, at: u64, bytes: &[u8]) {
     ram.write_all_at(&[IoSlice::new(bytes)], DevOffset(at), false).unwrap();
 }
 
-/// Writes pass the disk, and are made once more below it: the same bytes.
+/// Writes pass through the disk, and are repeated below it with the same bytes.
 struct Part(Arc<Disk>, usize);
 
 impl Layer for Part {

@@ -1,5 +1,5 @@
-//! The readable parts of a damaged volume: beside the kernel's `mount -o ro` and `-o ro,noload` of the same image, all that these list and read,
-//! and a line about each fault that was passed over. Opening for writing stays strict.
+//! The readable parts of a damaged volume: everything that the kernel's `mount -o ro` and `-o ro,noload` list and read, with a line about each
+//! skipped fault. Opening for writing stays strict.
 
 use std::path::Path;
 

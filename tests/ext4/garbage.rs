@@ -45,8 +45,8 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// Old content of an inode table's block, from before its first inode was made, is not seen: neither by e2fsck nor by the kernel, after a
-/// crash or a close, when we make the first inode of a block and when the kernel does.
+/// Old content of an inode table's block, from before its first inode was made, is not visible to e2fsck or the kernel, after a crash or a close, if
+/// ironmap makes the first inode of a block and if the kernel does.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {
     for (kind, journal) in KINDS {

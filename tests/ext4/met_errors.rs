@@ -96,7 +96,7 @@ fn field(image: &Image, name: &str) -> String {
     fields(image).remove(name).unwrap_or_default()
 }
 
-/// e2fsck repairs all, and clears the record.
+/// Asserts that e2fsck repairs everything, and clears the record.
 fn mended(image: &Image) {
     image.repair();
     image.check();
@@ -157,7 +157,7 @@ impl Bench {
         &self.image
     }
 
-    /// The same when the volume was closed.
+    /// The image after the volume was closed.
     fn closed(self) -> Image {
         self.volume.close().unwrap();
         self.stored();
@@ -224,7 +224,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // A list of orphans begins in the superblock, which gets into the log so.
+    // A list of orphans starts in the superblock, which is then written to the log.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -299,7 +299,7 @@ fn panic_refuses_everything() {
     assert!(image.ask_debugfs("stat /synced\n").contains("Type: regular"));
 }
 
-/// Whatever operation meets it, it counts, and once: operations that are made of others too.
+/// Whatever operation finds the error, it is counted once, also by operations that consist of others.
 #[test]
 fn every_operation_that_meets_it_counts_once() {
     type Operation = fn(&Bench, InodeNo) -> Result<()>;
@@ -430,7 +430,7 @@ fn an_error_reaches_the_device_in_time() {
     }
 }
 
-/// A sound volume has nothing to record, whatever is asked of it.
+/// A sound volume has no error to record, whatever operations run.
 #[test]
 fn a_sound_volume_and_wrong_questions_record_nothing() {
     let image = image("-e panic");

@@ -1,4 +1,4 @@
-//! Power fails while a volume is resized: it has its old size or the new one, and e2fsck loses no file.
+//! Power cuts during a resize: the volume has its old size or the new one, and e2fsck loses no file.
 
 use std::collections::BTreeMap;
 use std::fs;

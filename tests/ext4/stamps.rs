@@ -1,4 +1,4 @@
-//! Time stamps that are kept lazily: seen at once, in the journal with the next reason for it, and gone with a crash before that.
+//! Lazy time stamps: they are visible at once, reach the journal with the next commit for another reason, and are lost in a crash before that.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -221,7 +221,7 @@ fn the_kernel_sees_them_after_a_close() {
         let held = volume.fs().hold(file).unwrap();
         held.stamp(Access::Write);
         held.stamp(Access::Read);
-        // Still open: the close must think of it.
+        // The volume is still open here: the close must write the stamps.
         volume.close().unwrap();
         drop((held, volume));
         image.check();

@@ -387,10 +387,10 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     }
 }
 
-/// Opens the volume, does an operation and closes it; gives the errors.
+/// Opens the volume, runs an operation and closes it. Returns the errors.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The volume cannot be opened.
 fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
     let volume = open(image)?;
     let at = At { fs: volume.fs(), errors: std::cell::RefCell::default() };

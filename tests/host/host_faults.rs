@@ -38,7 +38,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// Whether all reads fail or some, all at once or late: no error comes of it, and no wrong byte.
+/// Whether all reads fail or some, at once or late: they cause no error and no wrong byte.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -79,7 +79,7 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// Short transfers and late ones are the device's to finish.
+/// Short and late transfers are completed from the device.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -158,7 +158,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
             assert_eq!(place, (both.any.inode(), FilePos(8192), len as u64), "{way:?}");
         }
     }
-    // Many at once.
+    // Many requests are in flight at once.
     for token in 0..16 {
         let buffer = Buffer::aligned(4096).unwrap();
         let pos = FilePos(token * 4096);

@@ -125,7 +125,7 @@ fn ext4_with_journalled_data() {
     }
 }
 
-/// The same by the superblock's defaults, which mountinfo does not show; an option overrules them.
+/// The mode is set by the superblock's defaults, which mountinfo does not show; an option overrides them.
 #[test]
 fn ext4_with_journalled_data_by_default() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -48,7 +48,7 @@ fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     }
 }
 
-/// Whatever the mark is on: the file, its directory, its mount, its file system.
+/// The mark may be on the file, its directory, its mount, or its file system.
 #[test]
 fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";

@@ -115,7 +115,7 @@ impl Setting {
         Process::start("process", &variables)
     }
 
-    /// Takes it over.
+    /// Reads the setting in the new process.
     fn given() -> Self {
         let [kind, seed, ledger, dir, image, device] =
             Self::VARIABLES.map(|name| std::env::var(name).expect("the setting"));

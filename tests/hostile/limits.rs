@@ -1,4 +1,4 @@
-//! Limits that no random damage reaches: each by a volume made to pass it.
+//! Limits that random damage does not reach: each has a volume made to exceed it.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;

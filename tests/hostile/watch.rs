@@ -24,7 +24,7 @@ impl Watch {
         Self::bounded(test, TIME)
     }
 
-    /// The same with another bound of time.
+    /// A watch with another time limit.
     #[allow(dead_code, reason = "not every suite has a bound of its own")]
     pub(crate) fn bounded(test: &str, time: Duration) -> Self {
         let limits = getrlimit(Resource::Data);

@@ -24,7 +24,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// The n-th request to the data device fails, torn: whatever is there afterwards can be read.
+/// The n-th request to the data device fails, torn: the resulting content can be read.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -305,7 +305,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Writes that share a record fail each for itself, and reads for no write's sake.
+/// Writes that share a record fail separately, and reads do not fail because of a write.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);

@@ -45,8 +45,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// A region that became dirty for a write that then wrote nothing has a new generation, of which nothing was lost: not while it is dirty,
-/// not after a close, and not after a crash.
+/// A region became dirty for a write that then failed: it has a new generation, of which no write was lost. The scrub must not report a loss, while it
+/// is dirty, after a close, or after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -110,8 +110,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     }
 }
 
-/// A region whose bit or generation could not be written has the generation that it had, whatever the device made of that: not while it
-/// is open, not after a close, and not after a crash was a write lost.
+/// If the bit or generation of a region could not be written, the region keeps its generation, whatever the device stored. No write was lost, while
+/// the device is open, after a close, or after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;

@@ -1,4 +1,4 @@
-//! The same operations by system calls on a mounted file system.
+//! The operations of the model by system calls on a mounted file system.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

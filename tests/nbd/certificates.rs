@@ -27,7 +27,7 @@ impl Authority {
         Self::named("tests of ironmap")
     }
 
-    /// The same with another name of the authority.
+    /// An authority with another name.
     pub(crate) fn named(name: &str) -> Self {
         let all = Self { dir: scratch_in(Path::new("/dev/shm")) };
         let (key, certificate) = (all.text("ca-key.pem"), all.text("ca-cert.pem"));

@@ -27,7 +27,7 @@ impl Server {
         Self::with_file(program, args, disk, "")
     }
 
-    /// The same with a file `DIR/file`, which has this content.
+    /// Starts a program with an additional file `DIR/file` of this content.
     pub(crate) fn with_file(program: &str, args: &str, disk: &[u8], file: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         std::fs::write(dir.path().join("disk"), disk).unwrap();
@@ -117,7 +117,7 @@ impl Server {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    /// Kills it, so that it loses all it has in memory.
+    /// Kills the server, so that it loses the data in its memory.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Ends it in its order.
+    /// Ends the server regularly.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         self.child.take().unwrap().wait().unwrap();

@@ -221,7 +221,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         let other = Arc::clone(&device);
         let ended = Arc::new(AtomicU64::new(0));
         let over = Arc::clone(&ended);
-        // Asks one thing after the other, or only looks for answers.
+        // One thread sends one request after the other, or only reaps.
         let reader = std::thread::spawn(move || {
             let mut queue = other.queue(&QueueOptions::new()).unwrap();
             while over.load(Ordering::Relaxed) == 0 {

@@ -88,7 +88,7 @@ const TREE: &[Damage] = &[
     ("path /dir;write -d v3.metadata 1", &["of a metadata directory"]),
 ];
 
-/// The same on a volume without these features.
+/// Damage to a volume without these features.
 const NEITHER: &[Damage] = &[
     ("path /tagged;write -d a.sfattr.list[0].parent 1", &["which this volume does not have"]),
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),

@@ -213,7 +213,7 @@ pub(crate) fn compare(
     })
 }
 
-/// The same with a copy of the image, which ironmap reads.
+/// Compares a state. ironmap reads a copy of the image.
 fn compare_with(
     image: &Image,
     ours: &Image,

@@ -38,7 +38,7 @@ impl Glob {
         Self { ways: ways.iter().copied().map(way).collect() }
     }
 
-    /// Whether all of the text matches. `*` and `?` stand for slashes and dots at the beginning, too.
+    /// Whether the whole text matches. `*` and `?` stand for slashes and dots at the beginning, too.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
             // Each character is one byte: one variant decides, without an allocation.

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::show::{mode_string, rfc3339};
 use crate::terminal::{Out, stdout};
 
-/// A progress bar on standard error, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
     let bar = ProgressBar::new(steps).with_message(what);

@@ -90,17 +90,17 @@ impl Progress {
                 show_total(&bar, &files, total);
             }
         };
-        // Without a thread there are no totals.
+        // If no thread can be started, the totals stay unknown.
         let thread = thread::Builder::new().spawn(work).ok();
         self.counter = thread.map(|thread| Counter { stop, thread });
     }
 
-    /// Whether nothing is shown.
+    /// Whether the progress is hidden.
     pub(crate) fn is_hidden(&self) -> bool {
         self.bar.is_hidden()
     }
 
-    /// The copy of a file begins.
+    /// Begins the copy of a file.
     pub(crate) fn begin(&self, name: &str, kind: FileType, size: u64) {
         if !self.is_hidden() {
             self.bar.set_message(terminal::name(name.as_bytes()));

@@ -104,7 +104,7 @@ impl NewImage {
         self.path.symlink_metadata().is_ok_and(|named| self.is(&named))
     }
 
-    /// Whether these are attributes of this file.
+    /// Whether `metadata` belongs to this file.
     fn is(&self, metadata: &Metadata) -> bool {
         self.file.metadata().is_ok_and(|own| is_same(&own, metadata))
     }

@@ -12,7 +12,7 @@ use rustix::fs::{fstat, major, minor};
 
 use crate::source::further_devices;
 
-/// Files by device and inode: images and device nodes, and the images of loop devices.
+/// A set of files, by device and inode: images and device nodes, and the images of loop devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spared(Vec<(u64, u64)>);
 

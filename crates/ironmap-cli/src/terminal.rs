@@ -8,7 +8,7 @@ use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::sync::LazyLock;
 
-/// Buffered standard output. A write to a pipe whose reader has gone ends the command quietly.
+/// Buffered standard output. A write to a pipe whose reader has closed it ends the command quietly.
 pub(crate) struct Out {
     to: BufWriter<StdoutLock<'static>>,
     terminal: bool,

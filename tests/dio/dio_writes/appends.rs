@@ -107,8 +107,8 @@ fn appends_of_many_threads_lie_one_after_the_other() {
     }
 }
 
-/// Each thread writes every so manieth piece past the end, later ones before earlier ones: between them are zeros until all are there,
-/// and never the old content of the blocks.
+/// The threads write pieces past the end in turns, later ones before earlier ones: between them are zeros until all pieces exist, and
+/// never the old content of the blocks.
 #[test]
 fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     for len in [1536, BLOCK, 3 * BLOCK] {

@@ -18,7 +18,7 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device is, from above: a record of requests, faults, and memory. Nothing is committed unless asked for.
+/// The device consists, from the top, of a record of requests, faults, and memory. Only a request commits.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -103,7 +103,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the device with data that must never be seen, and frees them; gives the sectors.
+    /// Fills the device with data that must never be visible, and frees them. Returns the sectors.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -197,7 +197,7 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
     map
 }
 
-/// A write by each way that there is, each of which must come to the same.
+/// Every way to write. Each must have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,

@@ -90,7 +90,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     }
 }
 
-/// Content that moves takes the end along: no append is written into the content that has come to its place.
+/// Operations that move content move the end too: no append is written into the moved content.
 #[test]
 fn no_append_is_lost_where_content_moves() {
     for way in CALLS {
@@ -132,7 +132,7 @@ fn no_append_is_lost_where_content_moves() {
     }
 }
 
-/// A file without extents, whose appends the file system writes, has one place for each too; and so has content within the inode.
+/// In a file without extents, and in inline content, the file system writes appends, and each gets its own place.
 #[test]
 fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {

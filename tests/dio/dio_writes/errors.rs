@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// The error, not a short count; reported as an event once; and other data are as before.
+/// The write returns the error, not a short count; one event reports it; and other data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in CALLS {
@@ -120,7 +120,7 @@ fn short_transfers_are_continued() {
     }
 }
 
-/// Space for a part: that part is written, as a count, and the next write is refused. Existing blocks can be overwritten.
+/// If space remains for a part, that part is written, its length is returned, and the next write is refused. Existing blocks can be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
     for way in CALLS {

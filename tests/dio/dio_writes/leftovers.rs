@@ -1,5 +1,5 @@
-//! Remains of writes when other events happen: a place that was not used, blocks past the end, conversions beside commits,
-//! queues that go, journals that end.
+//! Effects of writes on later events: an unused place, blocks past the end, conversions beside commits, dropped queues,
+//! ended journals.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -52,8 +52,8 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().write_counts().drains == 1
 }
 
-/// The size is the first thing that a conversion brings to the journal: whatever commits come between its transactions, no state of the
-/// device has written blocks past the end that no recovery would find.
+/// A conversion writes the size to the journal first: with any commits between its transactions, no state of the device has written
+/// blocks past the end that a recovery would miss.
 #[test]
 fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -303,7 +303,7 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// A write that is done is no error because of ranges that wait to be converted.
+/// A completed write does not fail because other ranges wait for a conversion.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);

@@ -180,7 +180,7 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// Nor does a write into blocks that were never written, before it is converted; and then many cost one handle.
+/// A write into blocks that were never written starts no handle before its conversion; then many writes share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -233,7 +233,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// Old content of the device shows neither beside the written data, nor past the end, nor between.
+/// Old content of the device is visible neither beside the written data, nor past the end, nor between.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -309,7 +309,7 @@ fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     assert!(image.dump("/file") == [[0; BLOCK as usize], [0x22; BLOCK as usize]].concat());
 }
 
-/// A writer with `CAP_FSETID` leaves set-id bits, and takes capabilities.
+/// A writer with `CAP_FSETID` keeps set-id bits, and still removes capabilities.
 #[test]
 fn set_id_bits_stay_where_the_handle_keeps_them() {
     let bench = Bench::new(EXT4);

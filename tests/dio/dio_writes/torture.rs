@@ -34,7 +34,7 @@ struct Watchdog {
     done: AtomicBool,
 }
 
-/// Lets the dog go when the threads have ended, also by a panic.
+/// Ends the watchdog when the threads have ended, also after a panic.
 struct Leash<'a>(&'a Watchdog);
 
 impl Drop for Leash<'_> {
@@ -96,7 +96,7 @@ fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     Some((writer, write))
 }
 
-/// A write of a thread: which sectors. Kept, so that in the end each sector can be asked for.
+/// The sectors of a thread's write, kept so that the final content can be compared.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     first: u64,

@@ -84,7 +84,7 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that makes its file longer is noted when it ends: a close before that would lose it.
+/// A write in flight that extends its file is recorded when it ends: a close before that would lose it.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -232,8 +232,8 @@ fn a_queue_does_not_wait_for_itself() {
     bench.close();
 }
 
-/// A buffer in flight is owned by its request: to drop queue, file and volume handle at any time frees nothing that is written from
-/// (foyer issue 1286), and submitted data are written.
+/// A request owns its buffer while it is in flight: dropping queue, file and volume handle at any time frees no memory of a write (foyer issue
+/// 1286), and submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);
@@ -251,7 +251,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time: no lock is the volume's (lwext4 issue 83).
+/// Two files are written at the same time: no lock covers the whole volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);

@@ -1,4 +1,4 @@
-//! A device that keeps a tag for every sector: computed over a request's memory, which is looked at again a moment later.
+//! A device that keeps a tag for every sector: it computes the tag over a request's memory, and compares it a moment later.
 
 use std::collections::HashMap;
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! e2fsck as the judge of an image: it may recover the journal, and then has nothing to repair.
+//! e2fsck as the judge of an image: it may recover the journal, and must then find no fault.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Workloads by chance, of which each operation is possible when it comes.
+//! Random workloads in which each operation is possible at its time.
 
 use crate::common::rng::Rng;
 use crate::crash::history::History;
@@ -309,13 +309,13 @@ fn total(history: &History) -> usize {
     files.map(|file| history.content(file).len()).sum()
 }
 
-/// A name that is there.
+/// An existing name.
 fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<String> {
     let fit: Vec<_> = names.iter().filter(|(_, node)| wanted(node)).map(|(path, _)| path).collect();
     (!fit.is_empty()).then(|| fit[rng.below(fit.len() as u64) as usize].clone())
 }
 
-/// A name for a file that is not there, in the root or in a directory that is.
+/// A name for a new file, in the root or in an existing directory.
 fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let number = rng.below(style.names);
     // The lengths differ, so that entries are split and joined.
@@ -328,7 +328,7 @@ fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     (!names.contains_key(&path)).then_some(path)
 }
 
-/// A name for a directory that is not there, in the root.
+/// A name for a new directory, in the root.
 fn free_directory(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let path = format!("{}d{}", style.prefix, rng.below(DIRECTORIES));
     (!names.contains_key(&path)).then_some(path)

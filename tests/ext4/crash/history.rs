@@ -16,11 +16,11 @@ pub(crate) const STALE: u8 = 0xDB;
 /// The promise of a completed operation about earlier ones.
 #[derive(Clone, Debug)]
 struct Promise {
-    /// The operation that gave it.
+    /// The number of the operation that made the promise.
     number: usize,
     /// The state after this operation, or after a later one, is promised.
     state: usize,
-    /// The data of this file; of all without one.
+    /// The promise covers the data of this file, or of all files with `None`.
     file: Option<Id>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct History {
     /// Operations that moved content of a file, and how far up.
     shifts: Vec<(Id, usize, i64)>,
     promises: Vec<Promise>,
-    /// How many files are open that were removed.
+    /// The number of removed files that are still open.
     held: usize,
 }
 

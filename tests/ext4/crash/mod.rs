@@ -34,7 +34,7 @@ use rules::Histories;
 
 type Case = campaign::Case<Histories>;
 
-/// How much is checked: which states of a workload, and how many states of each kind of workload.
+/// The amount of checking: the states of a workload, and the number of states of each kind of workload.
 struct Effort {
     plan: Plan,
     states: usize,
@@ -70,7 +70,7 @@ impl Effort {
         }
     }
 
-    /// Looks at one workload after the other until there were states enough.
+    /// Checks one workload after the other until there were enough states.
     fn look(&self, what: &str, cases: impl Iterator<Item = (u64, Case)>) {
         let (counts, start) = (Counts::default(), Instant::now());
         for (seed, case) in cases {
@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// How many operations: few, or enough to go around the log.
+/// The number of operations: few, or enough to wrap around the log.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }

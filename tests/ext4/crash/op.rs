@@ -17,7 +17,7 @@ pub(crate) enum Op {
         path: String,
         to: String,
     },
-    /// A file that is removed while it is open stays so until it is let go.
+    /// A file that is removed while it is open stays until it is closed.
     Unlink {
         path: String,
         open: bool,

@@ -89,7 +89,7 @@ impl Histories {
         Ok(())
     }
 
-    /// e2fsck recovers the same, and has nothing more to do where ironmap has recovered the volume to the device and closed it.
+    /// e2fsck recovers the same, and has no more work after ironmap has recovered the volume to the device and closed it.
     fn by_e2fsck(&self, state: &Crashed<'_>, seen: &Tree) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         count(&state.counts.fsck);
@@ -149,7 +149,7 @@ impl Histories {
     }
 }
 
-/// How many operations of a thread had returned at a cut of the log.
+/// The number of operations of a thread that had returned at a cut of the log.
 fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     let numbers = log.marks(cut).filter_map(|mark| {
         let number = mark.checked_sub(ours::mark(thread, 0))?;

@@ -1,4 +1,4 @@
-//! Direct writes by chance, one after the other and many in flight, mixed with all that moves and frees blocks.
+//! Random direct writes, one after the other and many in flight, mixed with operations that move and free blocks.
 
 use std::ops::Range;
 
@@ -190,7 +190,7 @@ impl Run<'_> {
         if self.rng.below(2) == 0 { self.close(at) } else { Ok(()) }
     }
 
-    /// The last handle goes.
+    /// Closes the last handle.
     fn close(&mut self, at: usize) -> Result<()> {
         self.drain()?;
         self.event();

@@ -1,4 +1,4 @@
-//! Power fails while a volume is made: the device holds the new volume, whole, or nothing that anyone takes for one.
+//! Power cuts during mkfs: the device holds the complete new volume, or nothing that can be mistaken for one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A table of sizes and features, each held against a volume that mke2fs makes with the same.
+//! A table of sizes and features, each compared with a volume that mke2fs makes with the same options.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -72,7 +72,7 @@ fn compare(size: u64, text: &str, ours: &[&str]) {
     }
 }
 
-/// Our own reading agrees that it is a sound, empty volume.
+/// Asserts that ironmap itself reads a sound, empty volume.
 fn assert_opens(image: &Image) {
     let volume = image.open().unwrap();
     let fs = volume.ext4().unwrap();

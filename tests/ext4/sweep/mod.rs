@@ -40,7 +40,7 @@ struct Sweep {
     /// Whether the kernel mounts the unchanged volume for writing.
     written: bool,
     bench: Bench,
-    /// How often the programs were asked.
+    /// The number of runs of the programs.
     asked: Cell<u32>,
 }
 
@@ -112,7 +112,7 @@ fn indented(text: &str) -> String {
     lines.take(8).map(|line| format!("\n    {line}")).collect()
 }
 
-/// Values that were believed once.
+/// Values that were accepted by mistake in the past.
 const NAMED: [(&str, &[u64]); 9] = [
     ("s_log_groups_per_flex", &[32, 255]),
     ("s_log_cluster_size", &[3]),

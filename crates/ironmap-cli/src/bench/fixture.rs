@@ -15,12 +15,12 @@ use ironmap_load::target::{TargetSpec, Variant};
 /// The size of a fixture's device, and of the file on it that the bench reads.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
-/// Where a fixture's device lives.
+/// The kind and place of a fixture's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FixtureKind {
     /// Compressed RAM disks (root): the fastest block device of an ordinary machine.
     Zram,
-    /// Loop devices over files in memory (root): block devices that know NOWAIT.
+    /// Loop devices over files in memory (root): block devices that support NOWAIT.
     Loop,
     /// Loop devices with the file system on a partition (root): the disk below it keeps a page cache of its own.
     Partition,
@@ -325,7 +325,7 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // Another program may look at any new device for a moment.
+                // Another program may open any new device for a moment.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));

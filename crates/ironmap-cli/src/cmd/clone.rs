@@ -33,7 +33,7 @@ static ZEROS: [u8; 4096] = [0; 4096];
 /// Copies a whole device, image or export, or a part of it, to another one
 ///
 /// Ranges that read as zeros are neither transferred nor written: holes of images, ranges that an NBD server or a qcow2 image has no data for, and zeros
-/// in the data. A TARGET that does not exist is made as a raw image with holes; it may be larger than SOURCE, and the rest of it stays as it is.
+/// in the data. A TARGET that does not exist is made as a raw image with holes; an existing one may be larger than SOURCE, and the rest of it stays unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -32,17 +32,17 @@ pub(crate) struct Args {
 enum What {
     /// An inode, in use or not, with its map and its extended attributes
     Inode {
-        /// Its number
+        /// The number of the inode
         number: u64,
     },
     /// A block: its kind, its decoded content, and its bytes
     Block {
-        /// Its number
+        /// The number of the block
         number: u64,
     },
     /// The descriptor of a group
     Group {
-        /// Its number, from 0 on
+        /// The number of the group, from 0 on
         number: u32,
     },
     /// The superblock, or a backup of it

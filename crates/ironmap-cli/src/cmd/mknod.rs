@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The new file
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
     target: Target,
-    /// Its type
+    /// The type of the file
     #[arg(value_enum)]
     kind: Kind,
     /// The number of the driver; decimal, 0x... or 0...

@@ -116,7 +116,7 @@ impl Server {
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
-            // The library applies the umask where there is no default ACL.
+            // The library applies the umask if the directory has no default ACL.
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,

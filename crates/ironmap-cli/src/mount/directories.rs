@@ -1,4 +1,4 @@
-//! Open directories: entries from where the last reply ended.
+//! Open directories: each reply continues after the last entry of the previous one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

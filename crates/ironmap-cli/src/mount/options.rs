@@ -15,18 +15,18 @@ use super::nodes::Manner;
 /// The largest value of `commit`.
 const MOST_SECONDS: u32 = i32::MAX as u32 / 1000;
 
-/// `ST_NOSYMFOLLOW` of `linux/statfs.h`, which rustix does not name.
+/// `ST_NOSYMFOLLOW` of `linux/statfs.h`, which rustix does not define.
 const FOLLOWS_NO_LINKS: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
 
 /// When a read updates the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
-    /// Never.
+    /// A read never updates it.
     Never,
     /// If the access time is not newer than the last change, or is a day old.
     #[default]
     Relative,
-    /// Always.
+    /// Every read updates it.
     Strict,
 }
 

@@ -29,7 +29,7 @@ const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
-/// umount and fusermount3 -u return before that: the kernel does not wait for a server. When this command returns, everything is on the device,
+/// umount and fusermount3 -u return earlier: the kernel does not wait for a server. When this command returns, everything is on the device,
 /// and other programs can use the volume. It reports an error of the last commit, and a server program that was killed, with exit code 4. A user
 /// without the right to unmount needs fusermount3, as for mounting.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ const CLOSED: &str = "closed";
 Examples:
   ironmap umount /mnt && e2fsck -f disk.img")]
 pub(crate) struct Args {
-    /// Where it is mounted
+    /// The mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -199,7 +199,7 @@ rmdir @/set-group/inherits
 ! rmdir @/t
 ";
 
-/// A tree with one of each, times long ago.
+/// Creates a tree with one file of each kind, with old times.
 pub(crate) fn fill(root: &Path, as_root: bool) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("small"), "small\n").unwrap();
@@ -298,7 +298,7 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
     for (path, blocks) in space(mount.dir(), &expected) {
-        // A tree may have a block more where extents were split and could be merged again.
+        // A tree may have one more block after extents were split.
         assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }
@@ -343,7 +343,7 @@ fn a_volume_is_made_of_a_tree() {
     let (mut expected, mut found) =
         (view(&bench.source(), begun), view(&bench.path("copy"), begun));
     found.remove(Path::new("lost+found"));
-    // The root has lost+found besides.
+    // The root also has lost+found.
     for root in [&mut expected, &mut found] {
         root.remove(Path::new(""));
     }
@@ -443,7 +443,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
         assert_eq!(ours.status.code(), Some(1), "{options} {how}");
         assert!(text(&ours.stderr).contains("ENOSPC"), "{}", text(&ours.stderr));
         fsck(&own.path());
-        // How much fits is not the same.
+        // The amount that fits may differ.
         let check = |dir: &Path| {
             let file = fs::metadata(dir.join("file")).unwrap();
             let held = file.blocks() * 512;
@@ -487,7 +487,7 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     }
 }
 
-/// Against renameat2 on a mounted twin, since mv of most hosts does not know it.
+/// The oracle is renameat2 on a mounted twin, since mv of most hosts does not support the exchange.
 #[test]
 fn two_files_change_places() {
     require!([Need::Root]);

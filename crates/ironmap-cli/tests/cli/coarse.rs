@@ -107,7 +107,7 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// A volume with shorter blocks than sectors whose superblock is gone, or damaged: it is read by a backup, named or found.
+/// A volume with shorter blocks than sectors whose superblock is lost or damaged: a backup is used, named or found.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -117,7 +117,7 @@ fn a_backup_stands_in_on_longer_sectors() {
         change(&bench, image.path().to_str().unwrap());
         let listed = bench.succeed(["ls", "-l", &format!("{}:/again", image.path().display())]);
         let start = fs::File::options().write(true).open(image.path()).unwrap();
-        // The number of inodes, which no check of the superblock permits then.
+        // This damages the number of inodes, so that no check of the superblock accepts it.
         start.write_all_at(&[0xFF; 4], 1024).unwrap();
         // A warning reports the use of a backup.
         let read = |args: &[&str]| {
@@ -306,7 +306,7 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     is_sound(&copy);
 }
 
-/// XFS that was not closed, with sectors of 512 bytes, on a device with sectors of 4096: its log is recovered in memory as on its own.
+/// An XFS volume that was not closed, with sectors of 512 bytes, on a device with sectors of 4096: its log is recovered in memory as usual.
 #[test]
 fn a_log_of_shorter_sectors_is_recovered() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

@@ -65,7 +65,7 @@ fn diff_tells_every_difference() {
     for line in begins {
         assert!(found.contains(line), "{line} in {found:#?}");
     }
-    // Writing to a program takes its capability away, and its set-id bits unless root does it.
+    // Writing to a program removes its capability, and its set-id bits unless the writer is root.
     let others: Vec<_> = found.iter().filter(|line| !begins.contains(&line.as_str())).collect();
     assert!(others.iter().all(|line| line.starts_with("/program: ")), "{others:?}");
     let without = bench.run(["diff", "-x", "*", "image:/source", "source"]);
@@ -144,7 +144,7 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The kernel reads the written data: of a new file, past the end, in the middle, far past the end, and as a copy.
+/// The kernel reads the data that the command wrote: to a new file, past the end, in the middle, far past the end, and as a copy.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);
@@ -170,7 +170,7 @@ fn standard_input_becomes_a_file() {
     bench.succeed(["ln", "-s", "new", &at("/link")]);
     writes(&["write", "-a", &at("/link")], b"third\n");
     bench.succeed(["mkdir", &at("/dir")]);
-    // An input that cannot be read empties nothing.
+    // An input that cannot be read does not empty the file.
     for input in [">/dev/null", "</"] {
         let command = format!("{IRONMAP} write {} 0{input}", at("/copy"));
         let refused = tool("sh").args(["-c", &command]).output().unwrap();

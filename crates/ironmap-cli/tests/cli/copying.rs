@@ -31,7 +31,7 @@ fn names(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Names, types, modes, times, owners, contents, links and attributes of a tree survive the way into an image and out again.
+/// Names, types, modes, times, owners, contents, links and attributes of a tree survive a copy into an image and out again.
 #[test]
 fn a_tree_comes_out_as_it_went_in() {
     let bench = Bench::new();
@@ -125,7 +125,7 @@ fn several_sources_are_one_copy() {
     fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
     symlink("nowhere", source.join("link")).unwrap();
     fs::hard_link(source.join("link"), source.join("link2")).unwrap();
-    // mke2fs makes two of a symbolic link with two names.
+    // mke2fs copies a symbolic link with two names as two links.
     bench.succeed(["mkfs", "-q", "-d", "source", "image", "8M"]);
     for sources in [
         "x/f f2",
@@ -189,7 +189,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is no content, as for `ironmap write`.
+/// A directory on standard input is refused, as by `ironmap write`.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();
@@ -236,8 +236,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Device nodes need root; fifos do not. A user other than root gets all the rest, and a warning.
-/// Files of an earlier copy survive a copy that fails: a part of the new one stands neither in its place nor beside it.
+/// Device nodes need root; fifos do not. A user other than root gets the other files, and a warning. After a failed copy the files of an earlier copy
+/// still exist, and no part of the new one remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -289,7 +289,7 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     );
     assert!(!bench.path("mine/node").exists());
     assert!(fs::symlink_metadata(bench.path("mine/pipe")).unwrap().file_type().is_fifo());
-    // Set-id bits only with the owner that they stand for.
+    // Set-id bits are kept only together with their owner.
     let large = fs::metadata(bench.path("mine/dir/large")).unwrap();
     assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
@@ -429,7 +429,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
         // On a busy machine a copy may end before its sources are counted.
         let mut shown = String::new();
         let has_totals = (0..20).any(|_| {
-            // The destination of the try before, in the volume or beside it.
+            // The destination of the previous try is removed, in the volume or beside it.
             let made = command.split(' ').rfind(|word| !word.ends_with('M')).unwrap();
             match made.strip_prefix("image:") {
                 Some(name) => drop(bench.run(["rm", "-rf", &bench.target(name)])),
@@ -466,7 +466,7 @@ fn on_terminal(bench: &Bench, command: &str) -> String {
     shown_text
 }
 
-/// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.
+/// A signal ends a copy out of a volume with its own exit code, and the partial file is removed.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
     let bench = Bench::empty();
@@ -503,7 +503,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// A signal that the program was started to ignore, as by nohup, ends no copy.
+/// A signal that the program was started to ignore, as by nohup, does not end a copy.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

@@ -193,7 +193,7 @@ fn a_link_to_itself_can_be_replaced() {
     same(&steps.join(again));
 }
 
-/// A link that took the place of the file that it leads to would lead to itself, and the content would be gone.
+/// If a link replaced the file that it leads to, it would lead to itself, and the content would be lost.
 #[test]
 fn no_link_replaces_the_file_that_it_leads_to() {
     require!([Need::Root]);
@@ -254,7 +254,7 @@ fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
     );
 }
 
-/// An append-only file takes the time of the moment, both as one, and no time that is chosen.
+/// An append-only file accepts the present as both times, and no other time.
 #[test]
 fn append_only_files_take_the_time_of_now() {
     require!([Need::Root]);

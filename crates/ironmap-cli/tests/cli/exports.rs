@@ -30,7 +30,7 @@ fn large_files_of_servers_are_read_ahead() {
     }
 }
 
-/// The largest number of reads that the server had at a time, after its log.
+/// The largest number of reads in flight at the server, from its log.
 fn most_in_flight(bench: &Bench) -> i32 {
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     fs::remove_file(bench.path("requests")).unwrap();

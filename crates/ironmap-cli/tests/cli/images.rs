@@ -67,7 +67,7 @@ fn pack(bench: &Bench, name: &str, options: &str) -> PathBuf {
     archive
 }
 
-/// Every format of GNU tar, with every compression that is read, as a file and as a stream.
+/// Every format of GNU tar, with every supported compression, as a file and as a stream.
 #[test]
 fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
@@ -184,7 +184,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// Wherever names and links lead, it is in the volume.
+/// All names and targets of links stay within the volume.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();
@@ -277,7 +277,7 @@ fn damaged_archives_make_sound_volumes() {
         let mut bytes = whole.clone();
         for pair in pattern(24, seed).chunks(4) {
             let at = u32::from_le_bytes(pair.try_into().unwrap()) as usize;
-            // Headers more often than content.
+            // Headers are changed more often than content.
             let at = if at.is_multiple_of(3) {
                 at % bytes.len()
             } else {

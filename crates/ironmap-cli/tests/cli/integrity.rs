@@ -74,7 +74,7 @@ fn scrub(bench: &Bench, device: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A volume is changed and read through its tags, by every way to name it; afterwards the data half is a plain ext4 that e2fsck and the kernel take.
+/// A volume is changed and read through its tags, by every name; afterwards the data device is a plain ext4 that e2fsck and the kernel accept.
 #[test]
 fn a_volume_is_served_through_its_tags() {
     for options in [&["--mode", "bitmap"][..], &["--mode", "journal", "--guard", "crc64"]] {
@@ -217,7 +217,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// Two sectors that stand in each other's place: the reference tag of neither fits.
+/// Two sectors are swapped: the reference tag of neither fits.
 #[test]
 fn swapped_sectors_are_found() {
     let bench = protected(&["--tag", "7"]);
@@ -271,12 +271,12 @@ fn a_killed_writer_is_recovered_from() {
         let mut writer = command.stdout(Stdio::null()).spawn().unwrap();
         let tags = bench.path("tags");
         if mode == "bitmap" {
-            // Regions of its map.
+            // Bits of the map are set.
             await_bytes(&mut writer, &tags, 4096, |map| {
                 map.iter().map(|byte| byte.count_ones()).sum::<u32>() > 5
             });
         } else {
-            // A record a good way into its journal.
+            // A record far inside its journal is written.
             let journal = number("area_size") - 4096 - number("journal");
             await_bytes(&mut writer, &tags, journal + (1 << 20), |bytes| bytes != [0; 8]);
         }
@@ -323,7 +323,7 @@ fn halves_that_do_not_fit_are_refused() {
     refused(&ls("tags"), 3, &["tags holds the tags of another device"]);
     refused(&ls("missing,tags"), 3, &["the data half", "missing"]);
     refused(&ls("image,missing"), 3, &["the tag half", "missing"]);
-    // Tags of another device of the same size: nothing that is read fits.
+    // These are tags of another device of the same size: no sector fits.
     sized(&bench, "other", 64);
     sized(&bench, "tags-of-other", 24);
     bench.succeed(["integrity", "format", "other,tags-of-other"]);
@@ -439,7 +439,7 @@ fn wrong_options_are_named() {
     drop(tags);
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
-    // A sparse tebibyte: each region takes memory while the device is open.
+    // The device is a sparse tebibyte, and each region takes memory while it is open.
     sized(&bench, "large", 1 << 20);
     let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
     refused(&output, 2, &["regions of 8192 bytes are too many", "take 16384 or more"]);

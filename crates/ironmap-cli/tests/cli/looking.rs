@@ -12,7 +12,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A volume with one of each, and its mount for reading.
+/// A volume with one file of each kind, and its read-only mount.
 pub(crate) struct Twin {
     pub(crate) bench: Bench,
     mount: LoopMount,
@@ -25,7 +25,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// The same with more in the tree that the volume is made of, and after requests to debugfs.
+    /// A twin with more files in its source tree, and after requests to debugfs.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);

@@ -143,7 +143,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     check(&bench.path("swap"));
 }
 
-/// Options of mke2fs are accepted: no inodes asked for by 0, and the other name of a feature, which brings features that need it along.
+/// Options of mke2fs are accepted: 0 for the default number of inodes, and a feature's other name, which implies the features that it needs.
 #[test]
 fn options_of_mke2fs_are_accepted() {
     let bench = Bench::empty();
@@ -214,7 +214,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     }
 }
 
-/// Groups become smaller, so that there are more of them, where their bitmaps have too few bits for all inodes.
+/// If bitmaps have too few bits for all inodes, groups become smaller, so that there are more of them.
 #[test]
 fn more_names_than_a_group_has_inodes() {
     let bench = Bench::empty();

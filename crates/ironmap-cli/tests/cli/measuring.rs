@@ -70,7 +70,7 @@ fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
             let args = ["--fixture", "loop", "--size", "64m", "--fs", fs, "--rw", work];
             above_raw("vol:", &[&args[..], &["--engine", engine, "--iodepth", depth]].concat())
         };
-        // Looks at the clock are shared by fewer requests on a busy machine, so a difference may be theirs: it is measured again.
+        // On a busy machine fewer requests share a read of the clock, which can cause a difference, so it is measured again.
         let mut runs = Vec::new();
         let is_near = (0..4).any(|_| {
             let (ext4, xfs) = (above("ext4"), above("xfs"));
@@ -89,7 +89,7 @@ fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
     above_raw("vol:", &[&args[..], &["--rw", "randwrite", "--size", "64m"]].concat())
 }
 
-/// Instructions of a target's request above the bare submission; the engine that was asked for serves both.
+/// Instructions of a target's request above the bare submission. The requested engine must serve both.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
     let rows = bench(&[args, &["--instructions"]].concat());
     let asked = args.iter().skip_while(|arg| **arg != "--engine").nth(1);
@@ -102,8 +102,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods that keep memory from changing above zero copy: a copy, of which valgrind counts each byte, and the short way around it;
-/// without a copy nothing.
+/// The costs of the methods that keep memory from changing, above zero copy: with a copy, of which valgrind counts each byte, the copy and little
+/// more; without a copy, nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -128,7 +128,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         assert!(copied(bounce), "{work} at depth {depth}: {}", above(bounce));
         let lazily = if work == "randread" { direct(lazy) } else { copied(lazy) };
         assert!(lazily, "{work} at depth {depth}: {}", above(lazy));
-        // The bench has buffers of the library's: no other code could reach them.
+        // The bench uses buffers of the library, which no other code can reach.
         assert!(direct(owned), "{work} at depth {depth}: {}", above(owned));
     }
 }
@@ -154,7 +154,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
         let counters = &vol.unwrap()["counters"];
         let count = |name: &str| counters[name].as_u64();
         assert!(count("overwrites") > Some(0), "{chosen:?}: {counters}");
-        // Each thread's first one makes it know the file.
+        // The first write of each thread looks up the file.
         assert!(count("writes") <= Some(4), "{chosen:?}: {counters}");
         let none = ["handles", "exclusive", "conversions", "zeroed"].map(count);
         assert_eq!(none, [Some(0); 4], "{chosen:?}: {counters}");
@@ -201,7 +201,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
+/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. The count keeps them from growing unnoticed.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -293,7 +293,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
     }
 }
 
-/// A launch that fails ends the bench, with the reason, and its fixture goes.
+/// A failed launch ends the bench with its reason, and the fixture is removed.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
     require!([Need::Tool("mke2fs")]);

@@ -107,7 +107,7 @@ fn a_lock_names_its_holder() {
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     let said = text(&bench.run(["ls", "image:/"]).stderr);
     let seen = format!(" (pid {})\n", std::process::id());
-    // A file system that numbers its files for /proc/locks otherwise, as overlayfs, hides the holder.
+    // A file system such as overlayfs uses other inode numbers than /proc/locks, which hides the holder.
     let hidden = said.ends_with("locked by another program: which cannot be seen from here\n");
     assert!(
         said.contains("locked by another program: ") && (said.ends_with(&seen) || hidden),
@@ -158,7 +158,7 @@ fn a_device_in_use_names_its_users() {
     bench.succeed(["ls", &target]);
 }
 
-/// A link below `/dev/disk` as udev makes it, and the directories that were made for it; gone on drop.
+/// A link below `/dev/disk` like those of udev, and the directories made for it. The drop removes them.
 struct Link {
     path: PathBuf,
     made: Vec<PathBuf>,

@@ -27,7 +27,7 @@ fn layout(dir: &Path) {
     fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
 }
 
-/// Puts a blob into a layout; its descriptor.
+/// Adds a blob to a layout, and returns its descriptor.
 fn blob(layout: &Path, media: &str, bytes: &[u8]) -> Value {
     let mut sum = tool("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     sum.stdin.take().unwrap().write_all(bytes).unwrap();
@@ -47,7 +47,7 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// Three layers, plain, gzip and zstd, of the image for this machine among two, in an index that the first one names.
+/// Three layers, plain, gzip and zstd, belong to the image for this machine, one of two in an index that another index names.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -98,7 +98,7 @@ fn the_layers_of_a_layout_are_applied() {
     );
 }
 
-/// An image that umoci made of changes to a tree, with the whiteouts that it found.
+/// umoci makes an image from changes to a tree, with its own whiteouts.
 #[test]
 fn an_image_of_umoci_is_what_umoci_unpacks() {
     require!([Need::Root, Need::Tool("umoci")]);
@@ -172,7 +172,7 @@ fn a_layout_that_is_wrong_is_refused() {
     let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
     index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
     refused("names 2 images, and not one for linux/");
-    // An index that names itself.
+    // The index names itself.
     let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
     let text_of = json!({"manifests": [own.clone()]}).to_string();
     write("blobs/sha256/loop", &format!("{text_of:500}"));
@@ -180,7 +180,7 @@ fn a_layout_that_is_wrong_is_refused() {
     refused("too deep");
     write("oci-layout", r#"{"imageLayoutVersion":"2.0.0"}"#);
     refused("version 2.0.0");
-    // Sound, it makes a volume.
+    // The undamaged layout makes a volume.
     layout(&dir);
     index(&dir, &[manifest]);
     bench.succeed(["mkfs", "-q", "--oci", "-d", "layout", "image"]);

@@ -69,7 +69,7 @@ fn a_verdict_needs_no_reader() {
     }
 }
 
-/// `-` is standard output, as for every tar.
+/// `-` is standard output, as in every tar.
 #[test]
 fn an_archive_named_dash_is_standard_output() {
     let bench = Bench::new();
@@ -78,7 +78,7 @@ fn an_archive_named_dash_is_standard_output() {
     assert!(!bench.path("-").exists());
 }
 
-/// Results are not written over a file that was measured, or that a measured volume is in.
+/// Results do not overwrite a measured file, or the file of a measured volume.
 #[test]
 fn results_are_not_written_over_a_target() {
     let bench = Bench::new();
@@ -101,7 +101,7 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A file for the results that cannot be written, a picture by the name of another format, and a file that holds a volume end the bench before its work.
+/// A result file that cannot be written, a picture with the name of another format, and a file that holds a volume end the bench before its work.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -252,7 +252,7 @@ fn work_goes_on_without_a_reader() {
     assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
 }
 
-/// Wrong arguments have their code also where standard error is full.
+/// Wrong arguments have their exit code even if standard error is full.
 #[test]
 fn a_full_standard_error_changes_no_exit_code() {
     let bench = Bench::new();
@@ -264,7 +264,7 @@ fn a_full_standard_error_changes_no_exit_code() {
     }
 }
 
-/// The verdicts on an integrity device, too.
+/// The verdicts on an integrity device do not need a reader either.
 #[test]
 fn a_verdict_on_an_integrity_device_needs_no_reader() {
     let bench = Bench::empty();
@@ -280,7 +280,7 @@ fn a_verdict_on_an_integrity_device_needs_no_reader() {
     }
 }
 
-/// A link takes no file's place that it would lead to: as `ln` run in the link's directory.
+/// A link does not replace the file to which it would lead, as `ln` in the link's directory.
 #[test]
 fn no_new_link_replaces_the_file_that_it_leads_to() {
     let bench = Bench::new();

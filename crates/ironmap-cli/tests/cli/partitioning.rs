@@ -1,4 +1,4 @@
-//! Disks whose partition table has lost a copy, disagrees with itself, or ends past an image that was cut short.
+//! Disks whose partition table has lost a copy, contradicts itself, or ends past a truncated image.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -63,7 +63,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
         for args in WRITERS {
             refused(&bench, args, "partition table");
         }
-        // The backup may be of an older table, whose partitions lie over others.
+        // The backup may belong to an older table, whose partitions overlap others.
         for args in [
             &["mkfs", "-qF", "disk.img@p1"][..],
             &["clone", "-F", "one.img", "disk.img@p1"],
@@ -82,7 +82,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
     }
 }
 
-/// An MBR that does not name the GPT beside it is the newer table, as for Linux and blkid.
+/// An MBR that does not name the GPT beside it is the newer table, as Linux and blkid decide.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);

@@ -1,5 +1,5 @@
-//! Power cuts of the machine on which a volume lies in a qcow2 image: strace sees each write and each sync of the image's file, and files are made
-//! as a cut leaves them. QEMU and e2fsck judge.
+//! Power cuts of a machine with a volume in a qcow2 image: strace records each write and each sync of the image's file, and the test constructs files
+//! as after a cut. QEMU and e2fsck check them.
 
 use std::fs;
 use std::path::Path;
@@ -85,7 +85,7 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     steps
 }
 
-/// A line of strace's. A call that other threads interrupt stands in two lines, all its arguments in the first.
+/// A line of strace. A call that other threads interrupt takes two lines, with all its arguments in the first.
 fn step(line: &str, disk: &str) -> Option<Step> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -115,7 +115,7 @@ fn bytes_of(hex: &str) -> impl Iterator<Item = u8> + '_ {
     hex.split("\\x").skip(1).map(|byte| u8::from_str_radix(byte, 16).unwrap())
 }
 
-/// The file after a cut: all that was synced, and of each later write any of its sectors.
+/// The file after a cut: everything that was synced, and any sectors of each later write.
 fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     let mut file = before.to_vec();
     let synced = steps.iter().rposition(|step| matches!(step, Step::Sync)).unwrap_or(0);

@@ -131,7 +131,7 @@ fn cat_gives_the_bytes_of_the_source() {
     }
 }
 
-/// A reader that goes away early is no error and gets no message.
+/// A reader that closes the pipe early is not an error and causes no message.
 #[test]
 fn cat_and_ls_end_quietly_with_their_reader() {
     let bench = Bench::new();

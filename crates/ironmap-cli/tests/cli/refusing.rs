@@ -198,7 +198,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
-    // The label, without a new checksum: for reading there are backups, but not for writing, nor for a check.
+    // The label changes without a new checksum: for reading a backup is used, but not for writing or a check.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
     drop(file);

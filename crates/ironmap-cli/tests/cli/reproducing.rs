@@ -1,5 +1,5 @@
-//! The same tree makes the same image, however the host came to have it: in whatever order its names, attributes and access lists were made,
-//! whatever holes its file system keeps, and by any user in any locale.
+//! The same tree makes the same image on every host: in whatever order its names, attributes and access lists were made, whatever holes its file
+//! system keeps, and for any user in any locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};
@@ -42,7 +42,7 @@ fn access_list(users: [u8; 3]) -> Vec<u8> {
     list
 }
 
-/// The tree, whose times are all the same. Backwards, the host also keeps no holes smaller than 64 KiB.
+/// The tree, whose times are all equal. With `Backwards` the host also keeps no holes smaller than 64 KiB.
 fn make(tree: &Path, order: Order) {
     fs::DirBuilder::new().mode(0o755).create(tree).unwrap();
     order.of(0..80, |number| {
@@ -96,7 +96,7 @@ fn make(tree: &Path, order: Order) {
     succeed(&mut touch);
 }
 
-/// Builds an image that has the size that the tree needs.
+/// Builds an image of the size that the tree needs.
 fn build(bench: &Bench, source: &str, host: &str) -> Vec<u8> {
     let script = format!("{host} \"$0\" mkfs -q -b 4K -d {source} image");
     let mut command = tool("sh");
@@ -147,7 +147,7 @@ fn the_same_tree_makes_the_same_image() {
     assert_eq!(differs, None, "archives");
 }
 
-/// The user that builds an image does not show where an option names the owner of its files.
+/// If an option names the owner of files, the image does not depend on the user that builds it.
 #[test]
 fn an_image_does_not_depend_on_its_builder() {
     require!([Need::Root, Need::Tool("setpriv")]);

@@ -1,5 +1,5 @@
-//! Damaged volumes that are only read: by a backup of the superblock, cut short, and with damaged blocks of directories. Beside the kernel
-//! and debugfs.
+//! Reading damaged volumes: by a backup of the superblock, truncated, and with damaged blocks of directories. The oracles are the kernel and
+//! debugfs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -61,7 +61,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
         same_content(mount.dir(), &bench.path("out"));
         drop(mount);
         let listed = bench.run(["ls", &format!("{volume}:/dir")]);
-        // A volume whose superblock is gone may have been given up: it is not guessed at.
+        // A volume without a superblock may have been deleted, so it is not guessed.
         let said = text(&listed.stderr);
         assert_eq!(listed.status.code(), Some(3), "{said}");
         assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");
@@ -263,7 +263,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The same by the listing that a mount gives, block by block and in the order of a hash tree.
+/// The names in the listings for mounts, block by block and in the order of a hash tree.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();
@@ -275,7 +275,7 @@ fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     names
 }
 
-/// Leaves of a hash tree are passed over like blocks of a row.
+/// Damaged leaves of a hash tree are skipped like blocks of a linear directory.
 #[test]
 fn a_damaged_leaf_of_a_hash_tree_loses_its_own_names() {
     let tree = Bench::empty();

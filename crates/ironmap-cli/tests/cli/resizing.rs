@@ -131,7 +131,7 @@ fn make(bench: &Bench, options: &str, size: &str) -> PathBuf {
     let mut mke2fs = tool("mke2fs");
     mke2fs.arg("-qF").args(words(options)).arg("-d").arg(bench.source()).arg(&image).arg(size);
     succeed(&mut mke2fs);
-    // mke2fs -d leaves quotas of before. -D: directories are hashed.
+    // mke2fs -d leaves stale quotas. -D: directories are hashed.
     let repaired = tool("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", text(&repaired.stdout));
     image
@@ -158,7 +158,7 @@ fn a_volume_grows_as_by_resize2fs() {
             bench.succeed(["resize", image.to_str().unwrap(), to]);
             fsck(&image, &what);
             succeed(tool("truncate").args(["-s", to]).arg(&twin));
-            // -f: resize2fs takes bigalloc with it only.
+            // -f: resize2fs refuses bigalloc without it.
             succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
             assert_eq!(geometry(&image), geometry(&twin), "{what}");
             assert!(tree(&bench, &image) == before, "{what}");
@@ -198,7 +198,7 @@ fn a_volume_shrinks_as_by_resize2fs() {
     }
 }
 
-/// Groups whose bitmaps were never written: the last one gets its bitmap, and blocks that were reserved for descriptors count as free.
+/// In groups whose bitmaps were never written the last group gets its bitmap, and blocks reserved for descriptors count as free.
 #[test]
 fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     let bench = Bench::empty();
@@ -323,7 +323,7 @@ fn the_kernel_fills_a_volume_that_has_grown() {
     }
 }
 
-/// The superblock names the orphan file by a number that a smaller volume does not have.
+/// The superblock names the orphan file by a number that a smaller volume lacks.
 #[test]
 fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let bench = Bench::empty();
@@ -392,7 +392,7 @@ fn a_damaged_volume_does_not_grow() {
     refused("state");
 }
 
-/// The host's file system is full at some write of a growth. The volume has the old size or the new one, and its image is as long.
+/// The host's file system is full at some write of a growth. The volume has the old size or the new one, and its image has the same length.
 #[test]
 fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("mount")]);

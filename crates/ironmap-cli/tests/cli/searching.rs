@@ -159,7 +159,7 @@ fn find_finds_what_find_finds() {
     assert!(text(&missing.stdout).ends_with(":/deep/a.conf\n"));
 }
 
-/// Sums of trees, with names of one file counted once, and trees in one another.
+/// Sums of trees: several names of one file count once, and so do trees within one another.
 #[test]
 fn du_sums_as_du_does() {
     require!([Need::Root]);
@@ -184,7 +184,7 @@ fn du_sums_as_du_does() {
             assert_eq!(lines(twin.ours(&command)), lines(twin.theirs(&command)), "{command}");
         }
     }
-    // Later versions of du count directories otherwise.
+    // Later versions of du count directories differently.
     let files = |said: String| -> BTreeSet<String> {
         let tree = ["/deep", "/deep/er", "/deep/er/est"];
         let is_file = |line: &&str| !tree.contains(&line.split('\t').nth(1).unwrap());

@@ -1,4 +1,4 @@
-//! Formats of other programs are not overwritten unasked: the measure is the list of `blkid -k`, and `wipefs -n` names the images.
+//! Formats of other programs are not overwritten without a request: `blkid -k` lists them, and `wipefs -n` names the images.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::support::{Bench, text, tool};
 
 const SIZE: u64 = 8 << 20;
 
-/// How an image of a format is made, and whether blkid sees it by that.
+/// The way to make an image of a format, and whether blkid then recognizes it.
 enum How {
     /// The format's own program makes it, in the directory of `image`.
     Program(&'static str),

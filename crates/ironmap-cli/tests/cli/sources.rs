@@ -97,7 +97,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // A copy that does not read leaves the writer of the fifo, which its own timeout ends.
+            // A copy that does not read leaves the writer of the fifo blocked, and the writer's own timeout ends it.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -194,7 +194,7 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(says) && said.lines().count() == code as usize, "{line}: {said}");
     }
-    // A file whose report fails is copied all the same.
+    // If the output of -v fails, the file is still copied.
     let line = format!("{IRONMAP} cp -v source/small {} > /dev/full", bench.target("/heard"));
     let mut bash = tool("bash");
     let output = bash.args(["-c", &line]).current_dir(bench.dir.path()).output().unwrap();
@@ -205,7 +205,7 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// Done in one session of fakeroot, as a package is built.
+/// Commands in one session of fakeroot, as in a package build.
 const FAKED: &str = "
 set -e
 mkdir tree tree/dir
@@ -289,7 +289,7 @@ fn owners_under_fakeroot_are_taken() {
     assert_eq!(fs::read(bench.path("out.name")).unwrap(), b"value");
 }
 
-/// Everything that changes a volume, `@` being the volume.
+/// Commands that change a volume; `@` stands for the volume.
 const VERBS: &str = "
 cp -a tree/. @/
 cp -r tree @/plain
@@ -383,7 +383,7 @@ fn a_date_that_is_none_is_refused() {
         &["touch", &bench.target("/small")],
         &["rm", &bench.target("/small")],
     ] {
-        // The last one is a second after the last time stamp of an inode.
+        // The last date is one second after the largest time stamp of an inode.
         for date in ["yesterday", "-1", "15032385536"] {
             let output = bench.command().env("SOURCE_DATE_EPOCH", date).args(args).output();
             let output = output.unwrap();

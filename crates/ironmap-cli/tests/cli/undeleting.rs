@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// The deleted files of an image by inode. Of several that had one inode, it is one of them.
+/// The deleted files of an image by inode. If several had one inode, one of them is returned.
 fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
     let by_inode = |file: Value| (file["inode"].as_u64().unwrap(), file);
     deleted_files(bench, image).into_iter().map(by_inode).collect()
@@ -80,7 +80,7 @@ fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     }
 }
 
-/// Fills a directory; gives each file's content. `scattered` has an extent for each block.
+/// Fills a directory, and returns the content of each file. `scattered` has an extent for each block.
 fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::create_dir_all(dir.join("tree/below")).unwrap();
     let mut files = BTreeMap::new();
@@ -215,8 +215,8 @@ fn files_that_are_there_stay() {
     assert!(text(&none.stderr).contains("no deleted file matches"));
 }
 
-/// A deleted file and a deleted directory of one name are both copied, with all files below; a name that is taken in the directory, also by a
-/// symbolic link, is neither overwritten nor followed; and an error names the deleted file, and stops no other.
+/// A deleted file and a deleted directory with one name are both copied, with all files below. An existing name in the target directory, even a
+/// symbolic link, is neither overwritten nor followed. An error names the deleted file, and the other files are still copied.
 #[test]
 fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -292,7 +292,7 @@ fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     }
 }
 
-/// A block that a younger deleted file had is that file's.
+/// A block that a later deleted file had belongs to that file.
 #[test]
 fn a_block_of_two_deleted_files_is_the_younger_ones() {
     require!([Need::Root]);
@@ -361,7 +361,7 @@ fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     assert_eq!(&start, b"hidden\0\0");
 }
 
-/// A full disk leaves no part of a file.
+/// A full disk leaves no partial file.
 #[test]
 fn a_full_disk_keeps_only_whole_files() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Commands on images of virtual machines, beside qemu-img.
+//! Commands on virtual disk images, compared with qemu-img.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use crate::require;
 use crate::support::{Bench, succeed, text, tool};
 use serde_json::Value;
 
-/// A volume in a qcow2 image takes the same commands as one in a raw image, and qemu-img has the same bytes.
+/// A volume in a qcow2 image accepts the same commands as one in a raw image, and qemu-img reads the same bytes.
 #[test]
 fn commands_take_an_image_by_its_format() {
     require!([Need::Tool("qemu-img")]);
@@ -105,7 +105,7 @@ fn info_says_why_an_image_is_only_read() {
     }
 }
 
-/// An image is named by its format even where its own file is shorter than a file system; and it is not overwritten unasked.
+/// An image is named by its format even if its own file is shorter than a file system, and it is not overwritten without a request.
 #[test]
 fn images_of_other_programs_are_known() {
     require!([Need::Tool("qemu-img")]);

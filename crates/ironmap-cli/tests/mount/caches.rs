@@ -23,7 +23,7 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks where data are has all of them, and no more.
+/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks for data ranges gets all of them, and no others.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");
@@ -35,7 +35,7 @@ fn ranges_that_the_kernel_has_not_sent_are_data() {
         succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
         let dir = bench.path("mounted");
         let ours = Ours::mount(&bench.image(), &dir, options);
-        // A file that is opened has sent all, so they are open before.
+        // Opening a file sends its data, so the files are opened before.
         let [written, stored] = ["written", "stored"].map(|name| File::create(dir.join(name)));
         let (written, stored) = (written.unwrap(), stored.unwrap());
         written.set_len(LEN).unwrap();

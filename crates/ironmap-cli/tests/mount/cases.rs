@@ -199,7 +199,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // Shells name the line of a script.
+        // Shells print the name of a script.
         text.replace(&format!("case{number}"), "CASE")
     })
 }
@@ -265,7 +265,7 @@ fn cases_with_blocks_of_4k_are_as_the_kernels() {
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The same with blocks of 1 KiB, where more has no room.
+/// The cases with blocks of 1 KiB, where less fits.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");

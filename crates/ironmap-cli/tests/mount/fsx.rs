@@ -142,7 +142,7 @@ impl Fsx {
         }
     }
 
-    /// The kernel's FUSE does not ask the server: if it did one day, the content would be another.
+    // The kernel's FUSE does not pass this to the server: if it ever did, the content would differ.
     fn shift_refused(&self, file: &File) {
         for how in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
             let done = rustix::fs::fallocate(file, how, 0, self.block);
@@ -170,7 +170,7 @@ impl Fsx {
         self.content.copy_within(from as usize..(from + len) as usize, to as usize);
     }
 
-    /// Takes blocks out of the middle, or puts some in, in the volume that is not mounted.
+    /// Removes blocks from the middle, or inserts some, while the volume is not mounted.
     fn shift(&mut self, bench: &Bench) {
         let blocks = self.content.len() as u64 / self.block;
         if blocks < 4 {
@@ -245,14 +245,14 @@ fn a_file_used_through_the_page_cache() {
     each("buffered", Mode::Buffered, "rw");
 }
 
-/// The same with O_DIRECT.
+/// The operations with O_DIRECT.
 #[test]
 fn a_file_used_directly() {
     require_mounts!("a_file_used_directly");
     each("direct", Mode::Direct, "rw");
 }
 
-/// The two beside each other are coherent.
+/// Both kinds of requests on one file are coherent.
 #[test]
 fn a_file_used_both_ways() {
     require_mounts!("a_file_used_both_ways");

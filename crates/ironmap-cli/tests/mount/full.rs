@@ -43,7 +43,7 @@ impl CachedWrite {
         if self == Self::Mapped { "rw" } else { "writeback_cache" }
     }
 
-    /// Fills a file with this many bytes, each an `a`, and syncs it; gives the errors that the program gets.
+    /// Fills a file with this many bytes, each an `a`, and syncs it. Returns the errors that the program gets.
     pub(crate) fn write(self, path: &Path, len: u64) -> String {
         let commands = if self == Self::Collected {
             vec![format!("pwrite -q -S 0x61 -b {len} 0 {len}")]

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// `save PATH` gives a handle in hex; `open DIR HANDLE` gives the path to which it leads, and the content of a file, or the errno.
+/// `save PATH` prints a handle in hex; `open DIR HANDLE` prints the path of its file, and the content of a file, or the errno.
 const HANDLES: &str = r#"
 use Errno; use Config;
 my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
@@ -76,7 +76,7 @@ fn handles_are_those_of_the_kernels_ext4() {
             let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
             found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
         });
-        // The name of a file is known as long as the kernel keeps it, and others make it forget.
+        // The name of a file is known while the kernel caches it; other files evict it.
         let of_files = |found: &[String; 4]| {
             found.each_ref().map(|found| match found.split_once('\n') {
                 Some((_, content)) if !content.is_empty() => content.to_owned(),
@@ -100,7 +100,7 @@ fn handles_are_those_of_the_kernels_ext4() {
         // Programs see the same number of the root as before.
         assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
     }
-    // Open without a name, it is there still.
+    // An open file without a name still exists.
     let opened = sides.dirs().map(|dir| File::open(dir.join("gone")).unwrap());
     sides.dirs().into_iter().for_each(|dir| fs::remove_file(dir.join("gone")).unwrap());
     for (side, dir) in sides.dirs().into_iter().enumerate() {
@@ -165,7 +165,7 @@ fn handles_that_were_made_up_lead_nowhere() {
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
     };
     assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
-    // 1 is the root by the protocol, and found; 2, its number on the volume, is the root of no handle.
+    // 1 is the protocol's number of the root, and is found; 2, its number on the volume, is in no handle.
     for number in
         (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
     {

@@ -1,4 +1,4 @@
-//! A daemon that is killed in the midst of its work: synced data are there afterwards.
+//! A daemon that is killed during its work: synced data exist afterwards.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -196,7 +196,7 @@ fn mounts_are_named_by_absolute_paths() {
     assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
-/// Transactions that sqlite3 and PostgreSQL have committed are there after a daemon was killed under their load, and their checks succeed.
+/// Transactions that sqlite3 and PostgreSQL have committed exist after a daemon was killed under their load, and their checks succeed.
 #[test]
 fn databases_survive_a_killed_daemon() {
     require_mounts!("databases_survive_a_killed_daemon");

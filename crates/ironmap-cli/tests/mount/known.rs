@@ -1,4 +1,4 @@
-//! The attributes that the kernel keeps, after each operation that changes some.
+//! The attributes that the kernel caches, after each operation that changes some.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ const CHANGES: &[&str] = &[
 ];
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 
-/// The attributes as the kernel has them, or as the volume has them.
+/// The attributes from the kernel's cache, or from the volume.
 fn attributes(path: &Path, ask: bool) -> String {
     let how = if ask { AtFlags::STATX_FORCE_SYNC } else { AtFlags::empty() };
     let found = statx(CWD, path, how | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).unwrap();

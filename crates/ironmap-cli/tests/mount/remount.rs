@@ -1,4 +1,4 @@
-//! Requests to a mount that stays: to be durable, and to be read-only.
+//! Requests to a running mount: to make data durable, and to become read-only.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,8 +26,8 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A directory that is synced has its entries, and with them everything that the server was sent is durable: names and attributes
-/// elsewhere, and the content of closed files. Data of open files in the kernel's cache need not be.
+/// A sync of a directory makes its entries durable, and everything else that the server was sent: names and attributes elsewhere, and the content of
+/// closed files. Data of open files in the kernel's cache may be missing.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -165,7 +165,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     remount(&bench, &dir, "ro,nosuid,relatime").unwrap();
     let refused = fs::write(dir.join("other"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // Out of the volume, not out of the kernel's cache.
+    // The data are on the volume, not only in the kernel's cache.
     assert!(
         succeed(tool("dd").arg("iflag=direct").arg(format!("if={}", dir.join("file").display())))
             .stdout
@@ -179,7 +179,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // The caller of the program gives the changes, and the rest stays.
+    // The user of the program gives only the changes, and other options stay.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
     // mount(8) omits options that shall be cleared.

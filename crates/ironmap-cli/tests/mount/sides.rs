@@ -1,4 +1,4 @@
-//! Two equal images, one mounted by each side; unmounted and removed also after a failure.
+//! Two equal images, one mounted by each side. They are unmounted and removed also after a failure.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -48,7 +48,7 @@ pub(crate) fn skip(name: &str, why: &str) {
     }
 }
 
-/// Whether `./x mount` runs this, which has the time.
+/// Whether `./x mount` runs this, which allows long tests.
 pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
@@ -180,10 +180,10 @@ impl Sides {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
 
-    /// The same with ours mounted so.
+    /// Both sides with these options for ironmap's mount.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
-        // Other users come to the mounts.
+        // Other users access the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
         // The random values of a new directory or file are the same on both.
@@ -216,7 +216,7 @@ impl Sides {
         [&self.ours.dir, &self.kernels.dir]
     }
 
-    /// A directory of another file system than theirs.
+    /// A directory on another file system.
     pub(crate) fn outside(&self) -> &Path {
         self.bench.dir.path()
     }
@@ -231,7 +231,7 @@ impl Sides {
     }
 }
 
-/// e2fsck finds nothing, and nothing to recover.
+/// Asserts that e2fsck finds no fault, and no need of recovery.
 pub(crate) fn check(image: &Path) {
     let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));

@@ -48,14 +48,14 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Refused mounts: by fusermount3, which may not; and because the user may not open FUSE's device.
+/// Refused mounts: fusermount3 refuses one, and the user may not open FUSE's device for the other.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
 $user ./ironmap mount image mounted 2>&1 || echo $?
 ";
 
-/// Runs a script as root in the directory of the user; gives its output. The volume is sound afterwards.
+/// Runs a script as root in the user's directory, and returns its output. The volume must be sound afterwards.
 fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
@@ -78,7 +78,7 @@ fn has_fusermount() -> bool {
     has.is_ok_and(|out| out.status.success())
 }
 
-/// A user mounts an own image by fusermount3, in the background, and unmounts it so.
+/// A user mounts an image of the user's own with fusermount3, in the background, and unmounts it so.
 #[test]
 fn a_user_mounts_and_unmounts() {
     require_mounts!("a_user_mounts_and_unmounts");

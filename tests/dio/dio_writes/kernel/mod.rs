@@ -24,7 +24,7 @@ use crate::require;
 
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
-/// Up to here maps are compared: nothing is written past it.
+/// The position up to which maps are compared. Nothing is written past it.
 const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
@@ -38,8 +38,8 @@ const EAGAIN: Outcome = Err(11);
 /// A difference between the two sides in which both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux looks at a request part by part, and leaves addresses to the driver: a request that a strict handle refuses whole, it may serve, or
-    /// write in part before it refuses.
+    /// Linux checks a request part by part, and leaves addresses to the driver: it may serve a request that a strict handle refuses as a whole, or
+    /// write a part of it before it refuses.
     Misaligned,
     /// Linux waits for exclusive access to pad partially written blocks. ironmap writes them like other blocks, so NOWAIT does not refuse them.
     NowaitPads,

@@ -168,7 +168,7 @@ impl<'a> Ours<'a> {
         queue.pop().unwrap().result.map_err(|error| error.errno().0)
     }
 
-    /// The same by a handle that takes everything.
+    /// Writes with a handle that accepts any request.
     pub(super) fn write_anyhow(&mut self, write: &Write, bytes: &[u8]) {
         let count = self.file.write_at(&mut self.queue, bytes, FilePos(write.pos)).unwrap();
         assert_eq!(count, bytes.len());

@@ -8,7 +8,7 @@ use ironmap::dio::DioFlags;
 pub(super) const LARGEST: u64 = 1 << 20;
 pub(super) const SECTOR: u64 = 512;
 
-/// A write as both sides are asked for it.
+/// A write as a request to both sides.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) pos: u64,

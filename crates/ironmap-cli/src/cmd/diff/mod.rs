@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// One tree
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere())]
     a: Subject,
-    /// The other one
+    /// The other tree
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere())]
     b: Subject,
 }

@@ -23,7 +23,7 @@ use crate::target::{self, Subject, Target};
 use crate::terminal::{one_line, stdout};
 use crate::volumes::{self, Volumes};
 
-/// Shows what the inodes of files say: size, owner, times, flags, extended attributes
+/// Shows the inodes of files: size, owner, times, flags, extended attributes
 ///
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
 /// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (of a volume on a block

@@ -47,7 +47,7 @@ struct Campaign {
 }
 
 impl Campaign {
-    /// How many steps each load makes.
+    /// The number of steps of each load.
     fn steps() -> u64 {
         if long() { 400 } else { 40 }
     }
@@ -78,7 +78,7 @@ impl Campaign {
         Ours::mount_in(device, dir, "rw", &environment)
     }
 
-    /// The loads, with the fault after a few steps; gives whether all of them came to their end.
+    /// Runs the loads, with the fault after a few steps. Returns whether all loads came to their end.
     fn under_load(&mut self, device: &Device, ours: &Ours, loads: &mut [Load]) -> bool {
         let begin = self.rng.below(Self::steps() * LOADS / 2);
         let (this, total) = (&*self, Self::steps());

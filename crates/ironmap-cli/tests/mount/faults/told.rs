@@ -17,11 +17,11 @@ const LEN: u64 = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Every other block is a hole, so that the data are many requests.
+    /// Every other block is a hole, so that the data need many requests.
     Holes,
 }
 
-/// A volume, and on it this file.
+/// A volume with this file.
 fn volume(features: &str, shape: Shape) -> Bench {
     let bench = Bench::empty();
     let (image, dir) = (bench.image(), bench.path("mounted"));
@@ -104,7 +104,7 @@ fn a_writer_on_a_full_volume_gets_an_error() {
     });
 }
 
-/// Each write and flush of the device's fails, one in each run.
+/// Each write and flush of the device fails, one in each run.
 #[test]
 fn a_writer_to_a_failing_device_gets_an_error() {
     require_mounts!("a_writer_to_a_failing_device_gets_an_error");

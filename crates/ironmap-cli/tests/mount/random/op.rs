@@ -1,4 +1,4 @@
-//! The operations, and how they are chosen: few names and few open files, so that they meet.
+//! The operations, and their choice: few names and few open files, so that operations meet.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 
@@ -76,7 +76,7 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-/// A target that does not lead out of the volume.
+/// A target of a link within the volume.
 fn target(rng: &mut Rng) -> String {
     match rng.below(4) {
         0 => "t".repeat(1 + rng.below(300) as usize),
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether a direct request may be so. Other requests are refused by both, but the kernel's ext4 has changed times by then, and reads holes
-    /// at any position.
+    /// Whether a direct request may have this form. Both sides refuse others, but the kernel's ext4 has changed times before that, and reads holes at
+    /// any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

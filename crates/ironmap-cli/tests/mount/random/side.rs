@@ -79,7 +79,7 @@ impl From<Vec<u8>> for Answer {
 
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The visible attributes of a file. A time that was set is included, one of the clock is not: it differs between the sides.
+/// The visible attributes of a file. A time that was set is included; a time of the clock differs between the sides and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -93,7 +93,7 @@ pub(super) struct Seen {
     moved: [bool; 3],
 }
 
-/// A file that is looked at before an operation, to be looked at again after it: also without the name that it had.
+/// A file that is inspected before an operation and again after it, also without its former name.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -119,7 +119,7 @@ impl Seen {
             mode: stat.st_mode,
             links: stat.st_nlink,
             owner: (stat.st_uid, stat.st_gid),
-            // A directory's depends on where its blocks were split.
+            // The size of a directory depends on the splits of its blocks.
             size: if directory { 0 } else { stat.st_size as u64 },
             device: stat.st_rdev,
             accessed: set(accessed),
@@ -138,7 +138,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Bytes that a number stands for; never 0, which a hole has.
+/// Bytes made from a number. They are never 0, which a hole has.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
@@ -229,7 +229,7 @@ impl Side {
                 }
             }
             Op::Open(slot, path, flags, mode) => {
-                // A pipe without readers would be waited for.
+                // An open of a pipe without readers would block.
                 let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
                 // A file without content on the volume gives nothing to compare.
