@@ -84,7 +84,7 @@ impl Cli {
             && NO_VOLUME.contains(&name)
             && let Some(option) = given_to_rescue(&command, below)
         {
-            let what = format!("--{option}: ironmap {name} reads no volume that it could apply to");
+            let what = format!("--{option}: ironmap {name} reads no volume to which it applies");
             return Err(command.error(ErrorKind::ArgumentConflict, what));
         }
         Self::from_arg_matches(&matches)

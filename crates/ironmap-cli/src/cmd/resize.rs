@@ -135,10 +135,10 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
         }
         Part::Offset(_) => Some((
             "its place ends there, with the partition or the disk",
-            "if the disk goes on there, @OFFSET+LENGTH names a longer one",
+            "if the disk continues there, @OFFSET+LENGTH names a longer one",
         )),
         Part::Range { .. } => {
-            Some(("the range ends there", "if the disk goes on there, name a larger LENGTH"))
+            Some(("the range ends there", "if the disk continues there, name a larger LENGTH"))
         }
         _ => None,
     }

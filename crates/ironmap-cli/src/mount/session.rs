@@ -221,7 +221,7 @@ fn serve_volume(
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
     if writes && args.verbose && !args.quiet {
         report.note(format_args!(
-            "sync -f and syncfs(2) commit nothing here, because FUSE does not tell the program; ironmap sync {} does",
+            "sync -f and syncfs(2) commit nothing here, because FUSE does not pass them on; ironmap sync {} does",
             dir.display()
         ));
     }
@@ -268,7 +268,7 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     {
         let user = user.as_raw();
         report.note(format_args!(
-            "its root belongs to user {owner}, and files stay closed to user {user} as their permissions say: -o uid={user} shows all as that user's"
+            "its root belongs to user {owner}, and permissions deny most files to user {user}: -o uid={user} shows all files as that user's"
         ));
     }
 }

@@ -79,7 +79,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64) -> Result<(), Errno> 
         if !holders.is_empty() {
             named = true;
             note(format_args!(
-                "{}: mounted in another mount namespace still, by processes {}; waiting for these",
+                "{}: still mounted in another mount namespace, by processes {}; waiting for them",
                 dir.display(),
                 holders.join(", ")
             ));

@@ -100,13 +100,13 @@ impl Expression {
                 b"-perm" => permissions(value()?)?,
                 b"-uid" => Test::User(Number::parse(value()?)?),
                 b"-inum" => Test::Inode(Number::parse(value()?)?),
-                _ => return Err(format!("{} is no test that there is", word.display())),
+                _ => return Err(format!("{} is not a known test", word.display())),
             };
             parsed.tests.push(if negated { Test::Not(Box::new(test)) } else { test });
             negated = false;
         }
         if negated {
-            return Err("no test stands after '!'".to_owned());
+            return Err("'!' needs a test after it".to_owned());
         }
         Ok(parsed)
     }
@@ -204,7 +204,7 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
             b"c" => FileType::CharDevice,
             b"p" => FileType::Fifo,
             b"s" => FileType::Socket,
-            _ => return Err(format!("{} are not types of b,c,d,f,l,p,s", text.display())),
+            _ => return Err(format!("{} is not a list of the types b,c,d,f,l,p,s", text.display())),
         })
     };
     text.as_bytes().split(|byte| *byte == b',').map(one).collect()
