@@ -67,7 +67,7 @@ impl Disk {
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
-        // The kernel takes the rings of a process down after its end, at its leisure.
+        // The kernel removes the rings of a process some time after its end.
         let mut recovered = output("e2fsck", &["-fy", self.device.node()]);
         until("the device is let go", || {
             let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
@@ -82,7 +82,7 @@ impl Disk {
     }
 }
 
-/// Whatever becomes of the process, nothing stays frozen.
+/// Thaws the file system in any case.
 struct Thaw<'a>(&'a Path);
 
 impl Drop for Thaw<'_> {
@@ -137,7 +137,7 @@ fn reads_of_a_host_file_keep_their_memory() {
     run_case("host", &ground, within.dir().as_os_str());
 }
 
-/// The processes of the tests above.
+/// The child processes of the tests above.
 #[test]
 fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -165,7 +165,7 @@ fn run_in_a_process() {
     }
 }
 
-/// How a queue is lost.
+/// The way to lose a queue.
 #[derive(Clone, Copy)]
 enum Loss {
     Filter,
@@ -345,7 +345,7 @@ impl World {
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();
-        // The device does one after the other: after a write that waits for the file system, reads wait as well.
+        // The device serves one request after the other: after a write that waits for the file system, reads wait as well.
         let blocker = thread::spawn({
             let volume = volume.clone();
             move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()

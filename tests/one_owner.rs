@@ -27,7 +27,7 @@ fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error
     options.open(path)
 }
 
-/// `Busy`, with this in the text.
+/// Asserts a `Busy` error with this text.
 fn assert_busy(path: &str, reason: &str) {
     assert_refused(path, open(path), reason);
 }
@@ -52,7 +52,7 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
     drop((first, second));
     let writer = File::open(&path).unwrap();
-    // A child of the other test may hold the closed descriptor until it is another program.
+    // A child of another test may hold the closed descriptor until it executes its program.
     rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_busy(&path, "locked by another program");
     drop(writer);
@@ -84,7 +84,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     open(other).unwrap();
 }
 
-/// The kernel opens a read-only device for writing and refuses the writes: it is refused before, by its own name.
+/// The kernel opens a read-only device for writing and refuses the writes later. ironmap refuses the open, and names the device.
 #[test]
 fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -248,7 +248,7 @@ fn a_loop_device_is_found_whatever_its_image_is_called() {
     }
 }
 
-/// Block devices: by a node elsewhere, through a partition of it, or through the disk that it is a partition of.
+/// Block devices are found through another node, through a partition, and through the disk of a partition.
 #[test]
 fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare"), Need::Tool("addpart")]);

@@ -1,4 +1,4 @@
-//! Two nodes and one volume with multiple mount protection: only one writes it at a time, and the next one finds all that the last one wrote.
+//! Two nodes and one volume with multiple mount protection: only one writes at a time, and the next one finds everything that the last one wrote.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -73,7 +73,7 @@ fn a_node_that_has_just_begun_is_seen() {
     assert!(second.read("/file").unwrap() == vec![1; 100_000]);
 }
 
-/// A device on which another node works at the moment of the claim: it was not there when this node looked last, or so it seemed.
+/// A device on which another node works at the moment of the claim, after this node has looked and seen no other.
 struct Meddled {
     at: DevOffset,
     meddle: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -204,7 +204,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     }
 }
 
-/// An integrity device whose halves are exports, on two servers.
+/// An integrity device with an export of a different server for data and for tags.
 #[test]
 fn an_integrity_device_lies_on_two_exports() {
     require!([Need::Tool("nbdkit")]);

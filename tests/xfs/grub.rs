@@ -1,4 +1,4 @@
-//! The reader of another author: GRUB's module for XFS, by `grub-fstest`.
+//! The oracle is a reader of other authors: GRUB's module for XFS, run by `grub-fstest`.
 
 use std::collections::BTreeSet;
 

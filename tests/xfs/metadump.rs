@@ -1,4 +1,4 @@
-//! Volumes that xfs_mdrestore makes of a dump of metadata: everything is there but the content of files, with plain names or obscured ones.
+//! Volumes restored by xfs_mdrestore from a dump of metadata: they have everything except the content of files, with plain or obscured names.
 
 use std::collections::BTreeMap;
 

@@ -23,7 +23,7 @@ use crate::{note, require};
 
 /// Values that are drawn by default.
 const SAMPLE: usize = 30;
-/// Volumes that are looked at at the same time.
+/// The number of volumes that are checked at the same time.
 const THREADS: usize = 2;
 
 /// Copies of the volume, whose superblocks are changed for each case. One is for programs, which may refuse an attached image. One is for
@@ -47,7 +47,7 @@ impl Place {
         Self { image, mounted, device, dir }
     }
 
-    /// Whether the kernel mounts the volume for reading, and lists its root. It mounts one volume of a UUID at a time.
+    /// Whether the kernel mounts the volume read-only, and lists its root. It mounts only one volume with a UUID at a time.
     fn kernel_mounts(&self) -> bool {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock();
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// Opening, and a list of the root.
+/// Opens the volume, and lists its root.
 pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     let volume = image.open()?;
     let root = volume.fs().inode(volume.fs().root())?;

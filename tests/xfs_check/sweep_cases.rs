@@ -79,7 +79,7 @@ const REQUIRED: [(usize, u8); 10] = [
     (202, 0x01),
 ];
 
-/// The fields of a volume with metadata directories, in the place of "rest".
+/// The fields of a volume with metadata directories, which replace "rest".
 const TREE_FIELDS: [(&str, usize, usize); 7] = [
     ("metadirino", 264, 8),
     ("rgcount", 272, 4),
@@ -134,7 +134,7 @@ fn drawn(sample: usize) -> usize {
 /// The values for a field: its own with one bit changed, one more and one less, all bits clear and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
-    // The bits of a UUID are alike.
+    // The bits of a UUID are equivalent.
     let step = if sound.len() == 16 { 13 } else { 1 };
     for bit in (0..sound.len() * 8).step_by(step) {
         let mut value = sound.to_vec();

@@ -21,7 +21,7 @@ fn number(sector: &Sector, at: usize, len: usize) -> u64 {
     sector[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The kernel refuses, ironmap reads.
+/// Volumes that the kernel refuses and ironmap reads.
 pub(crate) const READ: &[Exception] = &[Exception {
     field: "qflags",
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
@@ -55,7 +55,7 @@ pub(crate) const NOT_BUILT_IN: &[Exception] = &[
         reason: "a kernel without names without case",
     },
 ];
-/// The kernel mounts, ironmap refuses.
+/// Volumes that the kernel mounts and ironmap refuses.
 pub(crate) const REFUSED: &[Exception] = &[
     Exception {
         field: "logstart",
@@ -86,5 +86,5 @@ pub(crate) const REFUSED: &[Exception] = &[
         reason: "Linux multiplies in 32 bits",
     },
 ];
-/// xfs_repair finds, check does not.
+/// Faults that xfs_repair finds and the check does not.
 pub(crate) const NOT_FOUND: &[Exception] = &[];

@@ -1,7 +1,7 @@
-//! The sweep of superblocks beside kernels in the lab's machine: volumes that this machine's kernel may not mount, of version 4, with names without
+//! The sweep of superblocks with kernels in the lab's machine: volumes that this machine's kernel may not mount, of version 4, with names without
 //! case, and with realtime devices.
 //!
-//! By default a sample of each volume beside the release's kernel; `IRONMAP_FIELDS=all` tries all values, and the newest packaged kernel too.
+//! By default a sample of each volume is tried with the release's kernel; `IRONMAP_FIELDS=all` tries all values, and the newest packaged kernel too.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ use crate::{note, require};
 
 /// Values of each volume that are drawn by default.
 const SAMPLE: usize = 6;
-/// The first namespace of the machine that is free.
+/// The first free namespace of the machine.
 const FIRST: usize = 7;
 /// Machines that run at the same time.
 const THREADS: usize = 2;
@@ -162,7 +162,7 @@ fn fields_are_judged_as_in_the_lab() {
     let volumes: Vec<_> = KINDS.iter().filter_map(Volume::new).collect();
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from);
-    // An empty name is that of the newest one.
+    // An empty name stands for the newest kernel.
     let kernels = [target.join("lab/kernel"), PathBuf::new()];
     let count = if std::env::var_os("IRONMAP_FIELDS").is_some() { kernels.len() } else { 1 };
     let mut faults = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
-/// `xfs_repair -n`. 1: something is wrong.
+/// The verdict of `xfs_repair -n`. Exit code 1: a fault was found.
 pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
     // Without the option xfs_repair does not check a volume with a single group.
     let how = ["-n", "-o", "force_geometry"].map(AsRef::as_ref);
@@ -41,7 +41,7 @@ pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
     Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
 }
 
-/// Opening the volume, and the check.
+/// Opens the volume, and checks it.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
     let report = crate::common::beneath::open(&location, &VolumeOptions::default())
@@ -75,7 +75,7 @@ impl Tally {
                 println!("=== {what}");
             }
             (false, false) => self.both += 1,
-            // A check may look at more.
+            // The check may cover more than xfs_repair.
             (true, false) => {
                 self.ironmap_alone += 1;
                 println!("+++ {what}\nironmap: {}", ours.text);

@@ -17,7 +17,7 @@ use crate::forged::World;
 use crate::require;
 use crate::state::{Mount, copy};
 
-/// Operations, and where names belong.
+/// The operations, and the field for the name space.
 const SET: u32 = 1;
 const REMOVE: u32 = 2;
 const REPLACE: u32 = 3;
@@ -31,7 +31,7 @@ const PARENT: u32 = 8;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An intent: the names and values that it has follow it.
+/// An intent, followed by its names and values.
 fn intent(
     inode: u64,
     (operation, filter): (u32, u32),

@@ -1,4 +1,4 @@
-//! Changes that give a log all kinds of items. Once the volume is shut down each call fails, and nothing here minds.
+//! Changes that give a log all kinds of items. After the volume is shut down each call fails, and the load ignores the errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ const REACH: u64 = 1 << 20;
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
-    /// The directory of the other thread, with which names are exchanged.
+    /// The directory of the other thread, with which the load exchanges names.
     other: PathBuf,
     done: &'a AtomicU64,
     /// An xfs_io that exchanges ranges of two files, if the volume supports that.
@@ -36,7 +36,7 @@ impl<'a> Changes<'a> {
         Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
     }
 
-    /// Exchanges ranges of files too.
+    /// Lets the load exchange ranges of files too.
     pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
         self.exchanges = xfs_io;
         self
@@ -130,7 +130,7 @@ impl<'a> Changes<'a> {
         let root = if self.rng.below(20) == 0 { &self.other } else { &self.root };
         let dir = root.join(format!("d{}", self.rng.below(DIRECTORIES)));
         let number = self.rng.below(NAMES);
-        // Long ones too, so that few of them fill a block of a directory.
+        // Some names are long, so that few of them fill a block of a directory.
         let long = if number.is_multiple_of(7) { "-long".repeat(40) } else { String::new() };
         dir.join(format!("n{number}{long}"))
     }
@@ -205,7 +205,7 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // Unlinked and open until the load ends or soon before.
+                // The file is unlinked, and stays open until the end of the load or shortly before.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;
@@ -223,7 +223,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Grows a tree, or removes it with all that is in it: chunks of inodes come and go.
+    /// Grows a tree, or removes it with its content: chunks of inodes are allocated and freed.
     fn tree(&mut self) -> std::io::Result<()> {
         let top = self.root.join(format!("tree{}", self.rng.below(3)));
         if std::fs::remove_dir_all(&top).is_ok() {
@@ -249,7 +249,7 @@ impl<'a> Changes<'a> {
         let is_made = self.rng.below(2) == 0;
         for number in from..from + count {
             let name = dir.join(format!("{number:0width$}", width = 4 + number as usize % 80));
-            // Errors of names that are there already, or not.
+            // Names may exist already, or be missing: these errors are ignored.
             let _ = if is_made {
                 std::fs::hard_link(&original, name)
             } else {
@@ -259,7 +259,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Exchanges the beginnings of two files, or all of them: also maps that are trees.
+    /// Exchanges the beginnings of two files, or their whole content, also between maps that are trees.
     fn exchange(&mut self) -> std::io::Result<()> {
         let Some(xfs_io) = self.exchanges else { return Ok(()) };
         let (one, other) = (self.path(), self.path());

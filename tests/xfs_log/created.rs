@@ -108,7 +108,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // More than are made at a time.
+        // This count exceeds the inodes that are made at a time.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

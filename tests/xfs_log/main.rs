@@ -99,7 +99,7 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// Blocks that get copies: a crash between the steps of a copy leaves intents, which change the maps of files.
+/// Blocks are copied on write: a crash between the steps of a copy leaves intents, which change the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,8 +109,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Files that exchange their maps: with trees of owners by intents, without them by another owner of the map's blocks. The kernel refuses
-/// a log in which such blocks were freed later, so that there are several volumes.
+/// Files exchange their maps: with trees of owners by intents, otherwise by a new owner of the map's blocks. The kernel refuses a log in which such
+/// blocks were freed later, so several volumes are used.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
@@ -170,7 +170,7 @@ fn new_inodes_of_every_number_in_a_block() {
     }
 }
 
-/// The smallest log, in which the records go round: heads before their tails and after them.
+/// The smallest log, which the records wrap around: heads before their tails and after them.
 #[test]
 fn small_logs_wrap() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

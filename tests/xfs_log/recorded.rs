@@ -146,7 +146,7 @@ fn record_all(
     }
 }
 
-/// The log has all that is on the device, and the device was used as a disk is: with flushes, and several writes at a time.
+/// Asserts that the log holds everything on the device, and that the kernel used the device like a disk: with flushes, and several writes at a time.
 fn assert_recorded(base: &Ram, log: &device::Log, after: &Ram) {
     let all = CrashState { seed: 0, cut: log.len(), subset: 1 };
     let all = Crashes::new(base, log.clone()).state(all);
@@ -189,7 +189,7 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // The cheapest order.
+        // This order is the cheapest.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);

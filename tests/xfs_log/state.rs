@@ -27,7 +27,7 @@ use crate::common::view::{Subject, View};
 use crate::common::xfsprogs;
 
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
-/// Inodes in use that no name leads to: of the bitmap and the summary of real-time extents.
+/// The number of inodes in use without a name: the bitmap and the summary of real-time extents.
 const HIDDEN: u64 = 2;
 /// Threads that write one file, in every second load.
 const SHARING: u64 = 5;
@@ -117,7 +117,7 @@ pub(crate) enum Work {
     Defragment,
 }
 
-/// Mounts a volume, and lets it be changed until some steps are done: then it is shut down beneath the changes, or they stop and it is
+/// Mounts a volume, and changes it until some steps are done. Then the volume is shut down under the changes, or they stop and it is
 /// unmounted.
 pub(crate) fn load(image: &Image, variant: &Variant, seed: u64, work: (Work, u64), end: End) {
     let mount = Mount::new(image, variant.mount).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -189,7 +189,7 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a sound volume. Each is noted: there is about one in some hundred states of a small volume.
+/// A state that the kernel does not recover to a sound volume. Each is reported: in a small volume about one in some hundred states is one.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel does not mount it.
@@ -198,7 +198,7 @@ pub(crate) enum Unsound {
     SameDamage,
 }
 
-/// Lets both recover the same state, and compares; then the kernel has recovered the image.
+/// Lets both sides recover the same state, and compares them. Afterwards the image is the one that the kernel has recovered.
 pub(crate) fn compare(
     image: &Image,
     what: &str,
@@ -289,7 +289,7 @@ fn compare_with(
     Ok(log)
 }
 
-/// Copies a state that the kernel does not recover well to a directory, if one is named.
+/// Copies a state that the kernel does not recover well, if a directory is given.
 fn keep(image: &Image, seed: u64) {
     if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));

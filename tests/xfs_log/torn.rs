@@ -1,4 +1,4 @@
-//! Logs whose last records are torn or damaged: ironmap takes the same records for whole as the kernel.
+//! Logs whose last records are torn or damaged: ironmap and the kernel treat the same records as whole.
 
 use std::fs::File;
 use std::ops::Range;
@@ -159,7 +159,7 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts it, and then finds damage: metadata are at their place whose records are lost. So does ironmap's check.
+    /// The kernel mounts the volume, and then finds damage: metadata are in place although their records are lost. ironmap's check finds it too.
     contradictory: u64,
     /// The kernel refuses, ironmap does not.
     pub(crate) only_opened: Vec<String>,

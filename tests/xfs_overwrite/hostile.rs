@@ -48,7 +48,7 @@ fn write_sealed(image: &Image, at: u64, mut block: Vec<u8>) {
     device(image).write_all_at(&block, at).unwrap();
 }
 
-/// The headers of groups are no file's. Linux refuses a map that names them.
+/// The headers of groups belong to no file. Linux refuses a map with such blocks.
 #[test]
 fn headers_of_groups_are_not_overwritten() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Whether blocks are shared, and which attributes a file has, only a write asks.
+/// Only a write reads whether blocks are shared, and which attributes a file has.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -31,12 +31,12 @@ const SEED: u64 = 0x006f_7665_7277;
 /// A file as the kernel reports it: its content, and the place of that.
 struct Known {
     content: Vec<u8>,
-    /// Ranges of the file with data that are no other file's, and the byte of the device where each begins.
+    /// Ranges of the file with data that it does not share, and the byte of the device where each begins.
     own: Vec<(Range<u64>, u64)>,
 }
 
 impl Known {
-    /// Whether all of a range may be overwritten.
+    /// Whether the whole range may be overwritten.
     fn takes(&self, range: Range<u64>) -> bool {
         if range.end > self.content.len() as u64 {
             return false;
@@ -75,7 +75,7 @@ fn fill(dir: &Path, block: u64) {
     create("whole").write_all_at(&rng.bytes(1 << 20), 0).unwrap();
     create("odd-end").write_all_at(&rng.bytes(3 * block as usize + 77), 0).unwrap();
     create("small").write_all_at(b"seven b", 0).unwrap();
-    // Between two files that grow in turns no blocks are neighbours.
+    // Two files that grow in turns have no adjacent blocks.
     let (one, other) = (create("pieces"), create("other-pieces"));
     for index in 0..300 {
         one.write_all_at(&rng.bytes(block as usize), index * block).unwrap();

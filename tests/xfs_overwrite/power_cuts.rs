@@ -1,4 +1,4 @@
-//! Power cuts while files are overwritten: each sector of the data is old or new, synced data are there, and only data were written.
+//! Power cuts during overwrites: each sector of the data is old or new, synced data exist, and only data were written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,7 +22,7 @@ const STEPS: usize = 500;
 const IN_FLIGHT: usize = 6;
 /// The most calls by which a completion is delayed, so that their order differs from that of submission.
 const LATENCY: u32 = 6;
-/// States that are looked at, and the random ones of each cut.
+/// The number of states to check, and of random states at each cut.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
@@ -286,7 +286,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check finds devices that forget durable data.
+/// The check detects devices that lose durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

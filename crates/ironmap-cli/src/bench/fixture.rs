@@ -162,7 +162,7 @@ impl Fixture {
             );
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
-            notes.push("XFS: the file of host: is immutable, because host: requires that with reflink");
+            notes.push("XFS: the file of host: is immutable, as host: requires with reflink");
         }
         notes
     }

@@ -78,7 +78,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
         Some(0) => {}
         // The launch has printed its error.
         Some(code) => return Err(Failure::told(code)),
-        None => return Err(Failure::new(format!("bench: a signal ended a launch: {}", output.status))),
+        None => return Err(Failure::new(format!("bench: a launch was killed: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))

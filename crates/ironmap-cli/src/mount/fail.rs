@@ -28,7 +28,7 @@ fn tell_wrong_sectors() {
     let (wrong, dropped) = volume.events().take_wrong_tuples();
     if dropped > 0 {
         tell(format_args!(
-            "{dropped} more sectors did not fit their tags, too many to be listed"
+            "{dropped} other sectors did not fit their tags, and were too many to be listed"
         ));
     }
     for sector in wrong {

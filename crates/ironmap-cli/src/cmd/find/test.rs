@@ -204,7 +204,7 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
             b"c" => FileType::CharDevice,
             b"p" => FileType::Fifo,
             b"s" => FileType::Socket,
-            _ => return Err(format!("{} is not a list of the types b,c,d,f,l,p,s", text.display())),
+            _ => return Err(format!("{} is not a list of b,c,d,f,l,p,s", text.display())),
         })
     };
     text.as_bytes().split(|byte| *byte == b',').map(one).collect()
