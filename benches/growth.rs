@@ -1,8 +1,8 @@
-//! Growth with the size of a volume: a read's cost at 1, 1k and 1M extents, the memory of the map, and the time
-//! that opening takes at 1 GiB, 100 GiB and 16 TiB.
+//! Growth with the size of a volume: the cost of a read with 1, 1k and 1M extents, the memory of the map, and the time
+//! to open a volume of 1 GiB, 100 GiB and 16 TiB.
 //!
-//! `cargo bench --bench growth`, as root: the file system is the kernel's work, on a zram device that is removed at the end.
-//! Each file holds as many blocks as the others, so that each is read at random over as much of the device.
+//! `cargo bench --bench growth`, as root: the kernel writes the file system, on a zram device that is removed at the end.
+//! All files have the same number of blocks, so that random reads spread over an equal part of the device.
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -24,7 +24,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1 << 20;
 const EXTENTS: [u64; 3] = [1, 1 << 10, 1 << 20];
 const DEVICE_BYTES: u64 = 16 << 30;
-/// Chunks that the files take in turn, and reads in each: about two milliseconds.
+/// The number of chunks, in which the files take turns, and the reads of a chunk: about two milliseconds.
 const ROUNDS: usize = 300;
 const READS: u64 = 2000;
 const OPENINGS: usize = 11;
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     openings(scratch.path())
 }
 
-/// The file of so many extents: they have the same length, and a hole of one block after each.
+/// The position of a block in a file with this number of extents: they have equal lengths, and a hole of one block follows each.
 fn pos(block: u64, extents: u64) -> u64 {
     let length = BLOCKS / extents;
     (block + block / length) * BLOCK
@@ -43,7 +43,7 @@ fn pos(block: u64, extents: u64) -> u64 {
 
 fn reads(scratch: &Path) -> Result<()> {
     let device = Zram::new()?;
-    // Without backups of the superblock and with all bitmaps in front, the longest extent is as long as the file.
+    // Without backups of the superblock and with all bitmaps at the front, the longest extent is as long as the file.
     let options =
         "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
     run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
@@ -85,7 +85,7 @@ fn reads(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file of so many extents.
+/// Writes a file with this number of extents.
 fn write(path: &Path, extents: u64) -> Result<()> {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path)?;
@@ -104,7 +104,7 @@ struct Measured {
     queue: Queue,
     buffer: Buffer,
     extents: u64,
-    /// Mapped pieces as the map itself counts them.
+    /// The number of mapped pieces in the map's own count.
     pieces: usize,
     load_ms: f64,
     memory: u64,
@@ -166,7 +166,7 @@ fn openings(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The thread's own time, which other programs do not disturb much.
+/// The CPU time of the thread, which other programs affect little.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -177,7 +177,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Bytes of memory that the process has.
+/// The resident memory of the process in bytes.
 fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -192,7 +192,7 @@ fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a str>) -> Result<()>
     Ok(())
 }
 
-/// A compressed RAM disk. A file that bears its name tells `./x clean-up` of it.
+/// A compressed RAM disk. A file with its name lets `./x clean-up` find it.
 struct Zram {
     number: String,
     mark: PathBuf,

@@ -1,7 +1,7 @@
-//! Guards of sectors: which crate computes them fastest, and what encoding and verifying whole runs costs.
+//! Guards of sectors: which crate computes them fastest, and the cost of encoding and verifying whole runs.
 //!
-//! `cargo bench --bench guard`. One core; the candidates take turns, and the median of their turns counts. `crc` is its largest
-//! table, which is used where the processor has no multiplication of polynomials.
+//! `cargo bench --bench guard`. One core runs the candidates in turn, and the median of the turns counts. `crc` uses its largest
+//! table, the fallback for processors without carry-less multiplication.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,14 +11,14 @@ use crc_fast::CrcAlgorithm::{Crc16T10Dif, Crc64Nvme};
 use ironmap::protection::{Interval, Protection, TupleKind, guard};
 
 const ROUNDS: usize = 101;
-/// The bytes of a turn; the data stay in the second-level cache, as data that have just been read do.
+/// The bytes of a turn. The data stay in the second-level cache, like data that have just been read.
 const TURN: usize = 1 << 20;
 const DATA: usize = 128 << 10;
 
 static T10: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&crc::CRC_16_T10_DIF);
 static NVME: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&crc::CRC_64_NVME);
 
-/// A name, and what it computes over a piece.
+/// The name of a candidate, and its function over a piece.
 type Candidate<'a> = (&'a str, &'a mut dyn FnMut(&[u8]) -> u64);
 
 fn main() {
@@ -70,7 +70,7 @@ fn main() {
     }
 }
 
-/// Every 4 KiB are alike, so that the tuples of the first piece are those of all.
+/// All pieces of 4 KiB are alike, so that the tuples of the first piece fit all.
 fn data() -> Vec<u8> {
     let once = Vec::from_iter((0..4096).map(|at| (at % 251) as u8));
     once.repeat(DATA / once.len())

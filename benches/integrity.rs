@@ -1,4 +1,4 @@
-//! The costs of the integrity device: nanoseconds a request over a device that does nothing, beside those of its guard alone.
+//! The costs of the integrity device: nanoseconds per request over a device that does nothing, beside those of the guard alone.
 //!
 //! `cargo bench --bench integrity`
 
@@ -80,7 +80,7 @@ fn one(queue: &mut BoundedQueue, op: BioOp, at: DevOffset, buffer: Buffer) -> Bu
     }
 }
 
-/// Nanoseconds of a call, which is told where to go: everywhere, in no order.
+/// Nanoseconds per call. Each call gets an offset, and the offsets cover the device in random order.
 fn measure(len: usize, mut work: impl FnMut(DevOffset)) -> f64 {
     let calls = (64 << 20) / len.max(16 << 10);
     let places = SIZE / len as u64;

@@ -1,5 +1,5 @@
-//! Copies a directory of this machine into a volume: `copy_tree disk.img DIRECTORY /destination`. Types that are neither file, directory nor symbolic
-//! link are passed over.
+//! Copies a directory of this machine into a volume: `copy_tree disk.img DIRECTORY /destination`. Only files, directories and symbolic links are
+//! copied.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn copy(volume: &Volume, from: &Path, to: &Path) -> Result<u64, Box<dyn std::err
         } else if kind.is_symlink() {
             volume.symlink(std::fs::read_link(entry.path())?, to)?;
         } else if kind.is_file() {
-            // A cursor is a file for std::io.
+            // A cursor implements the traits of std::io.
             let options = FileOptions::new().write(true).create(true).truncate(true);
             let file = volume.open(to, options)?;
             let mut cursor = Cursor::new(file, volume.queue(&QueueOptions::new().depth(1))?);

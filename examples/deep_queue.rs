@@ -1,4 +1,4 @@
-//! Reads a file of a volume by two threads, or as many as asked for, each with 64 requests in flight, and prints the rate:
+//! Reads a file of a volume with two threads, or a given number, each with 64 requests in flight, and prints the rate:
 //! `deep_queue disk.img /file [THREADS]`.
 
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn scan(volume: &Volume, file: &File, first: u64, step: u64) -> ironmap::Result<
         while next < blocks
             && let Some(buffer) = free.pop()
         {
-            // The memory goes down with the request, and comes back with its completion.
+            // The request owns the memory until its completion returns it.
             file.submit_read(&mut queue, buffer, next * BLOCK, DioFlags::empty(), next)?;
             next += step;
         }

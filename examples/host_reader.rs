@@ -1,4 +1,4 @@
-//! Reads a file of a mounted file system around the kernel where that is safe, and says how it was read: `host_reader FILE`.
+//! Reads a file of a mounted file system around the kernel if that is safe, and reports how it was read: `host_reader FILE`.
 
 use ironmap::prelude::*;
 

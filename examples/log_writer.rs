@@ -1,11 +1,11 @@
-//! A log of records that survives SIGKILL and a power cut: `log_writer disk.img /log COUNT` appends so many records, each durable when its number
-//! is printed, and goes on where the log ends when it is started again.
+//! A log of records that survives SIGKILL and a power cut: `log_writer disk.img /log COUNT` appends COUNT records. Each record is durable when its
+//! number is printed. The next run continues at the end of the log.
 
 use std::io::Write;
 
 use ironmap::prelude::*;
 
-/// A record is one sector: its number, and the same number once more with all bits turned.
+/// A record is one sector: its number, and the same number with all bits inverted.
 const RECORD: u64 = 512;
 
 fn record(number: u64) -> [u8; RECORD as usize] {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = volume.open(path, FileOptions::new().append(true).create(true))?;
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
 
-    // Records that were told are all there, and each is whole.
+    // All printed records must exist, and each must be whole.
     let written = log.size() / RECORD;
     let mut bytes = [0; RECORD as usize];
     for number in 0..written {

@@ -13,7 +13,7 @@ const DEPTH: usize = 64;
 /// The sum of all bytes.
 async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error::Error>> {
     let ready = queue.readiness()?;
-    // SAFETY: a `Readiness` owns its descriptor, which is the same one until it is dropped; nothing here takes it out of the `AsyncFd`.
+    // SAFETY: a `Readiness` owns its descriptor, which stays the same until it is dropped; this function does not take it out of the `AsyncFd`.
     #[allow(unsafe_code, reason = "tokio asks for this promise")]
     let ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) };
     let ready = ready.map_err(std::io::Error::from)?;
@@ -26,7 +26,7 @@ async fn scan(file: &File, queue: &mut Queue) -> Result<u64, Box<dyn std::error:
             file.submit_read(queue, buffer, next * BLOCK, DioFlags::empty(), next)?;
             next += 1;
         }
-        // First cleared, then looked at: a completion after that makes it readable again.
+        // `clear` comes before `poll`: a later completion makes the descriptor readable again.
         ready.get_ref().clear();
         queue.poll()?; // hands over submitted requests, and collects completions
         let mut waits = true;

@@ -1,4 +1,4 @@
-//! Reads a volume whose every sector is verified against its checksum, and lists the sectors that do not match:
+//! Reads a volume that verifies every sector against a checksum, and lists the sectors that do not match:
 //! `verified_sectors disk.img tags.img`. `ironmap integrity format disk.img,tags.img` makes the tags.
 
 use ironmap::prelude::*;
@@ -6,7 +6,7 @@ use ironmap::prelude::*;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, data, tags] = &args[..] else { return Err("usage: verified_sectors DATA TAGS".into()) };
-    // A read of a sector that does not match is an error with EILSEQ; no wrong byte is given.
+    // A read of a sector that does not match fails with EILSEQ, and returns no wrong byte.
     let volume = Volume::open(format!("integrity:{data},{tags}"))?;
     for entry in volume.read_dir("/")? {
         println!("/{}", String::from_utf8_lossy(&entry?.name));

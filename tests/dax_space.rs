@@ -1,5 +1,5 @@
-//! A mapped image that the file system below has no space for is an error, not the end of the program: SIGBUS is what a store to a hole
-//! of a full disk gives, and on tmpfs a load from one as well. Each case runs in a process of its own.
+//! A store to a mapped image fails with an error, and not with the end of the program, if the file system has no space: the kernel sends SIGBUS for a
+//! store to a hole on a full disk, and on tmpfs for a load as well. Each case runs in its own process.
 
 mod common;
 
@@ -19,9 +19,9 @@ use ironmap::fs::Follow;
 use ironmap::units::DevOffset;
 use ironmap::{Errno, Error, ErrorKind, FileOptions, Location, QueueOptions, VolumeOptions};
 
-/// Of the images.
+/// The size of the images.
 const SIZE: u64 = 8 << 20;
-/// Where they have data, and how much: at the begin, between holes, over the border of a page, and in the last byte.
+/// The offsets and lengths of their data: at the beginning, between holes, across a page border, and in the last byte.
 const DATA: [(u64, usize); 4] =
     [(0, 5000), (1 << 20, 4096), ((3 << 20) + 4000, 200), (SIZE - 1, 1)];
 
@@ -70,7 +70,7 @@ fn write(path: &Path) {
     assert!(std::fs::read(path).unwrap() == bytes);
 }
 
-/// For writing there is no space: an error, nothing has changed, and for reading it can be opened.
+/// An open for writing fails without space and changes nothing; an open for reading succeeds.
 fn refuse(path: &Path) {
     let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
     let error = mapped(path, true, None).err().expect("it was opened for writing");
@@ -80,7 +80,7 @@ fn refuse(path: &Path) {
     read(path);
 }
 
-/// The work of a process of its own: the name of a case, and the image.
+/// The work of a child process: the name of a case, and the image.
 fn play(role: &str) {
     let (case, path) = role.split_once(' ').unwrap();
     let case = match case {
@@ -139,7 +139,7 @@ fn a_volume_on_a_full_tmpfs_is_read() {
     let tree = scratch();
     std::fs::write(tree.path().join("holes"), vec![b'x'; 1 << 20]).unwrap();
     let image = Image::populated("32M", &["-t", "ext4", "-b", "4096"], tree.path());
-    // Of zeros in blocks that the file has, the copy makes holes.
+    // The copy turns blocks of zeros into holes.
     image.bmap("/holes", 128..256).iter().for_each(|block| image.poke_block(*block, 0, &[0; 4096]));
     let memory = Tmpfs::new(8);
     let path = memory.path().join("image");
@@ -171,7 +171,7 @@ fn an_image_on_a_full_disk() {
     }
 }
 
-/// Of an image that shares its blocks with another each store takes new ones.
+/// In an image that shares its blocks with another, each store allocates new blocks.
 #[test]
 fn an_image_that_shares_its_blocks() {
     const TEST: &str = "an_image_that_shares_its_blocks";
@@ -190,7 +190,7 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // By now it is full.
+    // By this time the file system is full.
     in_process(TEST, "refuse", &other);
 }
 

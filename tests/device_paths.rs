@@ -15,7 +15,7 @@ use ironmap::device::{Device, Psync};
 use ironmap::units::DevOffset;
 use tempfile::TempDir;
 
-/// Where the partition begins.
+/// The byte at which the partition begins.
 const START: u64 = 1 << 20;
 /// The size of most file systems here.
 const SIZE: u64 = 32 << 20;
@@ -28,8 +28,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system of this size with a `mkfs`, and mounts it. The kernel is told where the partition is: it need not
-    /// know any kind of partition table.
+    /// Makes a file system of this size with a `mkfs`, and mounts it. The kernel is given the partition directly, so it needs no support for a
+    /// partition table.
     fn mounted(mkfs: &str, size: u64) -> Self {
         let dir = scratch();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mnt"));
@@ -43,7 +43,7 @@ impl Disk {
         disk
     }
 
-    /// Its partition.
+    /// The path of the partition.
     fn part(&self) -> String {
         format!("{}p1", self.device.node())
     }
@@ -98,7 +98,7 @@ fn a_partition_and_its_disk_lead_to_the_same_bytes() {
         (part.as_str(), DevicePathKind::FileSystem, 0, SIZE),
     ];
     assert_eq!(summary, expected);
-    // Nothing changes any more once it cannot be written.
+    // The read-only remount ends all changes.
     run("mount", &["-o", "remount,ro", disk.mount.to_str().unwrap()]);
     let bytes = content(&found[0]);
     assert_eq!(bytes.len() as u64, SIZE);
@@ -122,7 +122,7 @@ fn the_disk_is_chosen_over_a_partition_whose_metadata_are_cached() {
     assert_eq!(chosen.reason, Reason::Empty, "{choice}");
 }
 
-/// Pages of a program that read the disk while a partition is mounted would else cost each read until the last partition is unmounted.
+/// Cached pages from a read of the disk would otherwise slow down each read until the last partition is unmounted.
 #[test]
 fn pages_that_a_look_at_the_disk_left_are_dropped() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("addpart")]);
@@ -162,7 +162,7 @@ fn a_node_of_another_device_is_refused() {
 
 #[test]
 fn a_file_system_without_a_block_device_has_no_device_paths() {
-    // Of any Linux.
+    // Every Linux has a /proc.
     let error = device_paths(device(Path::new("/proc"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

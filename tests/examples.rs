@@ -1,4 +1,4 @@
-//! Every program of `examples/` does what its first lines say, beside coreutils and debugfs.
+//! Every program of `examples/` does what its first lines promise; coreutils and debugfs are the oracles.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn readers_give_what_is_there() {
     assert_eq!(listed, "data\n");
     let out = example("volume_reader").args([&image, "/link"]).output().unwrap();
     assert!(out.stdout == data);
-    // Both programs read the same blocks, so their rates can be compared.
+    // Both programs must read the same blocks, so that their rates can be compared.
     for program in ["deep_queue", "tokio_reader"] {
         for (path, content) in [("/dir/data", &data[..]), ("/empty", &[])] {
             let text = run(program, &[&image, path]);
@@ -116,7 +116,7 @@ fn a_host_file_is_read() {
     );
 }
 
-/// The extents are those of debugfs: the first byte of each block.
+/// The extents match those of debugfs, and so does the first byte of each block.
 #[test]
 fn extents_are_debugfs() {
     require!([Need::Tool("mke2fs"), Need::Tool("debugfs")]);
@@ -141,7 +141,7 @@ fn a_tree_is_copied_in() {
     assert!(out.unwrap().stdout == data);
 }
 
-/// Every record whose number was printed before SIGKILL is in the log, and the program goes on after it.
+/// Every record whose number was printed before SIGKILL is in the log, and the program continues after it.
 #[test]
 fn a_log_survives_a_kill() {
     require!([Need::Tool("mke2fs"), Need::Tool("e2fsck")]);
@@ -185,7 +185,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // One byte of the file, changed without the device.
+    // One byte of the file is changed without the tags.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -35,18 +35,18 @@ const HOLE: usize = 4096;
 /// The version of the content of files that get another's blocks.
 const FOREIGN: u64 = 0xf0;
 
-/// They change settings of all processes, and each needs the processors.
+/// These tests run one at a time: they change settings of all processes, and need the processors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Content of which each eight bytes say where they are, and in which version.
+/// Content in which each eight bytes hold their position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word | version << 48).to_le_bytes()).collect()
 }
 
-/// The lowest and the highest version in data read from a position. Words that are no word of the file at all have none.
+/// The lowest and the highest version in data from a position, or `None` if a word does not belong to the file.
 fn versions(read: &[u8], pos: u64) -> Option<(u64, u64)> {
     let mut found: Option<(u64, u64)> = None;
     for (index, word) in (pos / 8..).zip(read.chunks_exact(8)) {
@@ -95,7 +95,7 @@ impl Full {
         run("sync", &["--file-system", self.mounted.dir().to_str().unwrap()]);
     }
 
-    /// A file of all the space that is left.
+    /// Creates a file in all free space.
     fn fill(&self, name: &str) {
         self.sync();
         let file = OsFile::create_new(self.mounted.path(name)).unwrap();
@@ -108,8 +108,8 @@ impl Full {
         self.sync();
     }
 
-    /// Hands the file's blocks to another file: a reader of these blocks now gets data that never were in the file. Then the file has another
-    /// content, elsewhere, and no hole.
+    /// Gives the file's blocks to another file: a late reader of these blocks gets data that were never in the file. Then the file gets new
+    /// content elsewhere, without a hole.
     fn rewrite(&self) {
         let writer = OsOptions::new().write(true).open(&self.path).unwrap();
         writer.set_len(0).unwrap();
@@ -120,20 +120,21 @@ impl Full {
     }
 }
 
-/// After so many seconds the kernel takes a broken lease away.
+/// The setting for the seconds after which the kernel removes a broken lease.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
 /// The memory shared by the stopped process and the test.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
-// Its words: the reads so far, the raw ones, the lowest version allowed, whether it is over, and whether to keep the processor busy.
+// The words: the reads so far, the raw reads, the lowest allowed version, a flag for the end, and a flag to keep the processor busy.
 const READS: usize = 0;
 const RAW: usize = 1;
 const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that is stopped; not a test of its own. Several threads that read and judge, until they are told to end. The thread that handles broken leases comes last.
+/// The process to stop; it tests nothing itself. Several threads read and check until the end flag is set. The thread that handles broken
+/// leases starts last.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -148,7 +149,7 @@ fn reading_process() {
     run("chrt", &["--idle", "--pid", "0", &watching]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // As long as it is busy, a thread that comes last never comes.
+            // The last thread cannot start while this one keeps the processor busy.
             while memory[ENDED].load(SeqCst) == 0 {
                 if memory[BUSY].load(SeqCst) == 0 {
                     pause(Duration::from_millis(1));
@@ -220,8 +221,8 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
     block
 }
 
-/// A process that was stopped for so long that the kernel took its lease away believes nothing that it reads after that, though
-/// nobody has told it yet.
+/// A process may be stopped for so long that the kernel removes its lease. It then discards every later read, even before it gets
+/// the notification.
 #[test]
 fn a_stopped_process_accepts_no_read() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
@@ -255,8 +256,8 @@ fn a_stopped_process_accepts_no_read() {
     }
 }
 
-/// Requests that were on their way when the lease was broken, and that their thread takes back later, do not bring the content of the
-/// blocks by then: neither those that the device had done before, nor those that it was given after.
+/// Requests in flight when the lease is broken do not return the later content of the blocks, even if their thread takes them late. This holds for
+/// requests that the device has completed before, and for requests that it gets after.
 #[test]
 fn requests_in_flight_are_cut() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -283,7 +284,7 @@ fn requests_in_flight_are_cut() {
 
 const REQUESTS: usize = 32;
 
-/// Reads of the whole file. Their tokens are their positions.
+/// Submits reads of the whole file. Their tokens are their positions.
 fn submit_all(file: &File, queue: &mut Queue) {
     let len = LEN / REQUESTS;
     for pos in (0..LEN as u64).step_by(len) {
@@ -305,7 +306,7 @@ fn pop_all(queue: &mut Queue) -> Vec<(u64, Vec<u8>)> {
     popped
 }
 
-/// A handle may go while its requests are in flight: they come back right, and then nobody holds a lease any more. So may the queue.
+/// A handle, and also its queue, can be dropped with requests in flight: they complete correctly, and then the lease is released.
 #[test]
 fn a_file_is_closed_with_requests_in_flight() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -338,7 +339,7 @@ fn a_file_is_closed_with_requests_in_flight() {
     }
 }
 
-/// A forked process shares the open files, their leases and what watches them. That it closes its own takes nothing from the parent.
+/// A forked process shares the open files, their leases and their watches. A close in the child takes nothing from the parent.
 #[test]
 fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -375,7 +376,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
         assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
         assert_eq!(file.host().unwrap().breaks, 1);
     }
-    // It is watched again when it was taken again.
+    // A new lease is watched again.
     std::fs::remove_file(full.mounted.path("room")).unwrap();
     std::fs::write(&full.path, content(LEN, 2)).unwrap();
     until("all are raw again", || {
@@ -391,7 +392,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
     }
 }
 
-/// Nor for a truncation of the file of an overlay above it.
+/// A truncation of the file of an overlay above it does not break a lease either.
 #[test]
 fn a_truncation_through_an_overlay_is_met() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -424,7 +425,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// How many leases the kernel knows of on a file.
+/// The number of leases on a file, by the kernel's list.
 fn leases_on(path: &Path) -> usize {
     let stat = path.metadata().unwrap();
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
@@ -450,7 +451,7 @@ impl Drop for Limit {
     }
 }
 
-/// A thousand leases broken in one go are let go as fast, and taken again when the writers are gone.
+/// A thousand leases broken at once are released in time, and taken again after the writers have closed.
 #[test]
 fn a_thousand_leases_are_broken_at_once() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -458,7 +459,7 @@ fn a_thousand_leases_are_broken_at_once() {
     break_a_thousand();
 }
 
-/// The kernel reports a broken lease by a signal, of which only so many can wait to be taken.
+/// The kernel reports a broken lease by a signal, and only a limited number of signals can be pending.
 #[test]
 fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -477,7 +478,7 @@ fn a_host_ends_without_room_for_signals() {
     let _limit = Limit::set(Resource::Sigpending, Some(0));
     let begin = Instant::now();
     drop((queue, host));
-    // By itself the thread looks around once a minute.
+    // Without signals the thread checks once a minute.
     assert!(begin.elapsed() < Duration::from_secs(45), "{:?}", begin.elapsed());
 }
 
@@ -511,7 +512,7 @@ fn break_a_thousand() {
         paths.iter().map(|path| OsOptions::new().write(true).open(path).unwrap()).collect();
     let took = begin.elapsed();
     eprintln!("{FILES} leases broken in {took:?}");
-    // After that the kernel would have taken them away.
+    // After that time the kernel would have removed the leases.
     assert!(took < Duration::from_secs(BREAK_SECONDS), "{took:?}");
     for (writer, file) in writers.iter().zip(&files) {
         assert_eq!(file.host().unwrap().breaks, 1);

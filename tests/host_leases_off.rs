@@ -1,4 +1,4 @@
-//! A system whose settings forbid what host files need. Alone in its program: the settings are everybody's.
+//! A system whose settings forbid leases. The test has its own program, because the settings apply to all processes.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
     both.check(&mut queue, &content, SEED, 200);
     assert!(queue.stats().kernel_served > 0);
-    // It is no writer that was in the way, whose end could be waited for.
+    // No writer caused the refusal, so there is no end of a writer to wait for.
     assert_eq!(both.served(), "no_leases");
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");

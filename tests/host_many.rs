@@ -1,4 +1,4 @@
-//! Ten thousand host files at once: one device, one queue, one thread. Alone in its program, whose descriptors and threads it counts.
+//! Ten thousand host files at once: one device, one queue, one thread. The test has its own program, because it counts descriptors and threads.
 
 mod common;
 
@@ -16,14 +16,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SEED: u64 = 0x10_000;
 const FILES: usize = 10_000;
-/// Of the files and of all else.
+/// The number of descriptors for the files and everything else.
 const DESCRIPTORS: u64 = FILES as u64 + 1000;
 const DIRS: usize = 100;
 const READS: usize = 20_000;
 const DEPTH: usize = 32;
 const LONGEST: usize = 9000;
 
-/// Raises the limit, beyond the hard one where that is allowed.
+/// Raises the limit of descriptors, beyond the hard limit if allowed.
 fn allow_descriptors() -> rustix::io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum.map(|maximum| maximum.max(DESCRIPTORS));
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum })
@@ -116,7 +116,7 @@ fn ten_thousand_files_share_a_device_a_queue_and_a_thread() {
     if let Err(errno) = allow_descriptors() {
         return note_part("host_many", "all", &format!("{DESCRIPTORS} descriptors: {errno}"));
     }
-    // To open a file is to sync it, so it is done where that is free.
+    // Opening a file syncs it, so the file system is in memory, where a sync is cheap.
     let memory = Path::new("/dev/shm");
     let mounted = Mounted::within(memory, "mke2fs -t ext4 -b 4096 -N 20000", 256, "noatime");
     (0..DIRS).for_each(|dir| std::fs::create_dir(mounted.path(&dir.to_string())).unwrap());

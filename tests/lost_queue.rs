@@ -1,8 +1,8 @@
-//! A queue that the kernel refuses while it has requests in flight: by a seccomp filter that comes late, or since its descriptor is gone.
-//! Requests that the kernel has taken are kept for ever, and nobody waits for them; the others are only errors.
+//! A queue that the kernel refuses while it has requests in flight: a seccomp filter was installed late, or the descriptor was closed.
+//! The library keeps the memory of requests that the kernel has taken for ever, and no thread waits for them. The other requests only fail.
 //!
-//! Requests stay in flight on a loop device whose file lies on a frozen file system. They are those of a process of its own, since what it
-//! leaks, the device above all, stays with it until it ends.
+//! The requests stay in flight on a loop device whose file is on a frozen file system. They belong to a separate process, whose leaks, above all the
+//! device, end with it.
 
 mod common;
 #[path = "common/sys.rs"]
@@ -48,7 +48,7 @@ const PLACE: &str = "IRONMAP_LOST_PLACE";
 
 /// A loop device over a file on a file system that can be frozen.
 struct Disk {
-    // Detached before what it lies on is unmounted.
+    // The device is detached before the file system below it is unmounted.
     device: LoopDevice,
     ground: Mounted,
 }
@@ -67,7 +67,7 @@ impl Disk {
     fn check(&self) -> bool {
         let header = String::from_utf8(run("dumpe2fs", &["-h", self.device.node()])).unwrap();
         let recorded = header.contains("FS Error count");
-        // The kernel takes the rings of a process down after its end, at its leisure.
+        // The kernel removes the rings of a process some time after its end.
         let mut recovered = output("e2fsck", &["-fy", self.device.node()]);
         until("the device is let go", || {
             let is_in_use = String::from_utf8_lossy(&recovered.stdout).contains("is in use");
@@ -82,7 +82,7 @@ impl Disk {
     }
 }
 
-/// Whatever becomes of the process, nothing stays frozen.
+/// Thaws the file system in any case.
 struct Thaw<'a>(&'a Path);
 
 impl Drop for Thaw<'_> {
@@ -94,13 +94,13 @@ impl Drop for Thaw<'_> {
 fn run_case(case: &str, ground: &Mounted, place: &OsStr) {
     let variables = [(CASE, OsStr::new(case)), (GROUND, ground.dir().as_os_str()), (PLACE, place)];
     let mut process = Process::start(&name_of(module_path!(), "run_in_a_process"), &variables);
-    // Before the process is killed, which ends when its requests do.
+    // The file system is thawed before the process is killed, because the process ends only after its requests.
     let _thaw = Thaw(ground.dir());
     until(case, || !process.runs());
     process.finish();
 }
 
-/// Each on a disk of its own.
+/// Runs a case on a disk of its own.
 fn run_on_disk(case: &str) -> bool {
     let disk = Disk::new();
     run_case(case, &disk.ground, disk.device.node().as_ref());
@@ -137,7 +137,7 @@ fn reads_of_a_host_file_keep_their_memory() {
     run_case("host", &ground, within.dir().as_os_str());
 }
 
-/// The processes of the tests above.
+/// The child processes of the tests above.
 #[test]
 fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -165,7 +165,7 @@ fn run_in_a_process() {
     }
 }
 
-/// How a queue is lost.
+/// The way to lose a queue.
 #[derive(Clone, Copy)]
 enum Loss {
     Filter,
@@ -173,7 +173,7 @@ enum Loss {
 }
 
 impl Loss {
-    /// Of the one queue that there is, in its thread.
+    /// Applies the loss to the only queue, in its thread.
     fn come(self) {
         match self {
             Self::Filter => sys::forbid_io_uring(),
@@ -193,7 +193,7 @@ impl Loss {
 
 struct World {
     ground: PathBuf,
-    /// The device, or where it is mounted.
+    /// The device, or its mount point.
     place: PathBuf,
 }
 
@@ -203,7 +203,7 @@ fn memory(fill: u8) -> Buffer {
     buffer
 }
 
-/// Memory as it is taken by someone else who needs some: memory that was freed by mistake shows there.
+/// Memory of another part of the program: memory that was freed by mistake would be overwritten here.
 fn foreign() -> Vec<Buffer> {
     (0..64).map(|_| memory(FOREIGN)).collect()
 }
@@ -281,7 +281,7 @@ impl World {
         u32::from_le_bytes(count)
     }
 
-    /// Waits until the device has so many requests: reads or writes.
+    /// Waits until the device has this number of reads or writes in flight.
     fn until_in_flight(&self, device: &Path, kind: usize, count: u32) {
         let name = device.file_name().unwrap().to_str().unwrap();
         until("requests are in flight", || {
@@ -291,7 +291,7 @@ impl World {
         });
     }
 
-    /// A write is in flight when its queue is lost. It comes to the device when that goes on.
+    /// A write is in flight when its queue is lost. It reaches the device after the thaw.
     fn writes(&self, volume: &Volume, loss: Loss, flags: DioFlags) {
         let held = file(volume, "held");
         self.freeze();
@@ -345,7 +345,7 @@ impl World {
     fn reads(&self, volume: &Volume) {
         let (held, other) = (file(volume, "held"), file(volume, "other"));
         self.freeze();
-        // The device does one after the other: after a write that waits for the file system, reads wait as well.
+        // The device serves one request after the other: after a write that waits for the file system, reads wait as well.
         let blocker = thread::spawn({
             let volume = volume.clone();
             move || other.write_at(&mut queue(&volume), &memory(NEW), START).unwrap()
@@ -386,7 +386,7 @@ impl World {
         volume.close().unwrap();
     }
 
-    /// The same of a file of a mounted file system.
+    /// The case for a file of a mounted file system.
     fn host(&self) {
         let path = |name: &str| self.place.join(name);
         std::fs::write(path("held"), &memory(OLD)[..]).unwrap();
@@ -429,7 +429,7 @@ impl World {
     }
 }
 
-/// Nothing was handed over: each request ends with the error, popped or not, and the volume goes on.
+/// No request was submitted: each ends with the error, popped or not, and the volume works.
 fn untaken(volume: &Volume) {
     let held = file(volume, "held");
     let owner = thread::spawn({

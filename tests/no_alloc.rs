@@ -1,4 +1,4 @@
-//! Small reads and overwrites allocate nothing: counted by the allocator itself, in a program of its own.
+//! Small reads and overwrites allocate nothing. The allocator counts, so the test has its own program.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn run_owned(queue: &mut Queue, file: &File, spare: &mut Vec<Memory>, count: u64
     }
 }
 
-/// The counter counts: else the tests below would prove nothing.
+/// The counter works; otherwise the tests below would prove nothing.
 #[test]
 fn an_allocation_is_counted() {
     assert!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))) > 0);
@@ -83,7 +83,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// The generic path allocates nothing either, where a request is one extent and the memory lent.
+/// The generic path allocates nothing either, if a request is one extent and the memory is borrowed.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);
@@ -134,7 +134,7 @@ fn write_borrowed(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     }
 }
 
-/// Overwrites, and reads of a file that can change, whether its blocks were written before or are to be converted.
+/// Overwrites, and reads of a writable file, allocate nothing, whether its blocks are written or must be converted.
 #[test]
 fn an_overwrite_allocates_nothing() {
     require!([Need::Bare("lent memory is copied, and not by the simple path")]);
@@ -155,7 +155,7 @@ fn an_overwrite_allocates_nothing() {
         let mut spare = buffers.collect();
         for state in ["unwritten", "written"] {
             let what = format!("{engine}, {state}");
-            // All parts are noted as written after this, and the queues have the size that they need.
+            // After this all parts are marked as written, and the queues have grown to the needed size.
             write_now(&mut queue, &file, &buffer, 256);
             run_owned(&mut queue, &file, &mut spare, 256, write);
             let (hits, handles) = (queue.stats().overwrites, fs.write_counts().handles);
@@ -176,7 +176,7 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// Nor do copies, tags and checks: over a device that computes over data, with each way to keep memory from changing.
+/// Copies, tags and checks allocate nothing either, on a device that computes over data, with each method that keeps memory from changing.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {
@@ -216,7 +216,7 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// To believe a read only while the lease stands costs no allocation, waited for or not.
+/// The check that the lease is held for a raw read allocates nothing, for synchronous and asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -27,7 +27,7 @@ fn open_for_writing(path: &str, engine: Engine) -> Result<Volume, ironmap::Error
     options.open(path)
 }
 
-/// `Busy`, with this in the text.
+/// Asserts a `Busy` error with this text.
 fn assert_busy(path: &str, reason: &str) {
     assert_refused(path, open(path), reason);
 }
@@ -38,7 +38,7 @@ fn assert_refused(path: &str, opened: Result<Volume, ironmap::Error>, reason: &s
     assert!(error.to_string().contains(path) && error.to_string().contains(reason), "{error}");
 }
 
-/// For writing `Busy` with each engine.
+/// Asserts that opening for writing fails as `Busy` with each engine.
 fn assert_not_written(path: &str, reason: &str) {
     for engine in [Engine::Auto, Engine::Psync, Engine::IoUring, Engine::Dax] {
         assert_refused(path, open_for_writing(path, engine), reason);
@@ -52,7 +52,7 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
     drop((first, second));
     let writer = File::open(&path).unwrap();
-    // A child of the other test may hold the closed descriptor until it is another program.
+    // A child of another test may hold the closed descriptor until it executes its program.
     rustix::fs::flock(&writer, FlockOperation::LockExclusive).unwrap();
     assert_busy(&path, "locked by another program");
     drop(writer);
@@ -74,7 +74,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     assert_busy(&device, "mounted");
     drop(mount);
 
-    // The second device over the first: nobody else has opened that one exclusively.
+    // The second device is over the first, which no other program has opened exclusively.
     let first = read_only(&path);
     let second = read_only(first.node());
     assert_busy(first.node(), &format!("attached to {}", second.node()));
@@ -84,7 +84,7 @@ fn an_image_that_the_kernel_has_is_refused() {
     open(other).unwrap();
 }
 
-/// The kernel opens a read-only device for writing and refuses the writes: it is refused before, by its own name.
+/// The kernel opens a read-only device for writing and refuses the writes later. ironmap refuses the open, and names the device.
 #[test]
 fn a_read_only_device_is_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -97,7 +97,7 @@ fn a_read_only_device_is_not_opened_for_writing() {
     open(device.node()).unwrap();
 }
 
-/// A shell in a mount namespace of its own, where it has files by paths that lead nowhere here. It undoes what it did, and ends, on drop.
+/// A shell in another mount namespace, whose files have paths that do not exist here. The drop undoes its work and ends it.
 struct Elsewhere {
     child: Child,
     /// The loop device that it has made.
@@ -106,7 +106,7 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Runs a script there that says which loop device it has made, with these as its arguments and a memory file system on `$1`.
+    /// Runs a script there with these arguments and a memory file system on `$1`. The script prints the loop device that it has made.
     fn new(script: &str, args: &[&str]) -> Self {
         let script = format!(
             "mount -t tmpfs none \"$1\"\n{script}\necho $loop\nread end || true\n\
@@ -149,7 +149,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// The kernel says by which path a loop device was given its file: in another mount namespace that leads nowhere here.
+/// The kernel reports the path by which a loop device got its file: in another mount namespace this path does not exist here.
 #[test]
 fn an_image_of_another_mount_namespace_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -179,7 +179,7 @@ fn an_image_of_another_mount_namespace_is_refused() {
     image.check();
 }
 
-/// A user who may not query loop devices: a file that nobody else has open is free, and a hidden loop device could be the one that has it open.
+/// A user may not query loop devices: a file that no program has open is free, and otherwise a hidden loop device could have it open.
 #[test]
 fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare")]);
@@ -220,7 +220,7 @@ fn a_user_is_refused_what_a_hidden_loop_device_may_serve() {
     as_nobody(path(&own)).unwrap();
 }
 
-/// A program that has an image open for writing, or mapped: no lock says so.
+/// A program has an image open for writing, or mapped, without a lock.
 #[test]
 fn an_image_that_is_open_for_writing_is_not_written() {
     let image = Image::mke2fs("4M", &["-t", "ext4"]);
@@ -229,12 +229,12 @@ fn an_image_that_is_open_for_writing_is_not_written() {
     assert_not_written(&path, "open for writing by another program");
     open(&path).unwrap();
     drop(writer);
-    // A reader blocks nobody.
+    // A reader does not block.
     let _reader = File::open(&path).unwrap();
     open_for_writing(&path, Engine::Psync).unwrap();
 }
 
-/// A name is bytes: of those that are no text, and of a line's end, the kernel's answer has all.
+/// A name is bytes: the kernel reports names that are not UTF-8, or that contain a newline, completely.
 #[test]
 fn a_loop_device_is_found_whatever_its_image_is_called() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -248,7 +248,7 @@ fn a_loop_device_is_found_whatever_its_image_is_called() {
     }
 }
 
-/// Block devices: by a node elsewhere, through a partition of it, or through the disk that it is a partition of.
+/// Block devices are found through another node, through a partition, and through the disk of a partition.
 #[test]
 fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("unshare"), Need::Tool("addpart")]);

@@ -1,5 +1,5 @@
-//! zram: its driver copies whole pages, also where a request has a part of one, and then writes into memory that is someone else's (Linux
-//! 6.18). So no such memory reaches it.
+//! The driver of zram copies whole pages, even for a request with a part of a page, and then overwrites memory of other owners (Linux
+//! 6.18). The library therefore passes no partial pages to it.
 
 mod common;
 
@@ -16,7 +16,7 @@ const SIZE: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CANARY: u8 = 0xA5;
 
-/// Where a file stands for each device, with the number of the process that made it: `./x clean-up` removes those of killed tests.
+/// The directory with a file for each device, which holds the number of its process: `./x clean-up` removes those of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 
 /// A zram device with some content; gone on drop.
@@ -57,7 +57,7 @@ impl Drop for Zram {
     }
 }
 
-/// At each multiple of 512 bytes, which is what sysfs asks for.
+/// Each multiple of 512 bytes is tested, the alignment that sysfs reports.
 #[test]
 fn a_read_stays_within_its_memory() {
     require!([Need::Root, Need::Tool("blockdev")]);
@@ -80,7 +80,7 @@ fn a_read_stays_within_its_memory() {
     }
 }
 
-/// Where a request goes on to zram with the memory that it has: an image on a file system there, and loop devices over both.
+/// The request reaches zram with its original memory: through an image on a file system there, and through loop devices over both.
 #[test]
 fn a_device_over_it_takes_whole_pages_too() {
     require!([Need::Root, Need::Tool("blockdev"), Need::Tool("mkfs.ext4"), Need::Tool("losetup")]);

@@ -1,8 +1,8 @@
-//! Builds the shim against fio's header, in the source that `FIO_SRC` names.
+//! Builds the shim against the header in fio's source, which `FIO_SRC` names.
 
 use std::path::{Path, PathBuf};
 
-/// The files that the shim is built from. The last two are made there by `./configure` and `make FIO-VERSION-FILE`.
+/// The files from which the shim is built. `./configure` and `make FIO-VERSION-FILE` create the last two.
 const NEEDED: [&str; 4] = ["ioengines.h", "fio.h", "config-host.h", "FIO-VERSION-FILE"];
 
 fn main() {
@@ -34,7 +34,7 @@ fn source() -> Result<PathBuf, String> {
     }
 }
 
-/// As the running fio names it: fio-3.33.
+/// The version as the running fio reports it: fio-3.33.
 fn version(fio: &Path) -> Result<String, String> {
     let path = fio.join("FIO-VERSION-FILE");
     let text =
@@ -46,7 +46,7 @@ fn version(fio: &Path) -> Result<String, String> {
 fn build(fio: &Path, version: &str) {
     println!("cargo::rustc-env=FIO_VERSION={version}");
     println!("cargo::rustc-cfg=fio");
-    // fio closes an engine's library when a job ends; Rust's and ironmap's threads may still be on their way out.
+    // fio closes an engine's library when a job ends, while threads of Rust and ironmap may still be ending.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     cc::Build::new()
         .file("shim/shim.c")

@@ -74,7 +74,7 @@ impl Images {
             let mut convert = Command::new("qemu-img");
             convert.args(["convert", "-f", "raw", "-O", format.name()]);
             convert.args(options.split_whitespace()).args([&raw, &path]);
-            // Without qemu-img there is nothing to damage.
+            // Without qemu-img there is no image to damage.
             let is_made = convert.status().is_ok_and(|status| status.success());
             is_made.then(|| Base { format, bytes: fs::read(&path).expect("an image"), areas })
         };
@@ -82,7 +82,7 @@ impl Images {
     }
 }
 
-/// Panics of imago are errors to the library, which catches them; those that it does not catch end the target.
+/// Panics of imago are errors to the library, which catches them; a panic that it does not catch ends the target.
 fn only_uncaught_panics_end_it() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| set_hook(Box::new(|_| {})));

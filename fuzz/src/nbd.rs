@@ -1,9 +1,9 @@
-//! Replies of NBD servers: right ones to some reads, and any others.
+//! Replies of NBD servers: right replies to some reads, and arbitrary ones.
 
 use arbitrary::Arbitrary;
 use ironmap::device::nbd::fuzzing::take_replies;
 
-/// Reads, and what a server answers.
+/// Reads, and the server's replies.
 #[derive(Arbitrary, Debug)]
 pub struct Replies {
     form: u8,
@@ -17,7 +17,7 @@ pub struct Replies {
 enum Part {
     /// A part of the reply to one of the reads.
     Chunk { read: u8, flags: u8, kind: Kind, at: i16, len: u16 },
-    /// All of a reply.
+    /// A complete reply.
     Simple { read: u8, error: u8, len: u16 },
     Bytes(Vec<u8>),
 }
@@ -32,7 +32,7 @@ enum Kind {
 }
 
 impl Replies {
-    /// Has them taken in.
+    /// Passes the replies to the client.
     pub fn survive(&self) {
         let reads = self.reads.iter().map(|(at, len)| (u64::from(*at) << 9, *len));
         let reads: Vec<_> = reads.collect();
@@ -44,7 +44,7 @@ impl Replies {
     }
 }
 
-/// As the client makes them: a number that counts up, and a place.
+/// A cookie in the client's form: a counter, and a place.
 fn cookie(read: u8) -> [u8; 8] {
     ((u64::from(read) + 1) << 32 | u64::from(read)).to_be_bytes()
 }

@@ -20,7 +20,7 @@ thread_local! {
     static VOLUMES: RefCell<Vec<Base>> = RefCell::new(Base::all());
 }
 
-/// How the base volumes are made, and whether they are left with a dirty log.
+/// The options of mkfs.xfs for the base volumes, and whether their log is left dirty.
 const MOUNTED: [(&str, bool); 4] = [
     ("-b size=1024 -n size=4096", false),
     ("-i size=1024 -m rmapbt=1", false),
@@ -51,7 +51,7 @@ struct Change {
     structure: u16,
     offset: u16,
     value: Value,
-    /// Seldom not: else the checksum finds all of it.
+    /// Whether the checksum stays wrong, which is rare: the checksum would detect every change.
     keeps_checksum: u8,
 }
 
@@ -98,7 +98,7 @@ impl XfsDamage {
             }
             if let Some(volume) = seen(Volume::on(Arc::clone(&base.device))) {
                 visit(&volume);
-                // Here it only has to end.
+                // The check only has to end.
                 seen(volume.fs().check(&mut |_| {}));
             }
             for (at, bytes) in saved.into_iter().rev() {
@@ -195,7 +195,7 @@ impl Base {
         Self::of(&image)
     }
 
-    /// Kernels of today do not mount version 4 any more.
+    /// Present kernels no longer mount version 4.
     fn by_prototype(options: &str) -> Option<Self> {
         let dir = scratch();
         let image = dir.path().join("image");
@@ -245,7 +245,7 @@ impl Base {
     }
 }
 
-/// By its name `./x clean-up` tells that it is a test's, and whether that still runs.
+/// A directory whose name tells `./x clean-up` its process.
 fn scratch() -> tempfile::TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in("/dev/shm").unwrap()
@@ -264,7 +264,7 @@ impl Drop for Unmount<'_> {
 fn mkfs(image: &Path, options: &str) -> bool {
     File::create(image).and_then(|file| file.set_len(32 << 20)).unwrap();
     let mut mkfs = command("mkfs.xfs");
-    // So mkfs.xfs makes small volumes.
+    // With these variables mkfs.xfs makes small volumes.
     mkfs.envs([("QA_CHECK_FS", "1"), ("TEST_DIR", "1"), ("TEST_DEV", "1")]);
     mkfs.args(["-q", "-f"]).args(options.split(' ')).arg(image);
     mkfs.output().is_ok_and(|output| output.status.success())
@@ -311,7 +311,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// Changes that are in the log alone.
+/// Makes changes that are only in the log.
 fn change(root: &Path) {
     let name = |name: &str| root.join(name);
     fs::create_dir(name("created")).unwrap();

@@ -1,8 +1,8 @@
-//! A test that runs itself once more in a process of its own: as another user, or watched.
+//! A test that runs itself again in its own process: as another user, or under a watching program.
 
 use std::process::{Command, Output};
 
-/// Tells the second process what it is to do.
+/// The variable that tells the second process its part.
 const ROLE: &str = "IRONMAP_TEST_ROLE";
 
 /// The role given to this process, if it is the second.
@@ -10,7 +10,7 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The name of a test of this program as its runner knows it, by its module.
+/// The name of a test in this program as the test runner prints it, with its module.
 pub(crate) fn name_of(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
@@ -18,7 +18,7 @@ pub(crate) fn name_of(module: &str, test: &str) -> String {
     }
 }
 
-/// Runs one test of this program again beneath a program such as `setpriv` or `strace`, with this role. It must succeed.
+/// Runs one test of this program again under a program such as `setpriv` or `strace`, with this role. The test must succeed.
 pub(crate) fn again(beneath: &[&str], program: &std::path::Path, test: &str, role: &str) -> String {
     let mut words = beneath.to_vec();
     let program = program.to_str().unwrap();

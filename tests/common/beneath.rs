@@ -1,8 +1,8 @@
-//! The layer beneath the volumes of the tests: their devices as they are, or an integrity device or an NBD server and its client over each.
+//! The layer below the volumes of the tests: their plain devices, or an integrity device or an NBD server with its client over each.
 //!
-//! `IRONMAP_BENEATH` chooses, `integrity-bitmap` for instance: `./x beneath` runs the suites with each. The tags of an image or of
-//! memory are made when it is opened, and lie in memory, so that the programs that look at the image see nothing of them. Where power is
-//! cut they lie in the [tail] of the recorded device, which is cut with both at the same moment. A server keeps nothing: its writes are recorded.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`: `./x beneath` runs the suites with each. The tags of an image or of
+//! memory are made when it is opened. They stay in memory, so programs that read the image do not see them. In tests with power cuts
+//! the tags are in the [tail] of the recorded device, so that one cut applies to both. A server stores nothing: its writes are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ pub(crate) fn chosen() -> Option<Beneath> {
     Some(known.unwrap_or_else(|| panic!("IRONMAP_BENEATH: there is no {name}")).1)
 }
 
-/// The mode of the integrity device that lies beneath, if one does.
+/// The mode of the integrity device below, if there is one.
 pub(crate) fn integrity() -> Option<Mode> {
     match chosen()? {
         Beneath::Integrity(mode) => Some(mode),
@@ -43,7 +43,7 @@ pub(crate) fn integrity() -> Option<Mode> {
     }
 }
 
-/// Both kinds of tuples are seen, one in each mode.
+/// Each mode uses one kind of tuples, so that both kinds are tested.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
     FormatOptions::new()
         .interval(if sector > 512 { 4096 } else { 512 })
@@ -53,7 +53,7 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume as [`Volume::open`] does. Requests that complete without a read cannot be verified: the null engine has nothing beneath.
+/// Opens a volume like [`Volume::open`]. The null engine gets no layer below, because requests that complete without a read cannot be verified.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -62,13 +62,13 @@ pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> 
     options.open_on(over(place.open(&how)?.device))
 }
 
-/// A device over one that works.
+/// The layer over a device without faults.
 pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     let held = Arc::clone(&device);
     over_faulty(device, &held)
 }
 
-/// A device over one that fails or is watched; `held` is the device below that.
+/// The layer over a device that fails or is watched; `held` is the device below that.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -77,7 +77,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     };
     let sector = held.limits().logical_block;
     if !matches!(sector, 512 | 4096) {
-        // No tuple protects as much as that: tests of such devices want them as they are.
+        // No tuple protects that much: tests of such devices use them without a layer.
         return device;
     }
     let tags: Arc<dyn Device> = Arc::new(Ram::new(held.size() / 16 + (16 << 20)));
@@ -114,7 +114,7 @@ pub(crate) mod tail {
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // The map is cleared by every flush, and tags go to and fro: more that can be cut.
+        // Every flush clears the map, and tags are written and read again: there is more to cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)

@@ -1,4 +1,4 @@
-//! All the ways to read a file; and of a host file what each must give: the bytes that the kernel's own read gives.
+//! All ways to read a file. For a host file each must return the bytes that the kernel's own read returns.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// How a read is asked for.
+/// The way to request a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -27,7 +27,7 @@ const LONGEST: u64 = 300_000;
 /// An alignment that any device accepts.
 const ALIGNED: u64 = 4096;
 
-/// A host file opened twice: for whatever is asked, and for aligned reads only.
+/// A host file opened twice: for requests of any form, and for aligned reads only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,
@@ -43,7 +43,7 @@ impl Both {
         Self { any: open(false), strict: open(true) }
     }
 
-    /// The name of the reason why the kernel serves it; `raw` where it does not.
+    /// The name of the reason why the kernel serves the file; `raw` if it does not.
     pub(crate) fn served(&self) -> &'static str {
         let name = |file: &File| file.host().unwrap().refusal.map_or("raw", |why| why.name());
         let names = (name(&self.any), name(&self.strict));
@@ -51,7 +51,7 @@ impl Both {
         names.0
     }
 
-    /// Reads at the edges and at random, in every way, and compares with `content`, what the kernel gives.
+    /// Reads at the edges and at random positions in every way, and compares with `content`, which the kernel has read.
     pub(crate) fn check(&self, queue: &mut Queue, content: &[u8], seed: u64, rounds: usize) {
         let rng = &mut Rng::new(seed ^ content.len() as u64);
         let size = content.len() as u64;
@@ -81,7 +81,7 @@ impl Both {
                 || format!("seed {seed:#x}, round {round}: {way:?}, {flags:?}, {len} at {pos}");
             match result {
                 Ok(count) => {
-                    // Past the end the kernel's direct reads leave what they like.
+                    // Past the end, the kernel's direct reads leave undefined bytes.
                     let raw = queue.stats().kernel_served == served;
                     let seen = if raw { &memory[..] } else { &memory[..count] };
                     let fault = fault(seen, count, part(content, pos, len), unit);

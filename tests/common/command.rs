@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// Where administrators' programs lie, which a user's `PATH` may leave out.
+/// Directories of administrators' programs, which a user's `PATH` may lack.
 const SBIN: &str = "/usr/sbin:/sbin";
 
 fn search_path() -> String {
@@ -16,10 +16,10 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&search_path()).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Runs a program, whatever becomes of it.
+/// Runs a program to its end, with any exit status.
 pub(crate) fn output<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Output {
     let path = find(program).unwrap_or_else(|| panic!("{program} is not installed: ./x setup"));
-    // One language and one time zone: outputs are parsed.
+    // Outputs are parsed, so language and time zone are fixed.
     let mut command = Command::new(path);
     command.args(args).stdin(Stdio::null()).env("PATH", search_path());
     command.env("LC_ALL", "C").env("TZ", "UTC");

@@ -1,16 +1,16 @@
-//! Every difference between what an oracle says and what ironmap says.
+//! All differences between the view of an oracle and that of ironmap.
 
 use std::fmt::Debug;
 
 use super::reads::hash;
 use super::view::{ReadCall, Record, Subject, View};
 
-/// More differences than this say no more.
+/// The most differences to print.
 const SHOWN: usize = 20;
 /// How much of a difference is shown.
 const LENGTH: usize = 1000;
 
-/// Fails the test unless ironmap sees what the oracle saw, in every field that the oracle knows.
+/// Fails the test unless ironmap sees the same as the oracle, in every field that the oracle reports.
 pub(crate) fn assert_same(expected: &View, actual: &View, what: &str) {
     let mut differences = Vec::new();
     for (path, expected) in expected {

@@ -1,4 +1,4 @@
-//! The oracle that needs no root and knows what the kernel cannot mount: debugfs, asked for inodes by number.
+//! An oracle that needs no root, and reads volumes that the kernel cannot mount: debugfs, with requests for inodes by number.
 
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
@@ -51,7 +51,7 @@ fn record(answer: &str, block_size: u64) -> Record {
         created: answer.contains("crtime: ").then(|| time(answer, "crtime: ")),
         flags: Some(flags),
         generation: Some(number("Generation:") as u32),
-        // It prints 0 as well where the volume knows no projects.
+        // debugfs also prints 0 if the volume has no projects.
         project: answer
             .contains("Project:")
             .then(|| id("Project:"))
@@ -61,8 +61,8 @@ fn record(answer: &str, block_size: u64) -> Record {
     }
 }
 
-/// `atime: 0x6b016d23:00000000 -- Sat …`: seconds as 32 bits with a sign; then, where the inode has them, two bits that
-/// extend the seconds and thirty of nanoseconds.
+/// `atime: 0x6b016d23:00000000 -- Sat …`: seconds as a signed 32-bit number; then, if the inode has them, two bits that
+/// extend the seconds, and thirty bits of nanoseconds.
 fn time(answer: &str, name: &str) -> Time {
     let at = answer.find(name).unwrap_or_else(|| panic!("debugfs: no {name}")) + name.len();
     let text = answer[at..].split_whitespace().next().unwrap_or_default().trim_start_matches("0x");

@@ -1,4 +1,4 @@
-//! A volume with a file of every shape that a read can meet, what each of them holds, and the engines that read it.
+//! A volume with a file of every shape that matters to reads, the content of each file, and the engines that read it.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::beneath::{self, chosen};
 use super::image::{Image, scratch, scratch_in};
 use super::rng::Rng;
 
-/// Data without a hole; its size is not a multiple of anything.
+/// Data without a hole. Its size is unaligned in every respect.
 pub(crate) const SOLID: &str = "solid";
 /// Data without a hole in more extents than a request keeps in flight together.
 pub(crate) const FRAGMENTED: &str = "fragmented";
 /// Blocks of data and holes in turns.
 pub(crate) const HOLES: &str = "holes";
-/// The same with the holes allocated and never written; the device holds other files' old data there.
+/// Like `HOLES`, with the holes allocated and never written; the device holds old data of other files there.
 pub(crate) const UNWRITTEN: &str = "unwritten";
 /// A few blocks of data far apart.
 pub(crate) const SPARSE: &str = "sparse";
@@ -27,10 +27,10 @@ pub(crate) const SPARSE: &str = "sparse";
 pub(crate) const TAIL: &str = "tail";
 /// A few bytes within the inode.
 pub(crate) const INLINE: &str = "inline";
-/// No bytes.
+/// The name of a file without bytes.
 pub(crate) const EMPTY: &str = "empty";
 
-/// All of them.
+/// The names of all files.
 pub(crate) const FILES: [&str; 8] =
     [SOLID, FRAGMENTED, HOLES, UNWRITTEN, SPARSE, TAIL, INLINE, EMPTY];
 
@@ -91,14 +91,14 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // A layer on a device that the test has made has no engine of its own.
+        // A layer over a device of the test has no engine of its own.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
         volume
     }
 
-    /// The volume on a device that fails as told.
+    /// The volume on a device with these faults.
     pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
         let file =
             BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");
@@ -121,10 +121,10 @@ pub(crate) enum Stack {
 }
 
 impl Stack {
-    /// Those that read what the image holds.
+    /// The engines that read the content of the image.
     pub(crate) const REAL: [Self; 5] =
         [Self::Psync, Self::Uring, Self::Dax, Self::DaxInMemory, Self::Sim];
-    /// Those with alignment to break.
+    /// The engines with alignment rules that a request can break.
     pub(crate) const ALIGNED: [Self; 4] = [Self::Psync, Self::Uring, Self::Null, Self::Sim];
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for Stack {
     }
 }
 
-/// Opens a file by its name, as if nobody had read it before: its map is not in memory.
+/// Opens a file by its name, without its map in memory.
 pub(crate) fn open(volume: &Volume, name: &str, strict: bool) -> File {
     let inode = volume.fs().resolve(name.as_bytes(), Follow::All).expect(name);
     volume.open_inode(inode, FileOptions::new().direct(strict)).expect(name)
@@ -178,14 +178,14 @@ fn commands(source: &Path, block: u64, contents: &[(&'static str, Vec<u8>)]) -> 
             write_sparse(&path, content, block);
             return write;
         }
-        // The last block is full of something else; then the size is set, which leaves that on the device. debugfs
-        // needs to be told the size anyway where the file ends with a hole.
+        // The last block is written full of other bytes. Then the size is set, which leaves the rest of them on the device. debugfs
+        // needs to be given the size anyway if the file ends with a hole.
         let mut on_disk = content.clone();
         on_disk.resize(size.next_multiple_of(block) as usize, 0xEE);
         write_sparse(&path, &on_disk, block);
         format!("{write}\nset_inode_field {name} size {size}")
     };
-    // One by one: mke2fs would lay them out in the order that the directory happens to have.
+    // Each is written separately: mke2fs would lay them out in the arbitrary order of the directory.
     for pad in 0..PADS + STALE {
         add(format!("write {}/pads/{pad:03} {pad:03}", source.display()));
     }

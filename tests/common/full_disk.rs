@@ -32,7 +32,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes all the space that is left, as far as that goes.
+/// Allocates the free space as far as possible.
 pub(crate) fn fill(dir: &Path) {
     let file = File::create(dir.join("filler")).unwrap();
     for piece in [1 << 20, 64 << 10, 4096_u64] {

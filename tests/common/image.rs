@@ -15,7 +15,7 @@ use super::beneath;
 use super::command::{failure, output, run};
 use super::loop_device::LoopDevice;
 
-/// How often to try what the kernel refuses while someone else looks at the device (udev, blkid): each try starts a
+/// How often to retry an operation that the kernel refuses while another program (udev, blkid) uses the device: each try starts a
 /// process, which takes a millisecond or more.
 const TRIES: usize = 500;
 
@@ -24,18 +24,18 @@ pub(crate) fn scratch() -> TempDir {
     scratch_in(&std::env::temp_dir())
 }
 
-/// The same below another directory. The name tells `./x clean-up` whose it is: it removes what belongs to no process.
+/// A directory below another one. Its name tells `./x clean-up` the process of the test: it removes those of ended processes.
 pub(crate) fn scratch_in(dir: &Path) -> TempDir {
     let prefix = format!("ironmap-test-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in(dir).expect("a scratch directory")
 }
 
-/// The options of a program, as one writes them in a shell.
+/// The options of a program, split at white space.
 pub(crate) fn words(options: &str) -> Vec<&str> {
     options.split_whitespace().collect()
 }
 
-/// The arguments of an xfs_repair that changes nothing. It does not look at a single group unless it is told to.
+/// The arguments of an xfs_repair that changes nothing. A volume with one group needs the option, or it is not checked.
 fn check_of(image: &Path) -> [&OsStr; 4] {
     let [no_changes, option, value] = ["-n", "-o", "force_geometry"].map(OsStr::new);
     [no_changes, option, value, image.as_os_str()]
@@ -55,17 +55,17 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// No file yet.
+    /// An image without a file yet.
     pub(crate) fn none() -> Self {
         Self::within(scratch())
     }
 
-    /// No file yet, in a directory that is given.
+    /// An image without a file yet, in this directory.
     pub(crate) fn within(dir: TempDir) -> Self {
         Self { dir, format: Format::Ext4 }
     }
 
-    /// The same for an XFS volume.
+    /// An image for an XFS volume without a file yet, in this directory.
     pub(crate) fn within_xfs(dir: TempDir) -> Self {
         Self { dir, format: Format::Xfs }
     }
@@ -85,18 +85,18 @@ impl Image {
         Self::within(scratch_in(Path::new("/dev/shm"))).fill(size, options, None)
     }
 
-    /// No file yet; for an XFS volume, in memory.
+    /// An image for an XFS volume without a file yet, in memory.
     pub(crate) fn no_xfs() -> Self {
         Self { dir: scratch_in(Path::new("/dev/shm")), format: Format::Xfs }
     }
 
-    /// An XFS volume of this size (as truncate(1) writes it) made with these options of mkfs.xfs, in memory; its message where it refuses
-    /// them.
+    /// An XFS volume of this size (in the syntax of truncate(1)) in memory, made with these options of mkfs.xfs; or the message if they are
+    /// refused.
     pub(crate) fn mkfs_xfs(size: &str, options: &[&str]) -> Result<Self, String> {
         Self::mkfs_xfs_by("mkfs.xfs", size, options)
     }
 
-    /// The same by another program than the system's.
+    /// An XFS volume made by another program than the system's mkfs.xfs.
     pub(crate) fn mkfs_xfs_by(program: &str, size: &str, options: &[&str]) -> Result<Self, String> {
         let image = Self::no_xfs();
         let path = image.path();
@@ -115,7 +115,7 @@ impl Image {
 
     fn fill(self, size: &str, options: &[&str], from: Option<&Path>) -> Self {
         let image = self;
-        // The same volume each time: nothing is random, and no thread of the kernel writes at the same time.
+        // The volume is the same each time: no value is random, and no kernel thread writes concurrently.
         let fixed = ["-q", "-F", "-U", "1f0e3dad-9990-4a3a-8f8e-3a6d0b7c5e21"];
         let mut args: Vec<_> = fixed.iter().chain(options).map(Into::into).collect();
         if let Some(from) = from {
@@ -126,7 +126,7 @@ impl Image {
         image
     }
 
-    /// The image as it is now, also while it is mounted.
+    /// The present image, also while it is mounted.
     pub(crate) fn copy(&self) -> Self {
         let copy = Self { dir: scratch(), format: self.format };
         let args = ["--sparse=always".into(), self.path(), copy.path()];
@@ -145,7 +145,7 @@ impl Image {
         std::fs::read(dump).expect("debugfs has written it")
     }
 
-    /// Where a file beside the image may lie.
+    /// The path for a file beside the image.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -174,7 +174,7 @@ impl Image {
             return self.check_by("xfs_repair");
         }
         let said = run("e2fsck", &["-fn".as_ref(), self.path().as_os_str()]);
-        // Of wrong counts in the superblock its exit code says nothing.
+        // The exit code does not report wrong counts in the superblock.
         let said = String::from_utf8_lossy(&said);
         assert!(!said.contains("count wrong"), "{said}");
     }
@@ -191,7 +191,7 @@ impl Image {
         output(xfs_repair, &check_of(&path)).status.success()
     }
 
-    /// Lets e2fsck complete what mke2fs or debugfs left half done.
+    /// Lets e2fsck complete the partial work of mke2fs or debugfs.
     pub(crate) fn repair(&self) {
         self.e2fsck("-fy");
     }
@@ -235,7 +235,7 @@ impl Image {
         self.run_debugfs(&["-w"], commands)
     }
 
-    /// The same with the image opened for reading only.
+    /// The output of debugfs's commands, with the image opened read-only.
     pub(crate) fn ask_debugfs(&self, commands: &str) -> String {
         self.run_debugfs(&[], commands)
     }
@@ -249,11 +249,11 @@ impl Image {
         String::from_utf8_lossy(&run("debugfs", &args)).into_owned()
     }
 
-    /// Where blocks of a file or directory, or of an inode `<8>`, lie on the device.
+    /// The blocks on the device of a file or directory, or of an inode `<8>`.
     pub(crate) fn bmap(&self, path: &str, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let commands: String = blocks.map(|block| format!("bmap {path} {block}\n")).collect();
         let answers = self.ask_debugfs(&commands);
-        // The commands are echoed on lines of their own.
+        // debugfs echoes the commands on separate lines.
         let blocks =
             answers.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<_>>();
         assert_eq!(blocks.len(), commands.lines().count(), "{answers}");
@@ -280,7 +280,7 @@ impl Image {
         bytes
     }
 
-    /// By the superblock's own words, whatever the state of the rest.
+    /// The block size in the superblock, whatever the state of the volume.
     pub(crate) fn block_size(&self) -> u64 {
         let mut log = [0; 4];
         self.file().read_exact_at(&mut log, 1024 + 0x18).expect("read the superblock");
@@ -291,12 +291,12 @@ impl Image {
         File::options().read(true).write(true).open(self.path()).expect("open the image")
     }
 
-    /// Mounts it with the kernel's file system by a loop device. Needs root.
+    /// Mounts the volume with the kernel through a loop device. Needs root.
     pub(crate) fn mount(&self, options: &str) -> LoopMount {
         self.try_mount(options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same where the kernel may refuse it; gives mount(8)'s message then.
+    /// Mounts the image, or returns mount(8)'s message if the kernel refuses.
     pub(crate) fn try_mount(&self, options: &str) -> Result<LoopMount, String> {
         LoopMount::new(self, options)
     }
@@ -329,7 +329,7 @@ impl LoopMount {
         self.device.node()
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

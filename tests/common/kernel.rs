@@ -1,4 +1,4 @@
-//! The oracle that counts: a mounted file system, asked by system calls. A source directory is one as well.
+//! The main oracle: a mounted file system, read by system calls. A source directory can be used like one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::view::{Piece, Record, Time, View, join, joined};
 /// Longer lists of files are given to filefrag in several calls.
 const FILES_A_CALL: usize = 500;
 
-/// Everything that the kernel says of a tree, without the maps. Reads are planned from the seed.
+/// The kernel's view of a tree, without the maps. The seed plans the reads.
 pub(crate) fn view(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = View::new();
     visit(root, b"", &mut view, Some(depth), seed);
@@ -29,7 +29,7 @@ pub(crate) fn view_of_stats(root: &Path) -> View {
     view
 }
 
-/// The same with the maps, which must not change any more: of a mount for reading only.
+/// The kernel's view with the maps, which must not change any more: from a read-only mount.
 pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     let mut view = view(root, depth, seed);
     let mut regular: Vec<_> =
@@ -44,9 +44,9 @@ pub(crate) fn view_with_maps(root: &Path, depth: Depth, seed: u64) -> View {
     view
 }
 
-/// Adds what `lsattr` says of directories and regular files: flags, generation and project.
+/// Adds the output of `lsattr` for directories and regular files: flags, generation and project.
 pub(crate) fn add_flags(root: &Path, view: &mut View) {
-    // It prints names as they are; a line end within one could not be told from its own.
+    // lsattr prints raw names; a newline in a name would be confused with its own.
     let shown = |(path, record): &(&Vec<u8>, &mut Record)| {
         let has_flags = record.is(FileType::RegularFile) || record.is(FileType::Directory);
         has_flags && !path.contains(&b'\n')
@@ -147,7 +147,7 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let length =
             rustix::fs::lgetxattr(path, name, &mut value[..]).expect("an attribute's value");
         value.truncate(length);
-        // Of thousands of values.
+        // There are thousands of values.
         value.shrink_to_fit();
         value
     };
@@ -172,7 +172,7 @@ pub(crate) fn maps(paths: &[PathBuf]) -> Vec<Vec<Piece>> {
     maps
 }
 
-/// `   0:        0..    4095:    8192..   12287:   4096:   expected: last,eof`: a piece, or no piece where the data has no
+/// Parses `   0:        0..    4095:    8192..   12287:   4096:   expected: last,eof`: a piece, or no piece if the data has no
 /// place of its own; `None` for any other line.
 fn filefrag_line(line: &str) -> Option<Option<Piece>> {
     let fields: Vec<_> = line.split(':').map(str::trim).collect();

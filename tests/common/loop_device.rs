@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use super::command::{output, run};
 use super::process::until;
 
-/// A loop device over a file. On drop it is detached, and waited for: the kernel lets the file go only when the last opener closes
-/// the device, and other tests ask every loop device what it serves.
+/// A loop device over a file. The drop detaches it, and waits: the kernel releases the file only after the last close of the device, and
+/// other tests ask every loop device for its file.
 pub(crate) struct LoopDevice {
     node: String,
     attachment: Attachment,
 }
 
 impl LoopDevice {
-    /// For reading and writing.
+    /// A loop device for reading and writing.
     pub(crate) fn new(file: impl AsRef<OsStr>) -> Self {
         Self::with(&[], file)
     }
 
-    /// With these options of losetup(8).
+    /// A loop device with these options of losetup(8).
     pub(crate) fn with(options: &[&str], file: impl AsRef<OsStr>) -> Self {
         let mut args: Vec<&OsStr> = options.iter().map(AsRef::as_ref).collect();
         args.extend(["--find".as_ref(), "--show".as_ref(), file.as_ref()]);
@@ -28,13 +28,13 @@ impl LoopDevice {
         Self { attachment: Attachment::of(&node), node }
     }
 
-    /// Its path below `/dev`.
+    /// The path in `/dev`.
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
 
-    /// Tells the kernel of a partition, from this MiB on and so many long; its path. No partition table is needed. The partition goes with the device
-    /// only if that was attached with `--partscan`.
+    /// Adds a partition in the kernel, with start and length in MiB, and returns its path. No partition table is needed. The partition is removed
+    /// with the device only if that was attached with `--partscan`.
     pub(crate) fn partition(&self, number: u64, start: u64, len: u64) -> String {
         let sectors = |mib: u64| (mib * 2048).to_string();
         run("addpart", &[&self.node, &number.to_string(), &sectors(start), &sectors(len)]);
@@ -56,14 +56,14 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// The one that is now.
+    /// The device that the node has at present.
     pub(crate) fn of(node: &str) -> Self {
         let name = node.strip_prefix("/dev/").expect("a node below /dev");
         let dir = Path::new("/sys/block").join(name);
         Self { sequence: sequence(&dir).expect("a loop device"), dir }
     }
 
-    /// Waits until the device is closed. It must have been detached.
+    /// Waits until a detached device is closed.
     pub(crate) fn wait_ended(&self) {
         let has_ended = || {
             !self.dir.join("loop").exists() || sequence(&self.dir).as_ref() != Some(&self.sequence)

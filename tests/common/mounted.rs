@@ -8,13 +8,13 @@ use super::command::{failure, output, run};
 use super::image::{scratch, scratch_in, words};
 use super::loop_device::LoopDevice;
 
-/// Where a partition begins.
+/// The byte at which a partition begins.
 const START: u64 = 1 << 20;
 
 /// A loop device over a file.
 struct Disk {
     disk: LoopDevice,
-    /// The device of the file system: all of it, or its partition.
+    /// The device of the file system: the whole loop device, or its partition.
     device: String,
     dir: TempDir,
 }
@@ -41,12 +41,12 @@ impl Mounted {
         Self::on_sectors(512, mkfs, mib, options)
     }
 
-    /// The same on a device with logical blocks of this many bytes.
+    /// A mounted file system on a device with logical blocks of this many bytes.
     pub(crate) fn on_sectors(sector: u32, mkfs: &str, mib: u64, options: &str) -> Self {
         Self::try_new(sector, mkfs, mib, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same where the kernel may refuse it; gives mount(8)'s message then.
+    /// Makes and mounts the file system, or returns mount(8)'s message if the kernel refuses.
     pub(crate) fn try_new(
         sector: u32,
         mkfs: &str,
@@ -56,14 +56,14 @@ impl Mounted {
         Self::make(Disk::new(scratch(), sector, mib << 20), mkfs, options)
     }
 
-    /// The same on a partition, in the midst of a disk. The kernel gets its place and size: it need not know any partition table.
+    /// A mounted file system on a partition in the middle of a disk. The kernel gets its place and size, so it needs no partition table.
     pub(crate) fn on_partition(mkfs: &str, mib: u64, options: &str) -> Self {
         let mut disk = Disk::new(scratch(), 512, START + (mib << 20));
         disk.device = disk.disk.partition(1, START >> 20, mib);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The same over a file below this directory: in memory, so that nothing is waited for, or on another mount.
+    /// A mounted file system over a file below this directory: in memory, to avoid waits, or on another mount.
     pub(crate) fn within(dir: &Path, mkfs: &str, mib: u64, options: &str) -> Self {
         let disk = Disk::new(scratch_in(dir), 512, mib << 20);
         Self::make(disk, mkfs, options).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -102,7 +102,7 @@ impl Mounted {
         if result.status.success() { Ok(()) } else { Err(failure("mount", &args, &result)) }
     }
 
-    /// Unmounts it, lets something be done to the device, and mounts it again.
+    /// Unmounts the file system, runs `between` on the device, and mounts it again.
     pub(crate) fn remount(&self, between: impl FnOnce(&str), options: &str) {
         assert!(unmount(&self.mount), "{} stays mounted", self.mount.display());
         between(self.device());
@@ -124,7 +124,7 @@ impl Mounted {
         self.disk.dir.path().join("image")
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.mount
     }
@@ -148,8 +148,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts a directory that may be in use for a moment longer: a program that used io_uring lets its files go after its end, one that is
-/// about to be started by another thread has all of ours, and a loop device has its file until it is gone.
+/// Unmounts a directory that may be in use a moment longer: a process that used io_uring releases its files after its end, a new process of
+/// another thread has copies of our files, and a loop device has its file until it is removed.
 pub(crate) fn unmount(dir: &Path) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| output("umount", &[dir]).status.success())

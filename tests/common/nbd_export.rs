@@ -19,7 +19,7 @@ use super::image::scratch_in;
 /// The server's abilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// All: extended headers, FUA, trim, zeros, several connections.
+    /// Everything: extended headers, FUA, trim, zeros, several connections.
     Extended,
     /// A flush, and simple replies.
     Plain,
@@ -88,7 +88,7 @@ impl Server {
                 for stream in listener.incoming() {
                     let stream = stream.expect("a connection");
                     let mut ends = shared.lock().unwrap();
-                    // The last connection is the one that ends the server.
+                    // The end of the last connection ends the server.
                     let Some(ends) = &mut *ends else { return };
                     ends.push(stream.try_clone().expect("a descriptor"));
                     let device = &*device;
@@ -200,7 +200,7 @@ fn abilities(device: &dyn Device, form: Form) -> u16 {
     HAS_FLAGS | FLUSH | access | more
 }
 
-/// The next request, until the client says that it goes.
+/// The next request, or `None` after the client's disconnect.
 fn next(stream: &mut UnixStream, form: Form) -> Result<Option<Asked>> {
     const WRITE: u16 = 1;
     const DISCONNECT: u16 = 2;
@@ -264,7 +264,7 @@ fn answer(
     asked: &Asked,
     result: ironmap::Result<Vec<u8>>,
 ) -> Result<()> {
-    // Numbers that the protocol lacks are those of an input or output error.
+    // Errors without a number in the protocol become input or output errors.
     let number = |error: Error| match error.errno() {
         Errno(number @ (1 | 12 | 22 | 28 | 75 | 95)) => number as u32,
         _ => 5,

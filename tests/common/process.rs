@@ -1,4 +1,4 @@
-//! Other processes: this test program once more, running a test that otherwise has nothing to do.
+//! Other processes: this test program, started again for a test that does nothing otherwise.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// Longer than any of them takes to come to its end.
+/// The time limit, longer than any of them needs to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that is killed when this is dropped.
@@ -16,7 +16,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the test of this name with these variables. Its standard error is shown.
+    /// Starts the test of this name with these variables. Its standard error is not captured.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut command = Command::new(program);
@@ -61,7 +61,7 @@ impl Drop for Process {
     }
 }
 
-/// To be called by such a process first of all: it ends with the one that started it, however that ends.
+/// Makes the calling process end with its parent, even if that is killed. It must be the first call in the process.
 pub(crate) fn end_with_parent() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
 }
@@ -75,7 +75,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Lets others have their turn. It is the pace of a load, or of looking again; nothing may depend on how long it takes.
+/// Lets other threads run. It sets the pace of a load or of a poll; no test may depend on the time that it takes.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

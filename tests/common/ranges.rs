@@ -28,7 +28,7 @@ impl Room {
         &mut self.0[offset..offset + len]
     }
 
-    /// The same as memory for an asynchronous request.
+    /// The same range as memory for an asynchronous request.
     pub(crate) fn into_buffer(mut self, offset: usize, len: usize) -> Buffer {
         let mut used = {
             drop(self.0.split_to(offset));
@@ -57,18 +57,18 @@ pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }
 
-/// Address and length of each buffer: they must come back as they went down.
+/// Address and length of each buffer. A completion must return them unchanged.
 pub(crate) fn shape(memory: &Memory) -> Vec<(usize, usize)> {
     memory.buffers().iter().map(|buffer| (buffer.address(), buffer.len())).collect()
 }
 
-/// All bytes in order.
+/// The bytes of all buffers in order.
 pub(crate) fn bytes(memory: &Memory) -> Vec<u8> {
     memory.buffers().iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
 
-/// The fault of the memory after a read that gave `count` bytes and must have given `expected`; `unit` is the
-/// device's logical block. Past the end of the file the last sector is zero or untouched, and all else untouched.
+/// The fault of the memory after a read that returned `count` bytes and should have returned `expected`; `unit` is the
+/// device's logical block. Past the end of the file the last sector must be zero or untouched, and the rest untouched.
 pub(crate) fn fault(memory: &[u8], count: usize, expected: &[u8], unit: usize) -> Option<String> {
     if count != expected.len() {
         return Some(format!("{count} bytes, not {}", expected.len()));

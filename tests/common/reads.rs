@@ -1,4 +1,4 @@
-//! Which ranges of a file to read back, and what they must give.
+//! The ranges of a file to read back, and their expected content.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -23,11 +23,11 @@ pub(crate) struct Read {
 pub(crate) struct Depth {
     /// Ranges at random positions, of random lengths and alignments.
     pub(crate) random: usize,
-    /// At most so many stretches of data, as a file with thousands of holes has.
+    /// The most stretches of data to read, because a file can have thousands of holes.
     pub(crate) stretches: usize,
 }
 
-/// One read takes at most this much memory.
+/// The most memory that one read takes.
 const PIECE: u64 = 1 << 20;
 /// How far reads around the edges of data reach, at most.
 const EDGE: u64 = 5000;
@@ -57,7 +57,7 @@ pub(crate) fn plan(file: &File, size: u64, depth: Depth, seed: u64) -> Vec<Read>
     }
     for _ in 0..depth.random {
         let pos = rng.below(size);
-        // Small ranges within a block as often as those across many.
+        // Small ranges within a block are as frequent as ranges across many blocks.
         let bits = 1 + rng.below(16);
         ranges.push((pos, 1 + rng.below(1 << bits)));
         let aligned = pos & !4095;

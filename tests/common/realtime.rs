@@ -1,5 +1,5 @@
-//! XFS volumes with realtime files, for kernels that have none: mkfs.xfs makes the volume, and xfs_db gives two files realtime blocks. xfs_repair finds
-//! nothing there.
+//! XFS volumes with realtime files, for kernels without realtime support: mkfs.xfs makes the volume, and xfs_db gives two files realtime blocks.
+//! xfs_repair accepts the result.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ const APART: &[(&str, u64, u64)] = &[("one", 8, 2), ("two", 10, 2)];
 /// A way to make a volume.
 pub(crate) struct Way {
     pub(crate) mkfs: &'static str,
-    /// The files have a device of their own.
+    /// Whether the files have a separate device.
     pub(crate) apart: bool,
     pub(crate) files: &'static [(&'static str, u64, u64)],
     /// Commands of xfs_db that give them their blocks; ONE and TWO are their numbers.

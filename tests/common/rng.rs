@@ -1,4 +1,4 @@
-//! A seeded generator of numbers (SplitMix64): a failing test names its seed and repeats.
+//! A seeded generator of numbers (SplitMix64): a failing test prints its seed, so that it can be repeated.
 
 pub(crate) struct Rng(u64);
 

@@ -4,11 +4,11 @@ use tempfile::TempDir;
 
 use super::image::scratch;
 
-/// A setting below `/proc/sys` that differs until the drop. Only a program that runs by itself may change one.
+/// A changed setting below `/proc/sys`, restored by the drop. A program may change one only if no other test runs beside it.
 pub(crate) struct Setting {
     path: &'static str,
     before: String,
-    /// Holds what `./x clean-up` needs where the drop never comes.
+    /// The record by which `./x clean-up` restores the setting if the drop never happens.
     _record: TempDir,
 }
 

@@ -1,7 +1,7 @@
 //! Tests that cannot run here are skipped by name, with the reason.
 //!
-//! `require!([Need::Root])` at the head of a test leaves it where the need is not met. The line `SKIP name: reason` goes past
-//! the test program's capture to standard error, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
+//! `require!([Need::Root])` at the head of a test leaves the test if the need is not met. The line `SKIP name: reason` goes to
+//! standard error, past the test program's capture, and to the file that `IRONMAP_SKIP_LOG` names, which `./x test` sums up.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,16 +19,16 @@ pub(crate) enum Need {
     Variable(&'static str),
     /// A feature that the kernel's ext4 was built with, as `/sys/fs/ext4/features` names it.
     KernelExt4(&'static str),
-    /// Nothing beneath the volume: [`super::beneath`].
+    /// No layer below the volume: [`super::beneath`].
     Bare(&'static str),
-    /// No journal beneath the volume.
+    /// No layer with a journal below the volume.
     NoJournalBeneath(&'static str),
     /// A kernel whose pages are as large as these blocks.
     PageSize(u64),
 }
 
 impl Need {
-    /// Why it is not met here; `None` where it is.
+    /// The reason why the need is not met here, or `None` if it is met.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),

@@ -1,6 +1,6 @@
-//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and the ones that take io_uring away from
-//! a process that uses it.
-// The one place of the tests with unsafe code.
+//! Calls without a safe wrapper: a file mapped as atomic words, `truncate(2)`, permission events of fanotify, and a filter that denies io_uring to
+//! a process.
+// Unsafe code of the tests is in this file.
 #![allow(unsafe_code)]
 // Each test program uses its own part.
 #![allow(dead_code)]
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A shared mapping of a file's first bytes, for reading and writing. To touch it past the file's end is a fault that ends the
+/// A shared mapping of a file's first bytes, for reading and writing. An access past the file's end is a fault that ends the
 /// process.
 pub(crate) struct Shared {
     words: NonNull<AtomicU64>,
@@ -69,7 +69,7 @@ impl Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and borrowed from it.
+        // SAFETY: the mapping belongs to this value, and borrows end before the drop.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), (self.len * 8).max(1)) };
     }
 }
@@ -83,7 +83,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Marks what this path is or lies on: `FAN_MARK_*` says which, and `FAN_*` for which events. `class` is a `FAN_CLASS_*`.
+    /// Marks a path, or the mount or file system that holds it, as `what` (`FAN_MARK_*`) says. `events` are `FAN_*`, and `class` is a `FAN_CLASS_*`.
     pub(crate) fn new(class: u32, what: u32, events: u64, path: &Path) -> io::Result<Self> {
         // SAFETY: takes integers.
         let group = unsafe {
@@ -95,7 +95,7 @@ impl Watch {
         if group < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: the descriptor is new and has no other owner.
         let group = unsafe { OwnedFd::from_raw_fd(group) };
         let path = CString::new(path.as_os_str().as_bytes())?;
         let (how, at) = (libc::FAN_MARK_ADD | what, libc::AT_FDCWD);
@@ -135,10 +135,10 @@ impl Drop for Watch {
     }
 }
 
-/// Allows the accesses that wait now; gives their number.
+/// Allows the accesses that wait, and returns their number.
 fn allow(group: &OwnedFd) -> u64 {
     let mut events = [0_u64; 512];
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the buffer has the given length.
     let len =
         unsafe { libc::read(group.as_raw_fd(), events.as_mut_ptr().cast(), size_of_val(&events)) };
     let (mut at, mut count) = (0, 0);
@@ -151,7 +151,7 @@ fn allow(group: &OwnedFd) -> u64 {
         unsafe {
             libc::write(group.as_raw_fd(), (&raw const response).cast(), size_of_val(&response));
         }
-        // SAFETY: the event's descriptor is this function's, which nobody else has.
+        // SAFETY: the descriptor of the event has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         at += head as u32 as usize;
         count += 1;
@@ -169,10 +169,10 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
     }
 }
 
-/// Runs something in a forked process, and says whether that came to a good end within twenty seconds.
+/// Runs `work` in a forked process, and returns whether it succeeds within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has this thread only. It may allocate, since the C library keeps its own locks in order, and other locks that
-    // other threads held are part of the test. A panic ends it, and so does the alarm.
+    // SAFETY: the child has only this thread. It may allocate, since the C library keeps its own locks consistent. Locks that other threads
+    // held are part of the test. A panic or the alarm ends the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: takes an integer; the signal's action is the default.
@@ -187,13 +187,13 @@ pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
     child > 0 && waited == child && status == 0
 }
 
-/// Refuses every call of io_uring to this thread from now on, with EPERM, as the filters of containers do.
+/// Makes every later call of io_uring in this thread fail with EPERM, like the filters of containers.
 pub(crate) fn forbid_io_uring() {
     const FIRST: u32 = libc::SYS_io_uring_setup as u32;
     const LAST: u32 = libc::SYS_io_uring_register as u32;
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
     let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    // The number of the call stands first in what a filter looks at.
+    // The number of the call is the first field that a filter sees.
     let mut filter = [
         statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
         jump((libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, FIRST, 0, 2),

@@ -1,4 +1,4 @@
-//! A seeded tree of files that covers what a volume can hold: sizes around every border, holes, unwritten and fragmented
+//! A tree of files, made from a seed, that covers the possible content of a volume: sizes around every border, holes, unwritten and fragmented
 //! extents, odd names, links, nodes, attributes, owners and times.
 
 use std::ffi::{OsStr, OsString};
@@ -40,11 +40,11 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const EXT4: Self = Self { link: 4095, device: (4095, 0xF_FFFF) };
-    /// As far as Linux makes them: it counts the NUL of a target among its 1024 bytes, and takes no larger major number.
+    /// The limits of Linux: it counts the NUL of a target among its 1024 bytes, and accepts no larger major number.
     pub(crate) const XFS: Self = Self { link: 1023, device: (511, 0x3_FFFF) };
 }
 
-/// Seconds where the format's encoding changes: before 1970, the ends of 32 bits and of each of the epochs above.
+/// Seconds at which the format's encoding changes: before 1970, and the ends of 32 bits in each of the epochs.
 const SECONDS: [i64; 10] = [
     -(1 << 31),
     -1,
@@ -135,7 +135,7 @@ impl Tree {
         create(&dir.join("empty")).set_len(1 << 30).expect("set the size");
     }
 
-    /// Allocated and never written: all of it, around written blocks, and past the end.
+    /// Makes files of unwritten extents: the whole file, around written blocks, and past the end.
     fn unwritten(&mut self) {
         let dir = self.room("unwritten");
         let block = self.scope.block;
@@ -164,7 +164,7 @@ impl Tree {
         allocate(&file, FallocateFlags::ZERO_RANGE, 3 * block + 5, 9 * block);
     }
 
-    /// Every other block first, the rest when those are on the device: one extent a block.
+    /// Writes every other block, and the rest after a sync: one extent per block.
     fn fragmented(&mut self) {
         let dir = self.room("fragmented");
         let block = self.scope.block;
@@ -261,7 +261,7 @@ impl Tree {
         make("fifo", FileType::Fifo, 0);
         if self.scope.nodes {
             make("socket", FileType::Socket, 0);
-            // Numbers below 256 have an encoding of their own.
+            // Numbers below 256 have a separate encoding.
             for (major, minor) in
                 [(0, 0), (1, 3), (255, 255), (256, 0), (8, 256), self.scope.limits.device]
             {
@@ -274,7 +274,7 @@ impl Tree {
 
     fn xattrs(&mut self) {
         let dir = self.room("xattrs");
-        // Values that fit into the smallest block beside the inode, and values that need inodes of their own.
+        // Some values fit into the smallest block beside the inode, and others need separate inodes.
         let mut sizes = vec![0, 1, 3, 4, 20, 60, 100, 300, 700];
         if self.scope.large_xattrs {
             sizes.extend([self.scope.block, 5000, 20_000, 60_000]);
@@ -345,7 +345,7 @@ impl Tree {
 
     fn modes(&mut self) {
         let dir = self.room("modes");
-        // Without root a file that its owner cannot read could not be copied.
+        // Without root, a file that its owner cannot read could not be copied.
         let readable = if self.scope.nodes { 0 } else { 0o400 };
         for mode in [0, 0o111, 0o222, 0o444, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o4755, 0o7777] {
             let path = dir.join(format!("{mode:o}"));
@@ -386,7 +386,7 @@ fn create(path: &Path) -> File {
     File::create_new(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Sets an attribute where the volume has room for it; the oracle says which were kept.
+/// Sets an attribute if the volume has space for it; the oracle reports which exist.
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     match rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()) {
         Ok(()) => {}

@@ -1,6 +1,6 @@
-//! A volume as its users see it: every path with what `stat`, `readlink`, `getxattr` and FIEMAP say of it.
+//! A volume as a user sees it: every path with the results of `stat`, `readlink`, `getxattr` and FIEMAP.
 //!
-//! This file alone knows ironmap's interface; oracles fill the same records.
+//! Only this file uses ironmap's interface; oracles fill the same records.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -24,7 +24,7 @@ pub(crate) type Time = (i64, u32);
 /// A path from the volume's root, without a leading `/`; the root itself is empty.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The facts of a path. `None`: this oracle cannot say, and nothing is compared.
+/// The facts of a path. `None` means that the oracle cannot tell, and the field is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Record {
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     pub(crate) map: Option<Vec<Piece>>,
-    /// Ranges of the content to read back, with what they gave to the oracle.
+    /// Ranges of the content to read back, with the oracle's result.
     pub(crate) reads: Vec<Read>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Piece {
     pub(crate) unwritten: bool,
 }
 
-/// Joins what continues without a gap: oracles differ in where they cut.
+/// Joins pieces that continue without a gap, because oracles cut them at different places.
 pub(crate) fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -94,7 +94,7 @@ pub(crate) enum ReadCall {
     Vectored,
     /// Submitted, waited for and taken.
     Async,
-    /// As `O_DIRECT` wants it, by a handle that takes nothing else.
+    /// With the alignment of `O_DIRECT`, by a handle that accepts nothing else.
     Strict,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Handles {
     strict: File,
 }
 
-/// A volume opened by ironmap, the one that is under test.
+/// A volume opened by ironmap, the subject of the test.
 pub(crate) struct Subject {
     volume: Volume,
     queue: Queue,
@@ -171,7 +171,7 @@ impl Subject {
         Handles { any: open(false), strict: open(true) }
     }
 
-    /// One read, which must not be short but at the file's end: `bytes` holds what came.
+    /// Reads once. Only a read at the file's end may be short. The bytes go to `bytes`.
     pub(crate) fn read(
         &mut self,
         file: &Handles,
@@ -259,7 +259,7 @@ fn record(inode: &Inode) -> ironmap::Result<Record> {
     })
 }
 
-/// The blocks of a file, also those past its end.
+/// The blocks of a file, including blocks past its end.
 fn map(inode: &Inode) -> ironmap::Result<Vec<Piece>> {
     use ironmap::iomap::MapFile;
     let mut pieces = Vec::new();

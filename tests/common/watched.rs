@@ -1,8 +1,8 @@
-//! A file whose content is a device of ours, so that the kernel's own file system can be run on top of it: the kernel asks for
-//! each read, write and fsync through `/dev/fuse`. The mount is a single file: of the protocol only its requests are needed.
+//! A file whose content is a device of the test, so that the kernel's own file system can run on it: the kernel sends each read, write and
+//! fsync through `/dev/fuse`. The mount is a single file, so only the requests for a file are needed.
 //!
-//! Writes go to a queue of the device, and are answered when the queue completes them: a device that delays completions has several writes
-//! in flight, also while it is flushed. The kernel sends several at a time if the loop device over the file uses direct I/O.
+//! Writes go to a queue of the device, and are answered when the queue completes them: a device that delays completions has several writes in
+//! flight, also during a flush. The kernel sends several at a time if the loop device over the file uses direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ use super::mounted::unmount;
 const MAX_WRITE: u32 = 1 << 20;
 /// Requests that the kernel sends before it has answers.
 const IN_FLIGHT: u32 = 16;
-/// Each request begins with so much of a header, each reply with so much.
+/// The length of the header of each request, and of each reply.
 const HEADER: usize = 40;
 const REPLY_HEADER: usize = 16;
 
@@ -43,7 +43,7 @@ mod opcode {
     pub(super) const DESTROY: u32 = 38;
 }
 
-/// A device that is to be seen as a file, until the drop. All users of the file must have closed it by then.
+/// A device that appears as a file until the drop. All users of the file must have closed it by then.
 pub(crate) struct Watched {
     path: PathBuf,
     server: Option<JoinHandle<()>>,
@@ -147,7 +147,7 @@ impl Server<'_> {
         let _ = self.fuse.write(&reply);
     }
 
-    /// The reply to a request, or none where none is wanted.
+    /// The reply to a request, or `None` if it gets no reply.
     fn answer(&mut self, opcode: u32, body: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
         Some(match opcode {
             opcode::INIT => Ok(init(body)),
@@ -190,7 +190,7 @@ fn init(body: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// Of a regular file of root's.
+/// The attributes of a regular file of root.
 fn attributes(size: u64) -> Vec<u8> {
     let (validity, inode) = (3600_u64, 1_u64);
     let mut reply = [validity, 0, inode, size, size / 512, 0, 0, 0].map(u64::to_ne_bytes).concat();

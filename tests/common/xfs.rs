@@ -1,4 +1,4 @@
-//! Where the inodes of an XFS volume lie, after the book's "Inode Numbers", and how they are forged.
+//! The places of inodes on an XFS volume, after the book's "Inode Numbers", and forged inodes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -67,7 +67,7 @@ impl Layout {
         bytes
     }
 
-    /// Writes this inode of the volume once more, at the place of another number: sound, but that no tree has it.
+    /// Writes this inode of the volume again, at the place of another number: it is sound, except that no tree contains it.
     pub(crate) fn forge(&self, image: &File, like: &[u8], number: u64) {
         let mut bytes = like.to_vec();
         bytes[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());

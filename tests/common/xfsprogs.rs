@@ -5,7 +5,7 @@ use std::path::Path;
 /// Names the directory of its programs.
 pub(crate) const VARIABLE: &str = "IRONMAP_XFSPROGS";
 
-/// One of its programs, where the variable is set.
+/// The path of one of the programs, if the variable is set.
 pub(crate) fn newer(program: &str) -> String {
     let dir = std::env::var(VARIABLE).expect("the test needs the variable");
     Path::new(&dir).join(program).to_str().expect("a plain path").to_owned()

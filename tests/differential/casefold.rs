@@ -1,5 +1,5 @@
-//! Directories that do not regard case. Few kernels are built for them, so e2fsck, which sorts and hashes such a directory by
-//! tables of its own, is the oracle: a wrong fold or hash does not find the name.
+//! Directories that ignore case. Few kernels support them, so e2fsck is the oracle: it sorts and hashes such a directory with its
+//! own tables. After a wrong fold or hash a name is not found.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,7 @@ fn names_are_found_in_any_case() {
     for index in 0..1000 {
         File::create_new(dir.join(format!("Entry-É-{index}"))).expect("a file");
     }
-    // e2fsck 1.47.0 cannot hash a name that is not UTF-8: it has a directory of its own.
+    // e2fsck 1.47.0 cannot hash a name that is not UTF-8, so that name has a separate directory.
     let odd = source.path().join("odd");
     std::fs::create_dir(&odd).expect("a directory");
     let no_utf8 = std::ffi::OsStr::from_bytes(b"NO-\xff-UTF8");

@@ -86,7 +86,7 @@ impl Layout {
             &actual,
             &format!("{what}, against debugfs"),
         );
-        // Files that mke2fs itself adds or changes. With inline data, mke2fs 1.47.0 loses the holes at files' ends.
+        // mke2fs itself adds or changes some files. With inline data, mke2fs 1.47.0 loses the holes at the ends of files.
         let is_copied = |path: &[u8]| {
             let cut = self.has("inline_data")
                 && [&b"sparse"[..], b"unwritten"].iter().any(|dir| path.starts_with(dir));
@@ -98,7 +98,7 @@ impl Layout {
         assert_contents(&expected, &mut subject, &actual, &what);
     }
 
-    /// Filled through a kernel mount: compared with what that kernel says, and with debugfs.
+    /// Fills a volume through a kernel mount, and compares it with the kernel's view and with debugfs.
     fn by_kernel(&self, block: u64) {
         let what = format!("{}, blocks of {block}, kernel, seed {SEED:#x}", self.name);
         let scope = self.scope(block, true);
@@ -121,7 +121,7 @@ impl Layout {
         }
     }
 
-    /// The fixture holds what it is meant to: a tree that lost its odd parts on the way would prove little.
+    /// Checks that the fixture still covers its cases: a tree that lost its odd parts would prove little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();
@@ -166,7 +166,7 @@ impl Layout {
     }
 }
 
-/// Keeps of a source directory's record what `mke2fs -d` copies.
+/// Reduces a source directory's record to the fields that `mke2fs -d` copies.
 fn as_copied(record: &mut Record) {
     let is_directory = record.is(FileType::Directory);
     *record = Record {
@@ -213,7 +213,7 @@ macro_rules! layouts {
     };
 }
 
-// Several sizes of block where the feature's own structures depend on it.
+// A feature whose structures depend on the block size is tested with several sizes.
 layouts! {
     ext2: [1024, 2048, 4096], layout("ext2", &["-t", "ext2"]);
     ext3: [1024, 2048, 4096], layout("ext3", &["-t", "ext3"]);

@@ -1,4 +1,4 @@
-//! The machine's own programs and documents: ten thousand files that nobody made up for a test.
+//! The machine's own programs and documents: ten thousand files that were not invented for a test.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -34,8 +34,8 @@ fn read(volume: &Volume, number: InodeNo) -> Result<usize, Error> {
     file.read_at(&mut queue, &mut [0; 4096], FilePos(0))
 }
 
-/// The kernel, with a key of its own for tests, encrypts a tree. Without the key it tells what stat tells and refuses the
-/// rest with ENOKEY, and so do we.
+/// The kernel encrypts a tree with a key for tests. Without the key the kernel returns the fields of stat, and refuses the
+/// rest with ENOKEY. ironmap must do the same.
 #[test]
 fn encrypted_files_are_recognized_and_not_read() {
     require!([Need::Root], [Need::KernelExt4("test_dummy_encryption_v2")]);
@@ -94,7 +94,7 @@ fn a_file_with_the_flag_is_not_read() {
     assert_encrypted(read(&volume, file.number()), "file");
 }
 
-/// fs-verity keeps a tree of hashes in blocks of the file that lie past its end: data is read, those are not.
+/// fs-verity keeps a tree of hashes in blocks of the file that lie past its end: the data is read, the hashes are not.
 #[test]
 fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     let source = scratch();
@@ -115,7 +115,7 @@ fn blocks_past_the_end_of_a_verity_file_are_not_read() {
     assert_contents(&expected, &mut subject, &actual, "verity");
     let file = subject.fs().resolve(b"file", Follow::All).expect("the file");
     assert!(file.flags().contains(InodeFlags::VERITY));
-    // There is something to hide.
+    // The volume has hashes to hide.
     let behind = file.map(FilePos(65_536), 4096).expect("a mapping");
     assert_eq!(behind.kind, IomapType::Mapped, "blocks past the end");
 }

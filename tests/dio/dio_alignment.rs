@@ -1,4 +1,4 @@
-//! Which positions, lengths and addresses a read may have, and what it gives at the end of the file.
+//! The positions, lengths and addresses that a read may have, and its result at the end of the file.
 
 use std::io::IoSliceMut;
 
@@ -18,7 +18,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
     (limits.logical_block as usize, limits.dma_align as usize)
 }
 
-/// One request, sent by every way there is.
+/// One request, to be sent in every possible way.
 struct Request {
     pos: u64,
     /// Distance of the first byte from an aligned address.
@@ -31,7 +31,7 @@ impl Request {
         self.pieces.iter().sum()
     }
 
-    /// By each way: its name, what it gave, and the memory after it.
+    /// Sends the request in each way. Returns the way's name, the outcome, and the memory after it.
     fn send(&self, file: &File, queue: &mut Queue) -> Vec<(&'static str, Outcome, Vec<u8>)> {
         let (pos, len, none) = (FilePos(self.pos), self.len(), DioFlags::empty());
         let mut outcomes = Vec::new();
@@ -63,7 +63,7 @@ impl Request {
 
 type Outcome = Result<usize, ErrorKind>;
 
-/// The memory must come back as it went down, with the completion as with the refusal.
+/// The completion or the refusal must return the same memory.
 fn submit(
     way: &'static str,
     file: &File,
@@ -86,8 +86,7 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A request that `O_DIRECT` refuses is refused by a strict handle, also where only a part of it is at fault, and
-/// nothing is read.
+/// A strict handle refuses a request that `O_DIRECT` refuses, even if only a part of it is wrong, and reads nothing.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -125,7 +124,7 @@ fn a_strict_handle_refuses_what_the_device_cannot_take() {
     }
 }
 
-/// One segment at fault is enough, wherever it stands: the total length may well be right.
+/// One wrong segment in any place is enough for a refusal, even if the total length is right.
 #[test]
 fn a_strict_handle_looks_at_every_segment() {
     let fixture = Fixture::new(4096, SEED);
@@ -149,8 +148,7 @@ fn a_strict_handle_looks_at_every_segment() {
     }
 }
 
-/// A handle that bounces gives the right bytes for any position, length, address and segmentation, and keeps off all
-/// others.
+/// A handle that bounces returns the right bytes for any position, length, address and segmentation, and touches no other bytes.
 #[test]
 fn any_range_can_be_read_without_strict() {
     for block in [4096, 1024] {
@@ -201,8 +199,8 @@ fn any_request(rng: &mut Rng, size: u64, unit: u64) -> Request {
     Request { pos, offset, pieces: pieces(rng, len, unit) }
 }
 
-/// At, past, and far past the end there is nothing to read, and no reason to ask the device, however the request
-/// looks.
+/// At, past and far past the end a read returns nothing, and does not use the device, whatever the form of the
+/// request.
 #[test]
 fn no_data_are_past_the_end() {
     let fixture = Fixture::new(4096, SEED);
@@ -228,7 +226,7 @@ fn no_data_are_past_the_end() {
     }
 }
 
-/// A request for no bytes gives none and touches nothing, at any position.
+/// A request for no bytes returns none and touches nothing, at any position.
 #[test]
 fn no_bytes_are_read_without_the_device() {
     let fixture = Fixture::new(4096, SEED);
@@ -263,8 +261,8 @@ fn a_segment_of_no_bytes_may_lie_anywhere() {
     assert_eq!(room.at(0, 4096), part(fixture.content(SOLID), 0, 4096));
 }
 
-/// The result ends with the file. The rest of its last sector, where the device holds something else, is zeroed; bytes
-/// after that are the caller's and stay.
+/// The result ends with the file. The rest of its last sector, which has other bytes on the device, is zeroed; bytes
+/// after that belong to the caller and stay.
 #[test]
 fn the_last_sector_shows_nothing_of_the_device() {
     let fixtures = [4096, 1024].map(|block| Fixture::new(block, SEED));
@@ -300,7 +298,7 @@ fn the_last_sector_shows_nothing_of_the_device() {
     }
 }
 
-/// Linux takes 1024 segments (`IOV_MAX`) and refuses more, and so does a strict handle; another one reads them all.
+/// Linux accepts 1024 segments (`IOV_MAX`) and refuses more. A strict handle does the same; a normal one reads them all.
 #[test]
 fn more_segments_than_the_kernel_takes() {
     let fixture = Fixture::new(4096, SEED);

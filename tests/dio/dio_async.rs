@@ -110,7 +110,7 @@ fn every_token_comes_back_with_its_own_bytes() {
     });
 }
 
-/// Completions come in the device's order, which is not that of submission, and are told apart by their tokens.
+/// Completions arrive in the device's order, which differs from that of submission. Their tokens identify them.
 #[test]
 fn completions_may_come_in_any_order() {
     let fixture = Fixture::new(4096, SEED);
@@ -137,8 +137,8 @@ fn completions_may_come_in_any_order() {
     assert!(shuffled > 10, "latency changes the order: {shuffled} of 20");
 }
 
-/// After wait(min) that many can be popped at once, or all where fewer are outstanding; with nothing outstanding it
-/// returns.
+/// After wait(min), min completions can be popped, or all if fewer are outstanding. Without outstanding requests it
+/// returns at once.
 #[test]
 fn wait_brings_as_many_as_it_is_asked_for() {
     within_a_minute(|| {
@@ -169,7 +169,7 @@ fn wait_brings_as_many_as_it_is_asked_for() {
     });
 }
 
-/// A synchronous read on a queue with requests in flight sees their completions first, and loses none of them.
+/// A synchronous read on a queue with requests in flight collects their completions first, and loses none of them.
 #[test]
 fn a_synchronous_read_between_loses_no_completion() {
     within_a_minute(|| {
@@ -196,8 +196,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// A queue that goes while requests are in flight waits for them: nothing hangs, and the kernel writes to no memory
-/// that has gone back to the allocator.
+/// A queue that is dropped with requests in flight waits for them: nothing hangs, and the kernel writes to no memory that the allocator has
+/// reused.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -221,7 +221,7 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
                     queue.poll().unwrap();
                 }
                 drop(queue);
-                // Likely the same memory again: a transfer that is still going on would show.
+                // The allocator likely returns the same memory again, where a transfer still in progress would be visible.
                 let after: Vec<_> = (0..40).map(|_| vec![round as u8; 65536]).collect();
                 std::thread::yield_now();
                 assert!(after.iter().flatten().all(|byte| *byte == round as u8), "{stack}");
@@ -301,7 +301,7 @@ fn a_queue_of_another_volume_is_refused() {
     assert_eq!(queue.outstanding(), 0);
 }
 
-/// Any depth makes a queue that works: none is as good as one.
+/// Every depth gives a working queue; a depth of 0 counts as 1.
 #[test]
 fn any_depth_works() {
     within_a_minute(|| {

@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// The same on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
-/// the device, which holds the request.
+/// A bad sector on the simple path, at the end of the file, and through a bounce buffer: the event names the request to
+/// the device, which contains the original one.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -142,14 +142,14 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    // A device with tags continues them by itself: it verifies whole sectors.
+    // A device with tags continues short transfers itself, because it verifies whole sectors.
     let tagged = crate::common::beneath::chosen().is_some();
     assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
 }
 
-/// A device that dies after any number of requests gives the error or the right bytes; the volume can be opened or says
-/// why not; and nothing panics.
+/// If a device dies after any number of requests, a read returns an error or the right bytes. The volume can be opened, or the error names
+/// the reason. Nothing panics.
 #[test]
 fn a_device_may_die_at_any_request() {
     let fixture = Fixture::new(4096, SEED);
@@ -206,7 +206,7 @@ fn metadata_that_cannot_be_read_is_an_io_error() {
     }
 }
 
-/// An error of one request leaves those beside it alone.
+/// An error of one request does not affect other requests.
 #[test]
 fn a_failing_request_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(4096, SEED);
@@ -237,8 +237,8 @@ fn a_failing_request_does_not_touch_its_neighbours() {
     }
 }
 
-/// A device that is busy forever though the request may wait is given up after a while: then it is an error like any other,
-/// with one event, and the memory comes back.
+/// If a device stays busy although the request may wait, the library gives up after a while: the request fails like any other, with one event, and
+/// the memory comes back.
 #[test]
 fn a_device_that_stays_busy_is_given_up() {
     let fixture = Fixture::new(4096, SEED);
@@ -262,8 +262,8 @@ fn a_device_that_stays_busy_is_given_up() {
     }
 }
 
-/// A metadata block that cannot be read is the error of the reader that needed it, and an event with its place on the device; once it
-/// can be read again nothing of that is left.
+/// If a metadata block cannot be read, the reader that needs it gets the error, and an event names its place on the device. Once the block
+/// can be read again, the error has no further effect.
 #[test]
 fn metadata_errors_are_events_too() {
     let fixture = Fixture::new(4096, SEED);

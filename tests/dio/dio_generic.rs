@@ -37,7 +37,7 @@ fn read(queue: &mut Queue, file: &File, pos: u64, len: usize, owned: bool) -> Ve
     room.at(0, len).to_vec()
 }
 
-/// Nothing that reads as zeros by its kind asks the device; an unwritten extent hides what its blocks once held.
+/// A range that reads as zeros by its kind is not read from the device; an unwritten extent hides the old content of its blocks.
 #[test]
 fn holes_and_unwritten_extents_are_zeros_without_the_device() {
     for block in [4096, 1024] {
@@ -80,7 +80,7 @@ fn many_extents_are_one_completion() {
         let mut queue = volume.queue(&QueueOptions::new().depth(16)).unwrap();
         for name in [FRAGMENTED, HOLES, UNWRITTEN] {
             let file = open(&volume, name, false);
-            // One that is longer than what the device takes at a time is several requests.
+            // A range longer than the device's longest transfer takes several requests.
             let most = u64::from(volume.device().limits().max_transfer);
             let mappings = mappings(&file);
             let mapped = mappings.iter().filter(|iomap| iomap.kind == IomapType::Mapped);
@@ -97,7 +97,7 @@ fn many_extents_are_one_completion() {
     }
 }
 
-/// Whatever the segments, the bytes lie in them one after the other, and owned ones come back as they went down:
+/// Whatever the segments, the bytes fill them in order, and owned segments come back unchanged:
 /// neighbours in one allocation are not joined, and none is lost or swapped.
 #[test]
 fn segments_come_back_as_they_went_down() {

@@ -1,4 +1,4 @@
-//! NOWAIT never waits, and what it refuses has not happened; HIPRI where nothing polls is as good as not said.
+//! NOWAIT never waits, and a refused request has no effect. Without poll queues, HIPRI has no effect.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};
@@ -11,8 +11,8 @@ use ironmap::{Errno, ErrorKind, QueueOptions};
 const SEED: u64 = 0x0e_a6a1;
 const START: FilePos = FilePos(0);
 
-/// A map that would have to be read is refused, without a request to the device or a touched byte; a read that may wait
-/// brings it in, and then NOWAIT gives the data.
+/// A request that would have to read the map is refused, without a request to the device or a touched byte. After a read that may wait
+/// has loaded the map, NOWAIT returns the data.
 #[test]
 fn a_map_that_is_not_in_memory_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -46,7 +46,7 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
         }
         let mut room = Room::new(len);
         if has_map {
-            // Of all of it: a device with tags brings these in, too.
+            // The whole file is read, so that a device with tags loads those too.
             file.read_at(&mut queue, room.at(0, len), START).expect("a read that may wait");
         }
         let count = file.read_at_with(&mut queue, room.at(0, len), START, DioFlags::NOWAIT);
@@ -56,8 +56,8 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
     assert!(volume.events().take().0.is_empty(), "EAGAIN is no error");
 }
 
-/// Without a free slot the memory comes back, on the simple path and beside it; with one, the same request goes
-/// through.
+/// Without a free slot the memory comes back, on the simple path and off it. With a free slot the same request
+/// succeeds.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -74,7 +74,7 @@ fn a_full_queue_is_not_waited_for() {
             let buffer = Buffer::aligned(4096).unwrap();
             solid.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, token).expect("room");
         }
-        // One bio more, and a request of several.
+        // One more bio, and a request of several bios.
         for (file, len) in [(&solid, 4096), (&solid, 8192), (&fragmented, 64 * 4096)] {
             let buffer = Room::new(len).into_buffer(0, len);
             let before = vec![(buffer.address(), len)];
@@ -94,12 +94,12 @@ fn a_full_queue_is_not_waited_for() {
                 seen += 1;
             }
         }
-        // A request of more bios than slots would have to wait within itself.
+        // A request with more bios than slots would have to wait for its own bios.
         let len = 64 * 4096;
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
         assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::WouldBlock, "{stack}");
-        // May it wait, it does.
+        // Without NOWAIT it waits.
         let buffer = Buffer::aligned(len).unwrap();
         fragmented.submit_read(&mut queue, buffer, START, DioFlags::empty(), 9).expect("it waits");
         queue.wait(1).unwrap();
@@ -111,7 +111,7 @@ fn a_full_queue_is_not_waited_for() {
     }
 }
 
-/// A device that would have to be waited for says EAGAIN: that reaches the caller as such and nobody else.
+/// A device that would have to wait reports EAGAIN. Only the caller gets it.
 #[test]
 fn a_busy_device_is_no_error() {
     let fixture = Fixture::new(4096, SEED);

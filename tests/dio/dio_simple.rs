@@ -17,7 +17,7 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// The change of the counters by a read: `None` for a hit, else the reason of the miss.
+/// The change of the counters by a read: `None` for a hit, or the reason of the miss.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);
@@ -29,7 +29,7 @@ fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     NotSimple::ALL.into_iter().find(|reason| missed(reason) == 1)
 }
 
-/// The gate's answer to one read, which is the same for lent and for owned memory.
+/// The result of the gate for one read, which must be the same for borrowed and for owned memory.
 fn flat(
     queue: &mut Queue,
     file: &File,
@@ -126,8 +126,8 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses, however few its buffers; so does everything once the path is off, and nothing else is
-/// counted.
+/// A vectored read misses, even with few buffers. With the path switched off, every read misses, and no other counter
+/// changes.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -196,7 +196,7 @@ fn the_switch_changes_no_byte() {
                 let file = open(&volume, name, false);
                 let content = fixture.content(name);
                 for _ in 0..120 {
-                    // Mostly what the path takes, with neighbours that it must not take.
+                    // Most requests fit the simple path, and some just do not.
                     let pos = rng.below(content.len() as u64 / 512 + 2) * 512 + rng.below(8) / 7;
                     let len = (1 + rng.below(block / 512 + 1)) as usize * 512;
                     let read = |queue: &mut Queue| {

@@ -1,4 +1,4 @@
-//! One file, several threads, each with a queue of its own.
+//! One file and several threads, each with its own queue.
 
 use crate::common::fixture::{FRAGMENTED, Fixture, HOLES, SOLID, Stack, TAIL, UNWRITTEN, open};
 use crate::common::ranges::{Room, bytes, part};

@@ -141,10 +141,10 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 
 /// Sends all requests to both sides and reports the first that differ.
 ///
-/// Where Linux is laxer than its own documentation says, ironmap is not. Linux looks at a request part by part: a part that is
-/// misaligned within a hole or after the last extent is served. Since 6.18 it leaves segments to the driver, and so
-/// serves any address where a part fits into one page, and segments of any whole number of bytes that the driver can
-/// address. The same request fails on an older kernel or beside another extent; a strict handle refuses it always.
+/// Where Linux accepts more than its documentation allows, ironmap does not. Linux checks a request part by part: a misaligned part
+/// within a hole or after the last extent is served. Since 6.18 it leaves segments to the driver, and so
+/// serves any address if a part fits into one page, and segments of any number of bytes that the driver can
+/// address. The same request fails on an older kernel or beside another extent; a strict handle always refuses it.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);

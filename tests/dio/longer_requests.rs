@@ -1,5 +1,5 @@
-//! A device whose direct requests become longer while a volume on it is open. The kernel refuses that for a device that is open exclusively; where it
-//! does not, nothing is lost without an error.
+//! The direct requests of a device become longer while a volume on it is open. The kernel refuses such a change for an exclusively opened device. If
+//! it does not, no data are lost without an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn set_sectors(device: &LoopDevice, len: &str) -> bool {
     output("losetup", &["--sector-size", len, device.node()]).status.success()
 }
 
-/// Writes fail from then on, and their errors say why; all that was synced before is there, and the volume is recovered.
+/// After the change writes fail, and their errors name the reason. All synced data exist, and the volume is recovered.
 #[test]
 fn a_write_that_the_device_no_longer_takes_is_an_error() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("e2fsck")]);

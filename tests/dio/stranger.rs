@@ -1,4 +1,4 @@
-//! A device and its queue as another program writes them, from public items alone: sectors in a vector, and requests that wait in a list.
+//! A device and its queue that another program implements with public items only: sectors in a vector, and requests in a list.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! A disk with a volatile cache, of which a chosen flush fails: with all that the cache holds or without, and told at once or late.
+//! A disk with a volatile cache. Chosen flushes fail, with or without a loss of the cached data, and report that at once or late.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 /// A flush that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// Which one, from 0.
+    /// The number of the flush, from 0.
     pub(crate) number: u64,
-    /// All that was written since the flush before is lost; else it is durable although the flush says that it failed.
+    /// Whether all writes since the previous flush are lost. Otherwise they are durable although the flush fails.
     pub(crate) lost: bool,
-    /// It takes a write that comes after its begin, and another flush ends before it does: if they come within this time each.
+    /// The flush waits up to this time for a later write to join it, and again for another flush to end first.
     pub(crate) late: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Disk {
         Arc::new(Self { parts, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// From now on the flushes are counted, and these fail.
+    /// From this call on flushes are counted, and these fail.
     pub(crate) fn arm(&self, faults: &[Fault]) {
         *self.state.lock() = State { faults: faults.to_vec(), ..State::default() };
     }
@@ -117,7 +117,7 @@ fn put(ram: &Ram, at: u64, bytes: &[u8]) {
     ram.write_all_at(&[IoSlice::new(bytes)], DevOffset(at), false).unwrap();
 }
 
-/// Writes pass the disk, and are made once more below it: the same bytes.
+/// Writes pass through the disk, and are repeated below it with the same bytes.
 struct Part(Arc<Disk>, usize);
 
 impl Layer for Part {

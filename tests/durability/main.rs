@@ -1,8 +1,8 @@
-//! No Ok for lost data: every flush of every kind fails in turn, of every device that can be below a volume, while threads write, sync, close and
-//! drop their files. All data that an Ok covers are there after a power cut.
+//! No success for lost data: every flush of every kind fails in turn, on every device that can be below a volume, while threads write, sync, close
+//! and drop their files. After a power cut all data that a success covers exist.
 //!
-//! All single failures are enumerated. The order of the threads is theirs; their operations, and pairs of failures, are drawn by seeds:
-//! `IRONMAP_DURABILITY=N` for so many more.
+//! All single failures are enumerated. The threads run in any order; seeds choose their operations, and pairs of failures:
+//! `IRONMAP_DURABILITY=N` runs N more.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ use crate::disk::Fault;
 use crate::stand::{BULK, Kind, Layout, Stand, filled};
 
 const CELL: usize = 4096;
-/// The distance of two cells: each is in a region of its own of the dirty map.
+/// The distance of two cells: each is in a different region of the dirty map.
 const APART: u64 = 64 << 10;
 const CELLS_OF_EACH: u64 = 4;
 const MIB: usize = 1 << 20;
@@ -34,7 +34,7 @@ struct Place {
     file: &'static str,
     at: u64,
     len: usize,
-    /// The bytes that were written since the last one that is durable, and whether the write said that it succeeded.
+    /// The bytes written since the last durable one, and whether each write succeeded.
     may_hold: Vec<(u8, bool)>,
 }
 
@@ -43,7 +43,7 @@ impl Place {
         Self { file, at, len, may_hold: vec![(0, true)] }
     }
 
-    /// A flush has said that all is durable.
+    /// Records that a flush has reported all writes as durable.
     fn is_durable(&mut self) {
         let last = self.may_hold.iter().rposition(|(_, written)| *written).unwrap_or(0);
         self.may_hold.drain(..last);
@@ -68,7 +68,7 @@ impl Told {
     }
 }
 
-/// Random operations of one thread, in cells of its own.
+/// Random operations of one thread, in its own cells.
 fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let mut rng = Rng::new(seed << 8 | thread);
     let mut told = Told::default();
@@ -86,7 +86,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
             place.may_hold.push((step, written.is_ok()));
             written.is_ok()
         };
-        // The first thread does nothing else than to overwrite one cell and to sync it, beside whatever the others do.
+        // The first thread only overwrites and syncs one cell, beside the operations of the others.
         let operation = if thread == 0 { u64::from(step % 2) * 7 } else { rng.below(8) };
         match operation {
             0..=2 => {
@@ -111,7 +111,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// More than the client of an NBD server keeps, so that it flushes by itself. Its queue is dropped before the sync, or not.
+/// Writes more than the client of an NBD server keeps, so that it flushes by itself. Its queue is dropped before the sync, or not.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open("/bulk", FileOptions::new().write(true)).unwrap();
@@ -147,7 +147,7 @@ fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     told
 }
 
-/// One run. Says whether all of the faults came to pass.
+/// Runs once. Returns whether all of the faults happened.
 fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bool {
     let stand = Stand::new(kind);
     let open = stand.open().unwrap();
@@ -155,7 +155,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The others begin when its client flushes by itself: a sync before would leave it nothing.
+        // The others begin when its client flushes by itself: a sync before that would leave nothing to flush.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);
@@ -194,7 +194,7 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     failed == faults.len()
 }
 
-/// Each flush fails alone, in each way, until there are no more; then pairs.
+/// Fails each flush alone, in each way, until no flush remains; then pairs of them.
 fn each_flush_fails(kind: Kind, threads: &[u64]) {
     let more = std::env::var("IRONMAP_DURABILITY").map_or(0, |more| more.parse().unwrap());
     let (runs, began) = (AtomicU64::new(0), Instant::now());

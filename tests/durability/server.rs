@@ -1,4 +1,4 @@
-//! A server whose exports are the parts of a disk. It carries out the requests of one connection side by side.
+//! A server that exports the parts of a disk. It serves the requests of one connection concurrently.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +16,7 @@ const HAS_FLAGS: u16 = 1;
 const SEND_FLUSH: u16 = 1 << 2;
 const CAN_MULTI_CONN: u16 = 1 << 8;
 
-/// Its threads end with its connections.
+/// A running server. Its threads end with its connections.
 pub(crate) struct Server(TempDir);
 
 impl Server {
@@ -91,7 +91,7 @@ fn serve(mut stream: UnixStream, disk: &Arc<Disk>, part: usize, flags: u16) -> s
                 let (disk, replies) = (Arc::clone(disk), Arc::clone(&replies));
                 std::thread::spawn(move || {
                     let error = disk.flush().map_or_else(|errno| errno.0 as u32, |()| 0);
-                    // The client may have left.
+                    // The client may have closed the connection.
                     let _ = answer(&replies, error, &[]);
                 });
             }

@@ -26,7 +26,7 @@ pub(crate) const BULK: u64 = 18 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Block,
-    /// In a file of a file system whose disk it is.
+    /// A file of a file system on the disk.
     Qcow2,
     Nbd {
         several: bool,
@@ -39,15 +39,15 @@ pub(crate) enum Kind {
     },
 }
 
-/// Where an integrity device has its tags.
+/// The place of an integrity device's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Tail,
-    /// In another part of the disk.
+    /// Another part of the disk.
     Parts,
-    /// On another disk.
+    /// Another disk.
     Disks,
-    /// In another part of the disk, each an export.
+    /// Another part of the disk, where each part is an export.
     Exports,
 }
 
@@ -116,7 +116,7 @@ impl Stand {
         Self { disks: self.disks.iter().map(|disk| disk.cut()).collect(), kind }
     }
 
-    /// Opens the volume for writing. It commits by itself too.
+    /// Opens the volume for writing. It also commits by a timer.
     pub(crate) fn open(&self) -> ironmap::Result<Open> {
         let first = &self.disks[0];
         let mut below: Vec<Box<dyn Any>> = Vec::new();
@@ -199,7 +199,7 @@ fn qcow2() -> Ram {
     Ram::from_image(&bytes)
 }
 
-/// The byte that fills a range of a file; `None` where it is not one.
+/// The byte that fills a range of a file, or `None` if the bytes differ.
 pub(crate) fn filled(volume: &Volume, name: &str, at: u64, len: usize) -> Option<u8> {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let mut bytes = vec![0; len];

@@ -56,7 +56,7 @@ fn number(said: &str, before: &str) -> u64 {
     rest[..end].parse().unwrap()
 }
 
-/// `/bad`, whose map has a node and which has an attribute in a block, and `/good`, `/left` and `/last`.
+/// A volume with `/bad`, whose map has a node and which has an attribute in a block, and with `/good`, `/left` and `/last`.
 fn image(mkfs: &str) -> Image {
     let image = Image::in_memory("16M", &words(mkfs));
     let sparse = std::fs::File::create(image.beside("sparse")).unwrap();
@@ -107,8 +107,8 @@ fn field(image: &Image, name: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// The volume is what everybody can go on with: other files change, it opens again and has nothing left to tell, the kernel mounts it, and
-/// e2fsck mends it by itself.
+/// The volume remains usable: other files can be changed, it opens again without a further report, the kernel mounts it, and
+/// e2fsck repairs it without questions.
 fn goes_on(image: &Image, what: &str) {
     assert!(field(image, "Filesystem state").contains("with errors"), "{what}");
     assert!(!field(image, "Filesystem features").contains("needs_recovery"), "{what}");
@@ -128,7 +128,7 @@ fn goes_on(image: &Image, what: &str) {
     image.check();
 }
 
-/// By its last name, and by that of a program that has it open.
+/// A broken file can be unlinked while no program, or a program, has it open.
 #[test]
 fn the_name_of_a_broken_file_can_be_removed() {
     for (what, mkfs, break_it) in BREAKS {
@@ -175,7 +175,7 @@ fn a_broken_orphan_prevents_no_opening() {
 /// A file with a name whose truncation was under way stays, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // Not for faults before the end.
+    // Faults before the end of the list are left out.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -191,14 +191,14 @@ fn a_broken_truncation_prevents_no_opening() {
         assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
         volume.close().unwrap();
         drop(volume);
-        // Of a file with a name, whose map it mends, e2fsck frees what that mapped when it is asked again.
+        // Of a file with a name e2fsck repairs the map in one run, and frees the mapped blocks in the next.
         image.repair();
         image.repair();
         image.check();
     }
 }
 
-/// The list ends before an entry that cannot be an orphan; the one before that is freed.
+/// The list ends before an entry that cannot be an orphan; the entry before that is freed.
 #[test]
 fn a_list_that_cannot_be_followed_ends_there() {
     let free = |_: &Image| 4000;
@@ -251,7 +251,7 @@ fn a_list_that_cannot_be_followed_ends_there() {
     }
 }
 
-/// The same for entries of the orphan file: an entry that is not an orphan is cleared, the others are freed.
+/// In the orphan file too, an entry that is not an orphan is cleared, and the others are freed.
 #[test]
 fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     let image = image("-t ext4 -b 1024 -O ^metadata_csum,orphan_file");
@@ -277,7 +277,7 @@ fn entries_of_the_orphan_file_that_are_no_orphans_are_cleared() {
     goes_on(&image, "an orphan file");
 }
 
-/// `remount-ro`: the opening that meets it is the last one that is read-only.
+/// With `remount-ro` the opening that finds the error is read-only, and later ones are not.
 #[test]
 fn a_policy_of_errors_is_obeyed_once() {
     let image = image(&format!("{EXTENTS} -e remount-ro"));
@@ -295,8 +295,8 @@ fn a_policy_of_errors_is_obeyed_once() {
     goes_on(&image, "remount-ro");
 }
 
-/// A volume that is refused for a group descriptor is as it was; one whose journal was replayed before something else was found does not need
-/// recovery any more.
+/// A volume that is refused for a group descriptor is unchanged. If its journal was replayed before another fault was found, the volume needs no
+/// further recovery.
 #[test]
 fn a_volume_that_is_refused_does_not_need_recovery() {
     for dirty in [false, true] {
@@ -327,7 +327,7 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
     }
 }
 
-/// A truncation that fails half way ends the session: the file could be made longer again over what it still has.
+/// A truncation that fails half way ends the session: otherwise the file could grow again over its old blocks.
 #[test]
 fn a_truncation_that_failed_shows_nothing_old() {
     let image = Image::in_memory("16M", &words(EXTENTS));

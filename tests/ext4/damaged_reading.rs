@@ -1,5 +1,5 @@
-//! The readable parts of a damaged volume: beside the kernel's `mount -o ro` and `-o ro,noload` of the same image, all that these list and read,
-//! and a line about each fault that was passed over. Opening for writing stays strict.
+//! The readable parts of a damaged volume: everything that the kernel's `mount -o ro` and `-o ro,noload` list and read, with a line about each
+//! skipped fault. Opening for writing stays strict.
 
 use std::path::Path;
 
@@ -104,7 +104,7 @@ fn compare(image: &Image, what: &str, no_load: bool) -> Vec<String> {
     left
 }
 
-/// Refused, and as it was.
+/// Asserts that an opening for writing is refused, and changes nothing.
 fn is_not_written(image: &Image, what: &str) {
     let before = std::fs::read(image.path()).unwrap();
     let options = VolumeOptions::new().write(true);

@@ -1,4 +1,4 @@
-//! Extent trees that are deeper than Linux makes them, and than it reads: it frees them, and so does ironmap. No limit of a reader leaks blocks.
+//! Extent trees deeper than those that Linux makes and reads: Linux frees them, and so does ironmap. A limit for readers leaks no blocks.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn node(depth: u16, max: u16, to: u64) -> Vec<u8> {
     header.into_iter().chain(entry).flat_map(u16::to_le_bytes).collect()
 }
 
-/// A volume with a file of two blocks, `/f`, below so many levels, and how many blocks are free without it.
+/// A volume with a file of two blocks, `/f`, below this number of levels, and the number of free blocks without the file.
 fn deep(options: &str, levels: u16) -> (Image, u64) {
     let image = Image::mke2fs("8M", &words(options));
     let free = image.ext4().superblock().free_blocks;
@@ -93,7 +93,7 @@ fn a_tree_of_any_depth_is_freed() {
     }
 }
 
-/// A file that no kernel reads is not read, and a check says so; nothing is written into it.
+/// A file that no kernel reads is not read or written, and a check reports it.
 #[test]
 fn a_tree_that_is_too_deep_is_not_read() {
     let (image, _) = deep("-t ext4 -b 1024 -O ^metadata_csum", 6);

@@ -1,5 +1,5 @@
-//! Pointer blocks that hold zeros alone. Linux leaves them where a hole is punched, and e2fsck calls such a volume clean. Removing, truncating
-//! or punching the file frees them, as in Linux: e2fsck finds no block that nobody has.
+//! Pointer blocks that hold only zeros. Linux leaves them after a hole is punched, and e2fsck calls such a volume clean. Removing, truncating
+//! or punching the file frees them, as in Linux: e2fsck then finds no leaked block.
 
 use crate::require;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ const FAN_OUT: u64 = BLOCK / 4;
 
 const POINTERS: &str = "-t ext4 -b 1024 -I 256 -O ^extents,^64bit,^flex_bg,^metadata_csum";
 
-/// The first blocks of the file that one, two and three levels of pointer blocks lead to.
+/// The first blocks of a file below one, two and three levels of pointer blocks.
 const REGIONS: [u64; 3] = [12, 12 + FAN_OUT, 12 + FAN_OUT + FAN_OUT * FAN_OUT];
 
 fn writable(image: &Image) -> Volume {
@@ -69,7 +69,7 @@ const WORK: [Work; 5] =
     [Work::Remove, Work::Empty, Work::Shorten, Work::PunchAll, Work::PunchThere];
 
 impl Work {
-    /// Does it; `first` is the block of the file where the empty node would map something.
+    /// Runs the operation; `first` is the block of the file that the empty node would map.
     fn on(self, fs: &Arc<dyn FileSystem>, first: u64) {
         let file = fs.resolve(b"/f", Follow::All).unwrap();
         let (number, size) = (file.number(), file.size());
@@ -143,7 +143,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
     }
 }
 
-/// A directory, as which an old hashed one can be left.
+/// The file is a directory, which can be left like this as an old hashed one.
 #[test]
 fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     let image = Image::mke2fs("16M", &words(POINTERS));

@@ -7,7 +7,7 @@ use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Credentials, NewFile};
 use ironmap::{Volume, VolumeOptions};
 
-/// The options of mke2fs, which leaves what it need not write, and whether there is a journal.
+/// The options of mke2fs, which does not overwrite unused blocks, and whether there is a journal.
 const KINDS: [(&str, bool); 4] = [
     ("-b 1024 -N 16384", true),
     ("-b 4096 -N 16384 -g 4096", true),
@@ -45,8 +45,8 @@ fn fill(volume: &Volume, who: &str) {
     }
 }
 
-/// Old content of an inode table's block, from before its first inode was made, is not seen: neither by e2fsck nor by the kernel, after a
-/// crash or a close, when we make the first inode of a block and when the kernel does.
+/// Old content of an inode table's block, from before its first inode was made, is not visible to e2fsck or the kernel, after a crash or a close, if
+/// ironmap makes the first inode of a block and if the kernel does.
 #[test]
 fn the_neighbours_of_new_inodes_are_empty() {
     for (kind, journal) in KINDS {

@@ -36,7 +36,7 @@ fn make(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str, new: NewFile<'_>) ->
 /// How often each name was listed.
 type Seen = BTreeMap<Vec<u8>, usize>;
 
-/// Lists a directory; between some of the entries the listing is ended and goes on by its cursor's number.
+/// Lists a directory. With `pieces`, the listing is ended between some entries, and continued with its cursor's number.
 fn list(fs: &Arc<dyn FileSystem>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
     let inode = fs.inode(dir).unwrap();
     let mut seen = Seen::new();
@@ -107,7 +107,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
                             let name = name.escape_ascii();
                             assert_eq!(times, 1, "{kind}, seed {SEED:#x}: {name}");
                         }
-                        // One that was removed and added again may have two places in a row of blocks; here none is added twice.
+                        // A name that is removed and added again may appear twice in a list of blocks; this test adds none twice.
                         let twice = seen.iter().find(|(_, times)| **times > 1);
                         assert_eq!(twice, None, "{kind}, seed {SEED:#x}");
                         listed.fetch_add(1, Ordering::SeqCst);
@@ -123,7 +123,7 @@ fn names_that_stay_come_once_while_others_come_and_go() {
         let listed = list(fs, dir, &mut Rng::new(SEED), true);
         drop(volume);
         image.check();
-        // In the order of the disk it is the same.
+        // A listing in the order of the disk has the same entries.
         let fs = image.fs();
         let entries = fs
             .inode(dir)
@@ -194,7 +194,7 @@ fn the_listing_of_a_removed_directory_ends() {
     assert!(rest < names.len() / 2, "{rest}: more than was read together");
     drop(listing);
     assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);
-    // Its number belongs to another one now.
+    // The number belongs to another directory after this.
     let next = make(fs, ROOT, "next", NewFile::Directory);
     assert_eq!(next, dir);
     assert_eq!(stale.list(DirCursor::START).err().unwrap().kind(), ErrorKind::NotFound);

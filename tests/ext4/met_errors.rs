@@ -1,5 +1,5 @@
-//! Corruption that is met on a volume open for writing is recorded in its superblock, as dumpe2fs reads it and as the kernel records the
-//! same, and what becomes of the volume is what `tune2fs -e` has said. A sound volume, one that is only read, and a wrong question record
+//! Corruption found on a volume that is open for writing is recorded in its superblock, as dumpe2fs reads it and as the kernel records it.
+//! `tune2fs -e` decides what happens to the volume then. A sound volume, a read-only volume, and a wrong request record
 //! nothing.
 
 use crate::require;
@@ -21,7 +21,7 @@ use ironmap::{Error, ErrorKind, File, FileOptions, Queue, QueueOptions, Result, 
 const BLOCK: usize = 1024;
 const HITS: usize = 1000;
 
-/// Where something of an image was broken.
+/// The damaged place of an image.
 struct Broken {
     inode: u64,
     block: u64,
@@ -96,7 +96,7 @@ fn field(image: &Image, name: &str) -> String {
     fields(image).remove(name).unwrap_or_default()
 }
 
-/// e2fsck repairs all, and clears the record.
+/// Asserts that e2fsck repairs everything, and clears the record.
 fn mended(image: &Image) {
     image.repair();
     image.check();
@@ -150,14 +150,14 @@ impl Bench {
         self.fs().lookup(ROOT, name.as_bytes()).map(|inode| inode.number())
     }
 
-    /// The image as the device is now.
+    /// The image with the present content of the device.
     fn stored(&self) -> &Image {
         let path = self.image.path();
         self.ram.store(&std::fs::File::options().write(true).open(path).unwrap()).unwrap();
         &self.image
     }
 
-    /// The same when the volume was closed.
+    /// The image after the volume was closed.
     fn closed(self) -> Image {
         self.volume.close().unwrap();
         self.stored();
@@ -174,8 +174,8 @@ fn corrupt<T>(result: Result<T>) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// The rule of `continue`, with and without a journal: the operation that meets it fails, all others go on, and the record says where the first
-/// and the last was.
+/// The rule of `continue`, with and without a journal: the operation that finds the error fails, all others work, and the record names the place of
+/// the first and the last error.
 #[test]
 fn continue_records_the_error_and_goes_on() {
     for journal in ["-e continue", "-e continue -O ^has_journal"] {
@@ -213,8 +213,8 @@ fn continue_records_the_error_and_goes_on() {
     }
 }
 
-/// With `remount-ro` nothing is changed any more, by any path, and reading goes on; data synced before stay, and so does the record,
-/// which the journal's copy of the superblock does not have, when the journal is recovered.
+/// With `remount-ro` all changes are refused, and reads work. Data synced before stay, and so does the record
+/// after a recovery, although the journal's copy of the superblock lacks it.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -224,7 +224,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // A list of orphans begins in the superblock, which gets into the log so.
+    // A list of orphans starts in the superblock, which is then written to the log.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -251,7 +251,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     assert_eq!(bench.writes(), writes, "a volume that is read-only was written to");
     let image = bench.stored();
     assert_eq!(field(image, "FS Error count"), "1");
-    // Those who recover the journal: ironmap in memory, ironmap to the device, e2fsck.
+    // The journal is recovered by ironmap in memory, by ironmap to the device, and by e2fsck.
     let copy = image.copy();
     assert_eq!(copy.ext4().superblock().errors.count, 1);
     let copy = Bench::new(copy).closed();
@@ -263,7 +263,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     }
 }
 
-/// With `panic` nothing is read either, and the errors say why.
+/// With `panic` reads are refused too, and the errors name the reason.
 #[test]
 fn panic_refuses_everything() {
     let image = image("");
@@ -299,7 +299,7 @@ fn panic_refuses_everything() {
     assert!(image.ask_debugfs("stat /synced\n").contains("Type: regular"));
 }
 
-/// Whatever operation meets it, it counts, and once: operations that are made of others too.
+/// Whatever operation finds the error, it is counted once, also by operations that consist of others.
 #[test]
 fn every_operation_that_meets_it_counts_once() {
     type Operation = fn(&Bench, InodeNo) -> Result<()>;
@@ -367,7 +367,7 @@ fn counts(
     assert_eq!(field(&image, "Last error block #"), broken.block.to_string(), "{name}: {failed}");
 }
 
-/// A thousand errors are a thousand in the record, and no writes but what one change costs.
+/// A thousand errors are a thousand in the record, and cost no more writes than one change.
 #[test]
 fn a_flood_of_errors_is_written_once() {
     let image = image("");
@@ -388,7 +388,7 @@ fn a_flood_of_errors_is_written_once() {
     mended(&image);
 }
 
-/// Errors that were recorded in a transaction that never commits are in the record all the same, with the one that ended the volume.
+/// Errors recorded in a transaction that never commits are still in the record, with the error that ended the volume.
 #[test]
 fn an_error_that_ends_the_volume_loses_none_before_it() {
     let image = image("");
@@ -413,7 +413,7 @@ fn an_error_that_ends_the_volume_loses_none_before_it() {
     assert_eq!(field(&image, "FS Error count"), "4");
 }
 
-/// The timer brings it to the device too, for a volume that nobody closes.
+/// The timer writes the record to the device too, for a volume that is not closed.
 #[test]
 fn an_error_reaches_the_device_in_time() {
     let image = image("");
@@ -430,7 +430,7 @@ fn an_error_reaches_the_device_in_time() {
     }
 }
 
-/// A sound volume has nothing to record, whatever is asked of it.
+/// A sound volume has no error to record, whatever operations run.
 #[test]
 fn a_sound_volume_and_wrong_questions_record_nothing() {
     let image = image("-e panic");
@@ -449,7 +449,7 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
     image.check();
 }
 
-/// A volume that was opened for reading is not written, whatever it meets and `s_errors` says.
+/// A volume that is open for reading is not written, whatever errors are found and `s_errors` requires.
 #[test]
 fn errors_met_on_a_read_only_volume_are_written_nowhere() {
     let image = image("-e panic");
@@ -504,7 +504,7 @@ fn the_kernel_takes_and_records_the_same() {
     assert_eq!(field(&copy, "Last error inode #"), broken.inode.to_string());
 }
 
-/// Where a file lies is asked without its attributes: a broken block of those is nobody's business then, and nothing is recorded.
+/// A search for data or holes does not read the attributes: a broken attribute block causes no error and no record.
 #[test]
 fn a_search_for_holes_meets_no_broken_attribute() {
     let image = image("");
@@ -518,6 +518,6 @@ fn a_search_for_holes_meets_no_broken_attribute() {
     assert!(file.mappings().all(|iomap| iomap.is_ok()));
     drop((file, queue));
     corrupt(bench.fs().inspect(bench.number("/good"), |inode| inode.xattrs()));
-    // That one is recorded, and nothing before it.
+    // Only that error is recorded.
     assert_eq!(fields(&bench.closed())["FS Error count"], "1");
 }

@@ -1,5 +1,5 @@
-//! Inodes that other programs and old kernels write: short links whose target stands in a block, devices with bytes after their number. ironmap reads
-//! what the kernel reads, its check agrees with e2fsck, and an inode that it removes leaks no block.
+//! Inodes of other programs and old kernels: short links whose target is in a block, devices with bytes after their number. ironmap reads
+//! the same as the kernel, its check agrees with e2fsck, and removing such an inode leaks no block.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -35,7 +35,7 @@ fn read_link(image: &Image, name: &str) -> Option<Vec<u8>> {
     link.read_link().ok()
 }
 
-/// Makes the volume as small as it can be.
+/// Makes the volume as small as possible.
 fn shrink(image: &Image) {
     let options = LocationOptions::new().write(true);
     let opened = image.location().open(&options).unwrap();
@@ -43,7 +43,7 @@ fn shrink(image: &Image) {
     Volume::resize(&opened.device, &smallest, Clock::System).unwrap();
 }
 
-/// Where a target stands is told by the blocks of the link, not by its size.
+/// The blocks of a link tell where its target is, not its size.
 #[test]
 fn links_are_read_as_the_kernel_reads_them() {
     require!([Need::Root]);

@@ -98,7 +98,7 @@ fn refusals_are_those_of_std() {
     assert_eq!(kind(read_only.write("/file", b"")), ErrorKind::ReadOnly);
 }
 
-/// A handle writes as it was opened: one for reading refuses, single, queued and appended; one for appending writes at the end, wherever it is told to.
+/// A read-only handle refuses single, queued and appending writes. An appending handle writes at the end, whatever the position.
 #[test]
 fn a_handle_writes_as_it_was_opened() {
     let image = made();
@@ -139,7 +139,7 @@ fn a_handle_writes_as_it_was_opened() {
     image.check();
 }
 
-/// An inode is opened by its number; one that was read earlier is not opened when its number has become another file's.
+/// An inode can be opened by its number. An inode that was read earlier is not opened after another file has got its number.
 #[test]
 fn an_inode_is_opened_by_its_number() {
     let image = made();
@@ -179,7 +179,7 @@ fn a_tree_is_removed() {
     image.check();
 }
 
-/// A cursor is a file for `std::io`: lines are read, parts rewritten, and errors keep their kind and what they say.
+/// A cursor implements the traits of `std::io`: lines are read, parts are rewritten, and errors keep their kind and message.
 #[test]
 fn a_cursor_is_a_file_for_std() {
     let image = made();
@@ -212,7 +212,7 @@ fn a_cursor_is_a_file_for_std() {
     assert!(log.seek(SeekFrom::Current(i64::MIN)).is_err());
 }
 
-/// Where a file ends before a buffer is full, reading all of it is an error that says so.
+/// If a file ends before a buffer is full, an exact read returns an error.
 #[test]
 fn an_exact_read_is_whole_or_an_error() {
     let image = made();
@@ -227,7 +227,7 @@ fn an_exact_read_is_whole_or_an_error() {
     assert_eq!(error.errno(), ironmap::Errno::ENODATA);
 }
 
-/// A slash after a name asks for a directory: every operation answers as the kernel does, and changes what the kernel changes.
+/// A slash after a name asks for a directory: every operation returns the kernel's result, and makes the kernel's change.
 #[test]
 fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     use std::fs;
@@ -343,7 +343,7 @@ fn a_slash_after_a_name_means_what_it_means_to_the_kernel() {
     }
 }
 
-/// Capabilities belong to the content that a file had: every change of it ends them, as in the kernel. Set-id bits are left to the callers.
+/// Capabilities belong to a certain content: as in the kernel, every change of the content removes them. Callers must remove set-id bits.
 #[test]
 fn a_change_of_the_content_ends_capabilities() {
     use ironmap::fs::{Fallocate, SetXattr};
@@ -396,7 +396,7 @@ fn impossible_files_are_not_made() {
     image.check();
 }
 
-/// `Write::write` gives a short count where there is no room for more, and an error only where nothing was written: a caller that goes on writes nothing
+/// `Write::write` returns a short count if the space runs out, and an error only if nothing was written: a caller that continues writes nothing
 /// twice.
 #[test]
 fn a_cursor_that_appends_writes_nothing_twice() {

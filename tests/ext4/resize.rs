@@ -1,4 +1,4 @@
-//! Power fails while a volume is resized: it has its old size or the new one, and e2fsck loses no file.
+//! Power cuts during a resize: the volume has its old size or the new one, and e2fsck loses no file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ fn filled(options: &str, size: &str) -> Image {
     let mut args = words(options);
     args.push("-q");
     let image = Image::populated(size, &args, source.path());
-    // Directories go to groups of their own, and files to those of their directories.
+    // Each directory goes to a different group, and files to the group of their directory.
     {
         let volume = VolumeOptions::new().write(true).open(image.location()).unwrap();
         for dir in 0..10 {
@@ -81,7 +81,7 @@ fn last_inode(device: Ram) -> u64 {
     highest(&volume, &root)
 }
 
-/// Every path, but those that e2fsck brought back; with what it holds.
+/// Every path with its content, except files that e2fsck reconnected.
 fn tree(device: Ram) -> BTreeMap<String, String> {
     let volume = Volume::on(Arc::new(device)).unwrap();
     let mut found = BTreeMap::new();

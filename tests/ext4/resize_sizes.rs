@@ -31,7 +31,7 @@ const LAYOUTS: &[(&str, u64)] = &[
     ("-t ext4 -b 1024 -O sparse_super2,^resize_inode -N 4000", 32),
 ];
 
-/// Files of every so many blocks, each of which is an extent, and small ones; they stand after content that is gone.
+/// Files with a block in every few, each of which is an extent, and small files; they lie after the place of removed content.
 fn filled(options: &str, mib: u64, rng: &mut Rng) -> Image {
     let source = scratch();
     let root = source.path();
@@ -125,7 +125,7 @@ fn the_size_that_is_printed_is_reached() {
                 assert!(tree(&small, false) == before, "{what}: {how}: the tree");
                 if how == "between" {
                     assert!((said.blocks..=between).contains(&blocks), "{what}: {blocks} blocks");
-                    // The next round begins with what moved once.
+                    // The next round starts from the moved volume.
                     device = small;
                 } else {
                     assert_eq!(blocks, said.blocks, "{what}: {how}");
@@ -135,7 +135,7 @@ fn the_size_that_is_printed_is_reached() {
     }
 }
 
-/// A file of blocks and pointers may have a block past its size: a journal of an old mke2fs, a file by other drivers. Such a block moves too,
+/// A file with pointer blocks may have a block past its size: the journal of an old mke2fs, or a file of other drivers. Such a block moves too,
 /// and so does space that was allocated past the size.
 #[test]
 fn blocks_past_the_size_move() {
@@ -182,7 +182,7 @@ fn blocks_past_the_size_move() {
     }
 }
 
-/// Where one step does not lead to the size, a rehearsal finds the steps; where none do, nothing is written.
+/// If one step does not reach the size, a rehearsal finds several steps. If no steps do, nothing is written.
 #[test]
 fn nothing_is_written_for_a_size_that_cannot_be() {
     let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));

@@ -92,8 +92,8 @@ fn features(image: &Image, group: u64) -> [u64; 3] {
     [92, 96, 100].map(|at| field(image, group, at, 4))
 }
 
-/// All copies of the superblock get a feature, and what it needs besides, on volumes of both revisions: e2fsck finds nothing wrong by any of them but the
-/// counts, which copies never have right, and what it makes of a copy has the same files and attributes.
+/// All copies of the superblock get a feature, and the fields that it needs, in volumes of both revisions. With any copy e2fsck finds only wrong
+/// counts, which copies always have, and its result has the same files and attributes.
 #[test]
 fn a_feature_is_in_all_copies() {
     for revision_options in ["-r 0", "-O ^large_file,^ext_attr,^dir_index,^resize_inode"] {
@@ -153,7 +153,7 @@ fn features_on_revision_zero_are_obeyed() {
     let with = |commands: &str| {
         let image = made();
         image.debugfs(commands);
-        // By hand: debugfs raises the revision.
+        // The field is written directly, because debugfs would raise the revision.
         image.poke_block(1, 76, &0_u32.to_le_bytes());
         image
     };

@@ -1,4 +1,4 @@
-//! Time stamps that are kept lazily: seen at once, in the journal with the next reason for it, and gone with a crash before that.
+//! Lazy time stamps: they are visible at once, reach the journal with the next commit for another reason, and are lost in a crash before that.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use ironmap::fs::{
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{FileOptions, QueueOptions, Volume, VolumeOptions};
 
-/// When the file is made, when it is used, and a time that someone sets.
+/// The time of creation, the time of use, and a time that a program sets.
 const MADE: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 1 };
 const USED: Timestamp = Timestamp { seconds: 1_700_086_400, nanoseconds: 987_654_321 };
 const SET: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
@@ -31,7 +31,7 @@ type Times = [Timestamp; 3];
 
 fn open(image: &Image, now: Timestamp) -> Volume {
     let clock = Clock::Fixed(now);
-    // No timer: nothing is committed unless asked for.
+    // There is no timer: only a request commits.
     let options = VolumeOptions::new().write(true).clock(clock).commit(std::time::Duration::ZERO);
     crate::common::beneath::open(&image.location(), &options)
         .unwrap_or_else(|error| panic!("{error}"))
@@ -64,7 +64,7 @@ fn times(fs: &Arc<dyn FileSystem>, file: InodeNo) -> Times {
     times_of(fs.inode(file).unwrap().stat())
 }
 
-/// The times after a power cut now: as e2fsck recovers them if there is a journal.
+/// The times after a power cut: as e2fsck recovers them, if there is a journal.
 fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     let crashed = image.copy();
     if !kind.contains(&"ext2") {
@@ -73,7 +73,7 @@ fn after_crash(image: &Image, kind: &[&str], file: InodeNo) -> Times {
     times(&crashed.fs(), file)
 }
 
-/// A stamp costs no write, is seen by all who ask, and a sync makes it last.
+/// A stamp costs no write, every reader sees it, and a sync makes it durable.
 #[test]
 fn stamps_wait_for_a_sync() {
     for kind in KINDS {
@@ -100,8 +100,8 @@ fn stamps_wait_for_a_sync() {
     }
 }
 
-/// Another change of the inode takes them along, but a time that was set since stays; and what the last one who had the file open
-/// left needs no more than the next commit.
+/// Another change of the inode makes its stamps durable, but a time that was set since stays. Stamps of the last close of a file
+/// need only the next commit.
 #[test]
 fn stamps_go_with_the_next_change() {
     for kind in KINDS {
@@ -154,7 +154,7 @@ fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
     }
 }
 
-/// A removed file's stamps harm nobody: neither the file that goes with its last user, nor the one that gets its number.
+/// A removed file's stamps affect neither the removal with its last user, nor the next file with its number.
 #[test]
 fn stamps_go_with_their_file() {
     for kind in KINDS {
@@ -178,7 +178,7 @@ fn stamps_go_with_their_file() {
     }
 }
 
-/// Threads that use files while others change, sync and close them: each stamp is seen from its moment on, and none is lost.
+/// Threads use files while others change, sync and close them: each stamp is visible at once, and none is lost.
 #[test]
 fn stamps_of_many_threads_are_kept() {
     const FILES: u64 = 8;
@@ -221,7 +221,7 @@ fn the_kernel_sees_them_after_a_close() {
         let held = volume.fs().hold(file).unwrap();
         held.stamp(Access::Write);
         held.stamp(Access::Read);
-        // Still open: the close must think of it.
+        // The volume is still open here: the close must write the stamps.
         volume.close().unwrap();
         drop((held, volume));
         image.check();

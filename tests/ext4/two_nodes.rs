@@ -1,4 +1,4 @@
-//! Two nodes and one volume with multiple mount protection: only one writes it at a time, and the next one finds all that the last one wrote.
+//! Two nodes and one volume with multiple mount protection: only one writes at a time, and the next one finds everything that the last one wrote.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ use ironmap::fs::ext4::TuneOptions;
 use ironmap::units::DevOffset;
 use ironmap::{ErrorKind, NewSize, ResizeOptions, Volume};
 
-/// Where the superblock has the number of the block of the protection, for blocks of 1 KiB.
+/// The offset of the protection block's number in the superblock, for blocks of 1 KiB.
 const MMP_BLOCK: usize = 1024 + 0x168;
 
 /// A volume whose holder counts once in a second, and the place of its number.
@@ -46,7 +46,7 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// From the first moment on: a node that waits for its claim counts already.
+/// A node counts from its first moment on: while it waits for its claim it is detected already.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();
@@ -73,7 +73,7 @@ fn a_node_that_has_just_begun_is_seen() {
     assert!(second.read("/file").unwrap() == vec![1; 100_000]);
 }
 
-/// A device on which another node works at the moment of the claim: it was not there when this node looked last, or so it seemed.
+/// A device on which another node works at the moment of the claim, after this node has looked and seen no other.
 struct Meddled {
     at: DevOffset,
     meddle: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -137,7 +137,7 @@ fn all_commits_up_to_the_claim_stay() {
     let other = writable(ram.clone()).unwrap();
     write_files(&other, 0..10);
     other.fs().sync().unwrap();
-    // On this device the other node's number stands still.
+    // On this device the other node's number does not change.
     let shared = Arc::new(Ram::from_image(&bytes_of(&ram)));
     let (seen, disk) = (ram.clone(), shared.clone());
     let device = meddled(&shared, at, move || {
@@ -154,7 +154,7 @@ fn all_commits_up_to_the_claim_stay() {
     assert_files(&Volume::on(shared).unwrap(), 0..20);
 }
 
-/// The same for a node that had the volume and closed it in between.
+/// The same for a node that opened and closed the volume in between.
 #[test]
 fn all_that_another_node_did_up_to_the_claim_stays() {
     let dir = scratch();

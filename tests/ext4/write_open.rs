@@ -46,7 +46,7 @@ fn opened_and_closed_it_is_clean() {
     }
 }
 
-/// Of several who close a volume each finds it clean afterwards, not only the one that did the work.
+/// If several handles close a volume, each finds it clean afterwards, not only the one that did the work.
 #[test]
 fn whoever_closes_it_finds_it_closed() {
     const CLOSERS: usize = 4;
@@ -117,7 +117,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     fsck(&image);
 }
 
-/// A volume that another node has taken meanwhile is not written any more, by its close neither, and that tells so.
+/// A volume that another node has taken is not written any more, not even by its close, which reports that.
 #[test]
 fn a_protected_volume_that_another_node_took_is_not_written() {
     let dir = scratch();
@@ -141,7 +141,7 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
     let taken = [std::io::IoSlice::new(&sector)];
     ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
-    // It looks once in a second.
+    // The volume checks the protection once a second.
     let late = Instant::now() + Duration::from_secs(60);
     let refused =
         (1..).take_while(|_| Instant::now() < late).find_map(|number| change(number).err());
@@ -196,7 +196,7 @@ fn blocks_shorter_than_sectors_are_written_in_whole_sectors() {
     }
 }
 
-/// Writes to a file are committed in time, also where the volume's last handle is gone and the file is still open.
+/// Writes to a file are committed in time, even after the volume's last handle was dropped, while the file is open.
 #[test]
 fn a_file_that_outlives_its_volume_is_committed() {
     let dir = scratch();
@@ -222,7 +222,7 @@ fn a_file_that_outlives_its_volume_is_committed() {
     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
     drop(volume);
     file.write_at(&mut queue, &[7; 10_000], FilePos(0)).unwrap();
-    // A copy sees what a crash would leave.
+    // A copy shows the state after a crash.
     let copy = dir.path().join("copy");
     let size = || {
         std::fs::copy(&image, &copy).unwrap();

@@ -386,8 +386,8 @@ fn preallocated_blocks_can_be_written_on_a_full_volume() {
     }
 }
 
-/// An inode that was decoded and then removed: its number is soon another file's, whose content nobody may get by the old one. The clock
-/// stands still, as it does for images that are to be equal, and each opening counts generations from the same start.
+/// An inode is decoded and then removed: another file soon gets its number, and its content must not be readable with the old inode. The clock
+/// stands still, as for reproducible images, and each opening counts generations from the same start.
 #[test]
 fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let image = Image::new("-t ext4 -I 256 -N 64");
@@ -452,7 +452,7 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     }
 }
 
-/// Large values have inodes of their own, which others get when a value is replaced. A concurrent reader gets the one value or the other.
+/// Large values have separate inodes, which are reused when a value is replaced. A concurrent reader gets the old value or the new one.
 #[test]
 fn a_large_value_is_read_while_it_is_replaced() {
     const ROUNDS: u8 = 200;

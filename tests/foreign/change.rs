@@ -1,4 +1,4 @@
-//! Each operation that changes a sound volume leaves nothing to e2fsck, and none makes a broken one worse than e2fsck can repair.
+//! An operation on a sound volume leaves no fault for e2fsck, and an operation on a broken one leaves it repairable by e2fsck.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ const OWN: &[u8] = b"made-by-a-test";
 /// The names of a directory.
 type Names = Vec<(Vec<u8>, InodeNo)>;
 
-/// An operation, which goes on where one of its steps fails, and says how.
+/// An operation. After a failed step it continues, and records the error.
 type Verb = fn(&At<'_>);
 
 const VERBS: [(&str, Verb); 15] = [
@@ -57,7 +57,7 @@ const VERBS: [(&str, Verb); 15] = [
     ("rm -r", remove_all),
 ];
 
-/// A volume that is open, and what went wrong with it.
+/// An open volume, and its recorded errors.
 struct At<'a> {
     fs: &'a Arc<dyn FileSystem>,
     errors: std::cell::RefCell<Vec<Error>>,
@@ -134,7 +134,7 @@ impl At<'_> {
         self.tried(self.fs.create(dir, name, file, 0o755, &Credentials::default()))
     }
 
-    /// The directory of what a test makes.
+    /// The directory for a test's own files.
     fn own(&self) -> Option<InodeNo> {
         self.tried(self.fs.lookup(ROOT, OWN)).map(|inode| inode.number())
     }
@@ -168,7 +168,7 @@ fn copy_into(at: &At<'_>) {
         let Some(file) = at.create(own, name.as_bytes(), NewFile::Regular) else { continue };
         at.tried(at.fs.write(file, FilePos(0), &vec![b'c'; size]));
     }
-    // With holes, so that the map grows.
+    // The file has holes, so that the map grows.
     let Some(file) = at.create(own, b"sparse", NewFile::Regular) else { return };
     for number in 0..12 {
         at.tried(at.fs.write(file, FilePos(number * 40_000), b"island"));
@@ -317,7 +317,7 @@ fn remove_files(at: &At<'_>) {
     }
 }
 
-/// From below, so that directories are empty when it is their turn.
+/// Removes from the bottom up, so that each directory is empty in its turn.
 fn remove_all(at: &At<'_>) {
     let mut left = REMOVED * 10;
     for (dir, names) in at.directories().into_iter().rev() {
@@ -346,8 +346,8 @@ fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }
 
-/// Does each operation, and asks e2fsck after each: in a sound volume it finds nothing, and no operation finds a fault either. A volume that was
-/// broken before stays broken in its own way: there it counts that e2fsck can still repair all of it.
+/// Runs each operation, followed by e2fsck. In a sound volume e2fsck finds nothing, and no operation finds a fault either. A volume that was
+/// broken before may keep its faults, but e2fsck must still be able to repair all of it.
 fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     let sound = fsck::look(image).clean;
     let mut wrong = Vec::new();
@@ -387,10 +387,10 @@ fn change(image: &Image, name: &str, repairable: bool, steps: &mut Steps<'_>) {
     }
 }
 
-/// Opens the volume, does an operation and closes it; gives the errors.
+/// Opens the volume, runs an operation and closes it. Returns the errors.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The volume cannot be opened.
 fn once(image: &Image, verb: Verb) -> Result<Vec<Error>> {
     let volume = open(image)?;
     let at = At { fs: volume.fs(), errors: std::cell::RefCell::default() };

@@ -1,4 +1,4 @@
-//! Where ironmap means to differ, image by image.
+//! Intended differences of ironmap, image by image.
 
 use crate::fsck;
 use crate::images::Steps;
@@ -127,14 +127,14 @@ pub(crate) const CHANGES: &[Difference] = &[
 /// The e2fsprogs that the lists are of.
 const LISTED: &str = "e2fsck 1.47.0 ";
 
-/// Notes that an image is listed and there is no difference. With another e2fsprogs the lists say less.
+/// Reports listed images without a difference. The lists are valid for one version of e2fsprogs.
 pub(crate) fn none_left(steps: &mut Steps<'_>) {
     if fsck::version().starts_with(LISTED) {
         steps.wrong("they agree: the list of differences is out of date");
     }
 }
 
-/// Why a difference is meant.
+/// The reason for an intended difference.
 pub(crate) fn reason(list: &'static [Difference], name: &str) -> Option<&'static str> {
     list.iter().find(|known| known.names.contains(&name)).map(|known| known.reason)
 }

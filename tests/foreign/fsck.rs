@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use crate::common::command::find;
 use crate::common::image::Image;
 
-/// No volume of these needs more words. With some, `e2fsck -n` begins again and again.
+/// The most output in bytes. No volume here needs more. With some volumes `e2fsck -n` restarts again and again.
 const MOST: u64 = 4 << 20;
-/// Fields of the superblock, and the feature that says that the journal holds something.
+/// The superblock, a feature field in it, and the feature of a journal that needs recovery.
 const SUPERBLOCK: u64 = 1024;
 const FEATURE_INCOMPAT: u64 = 0x60;
 const LAST_ORPHAN: u64 = 0xE8;
@@ -39,7 +39,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     let mut output = child.stdout.take().unwrap().take(MOST);
     output.read_to_end(&mut said).expect("the output of e2fsck");
     if said.len() as u64 == MOST {
-        // Its work will never end.
+        // e2fsck would never end.
         child.kill().expect("end e2fsck");
     }
     drop(output);
@@ -47,7 +47,7 @@ fn run(args: &[&str], path: &Path) -> (i32, String) {
     (code, String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Whether the journal is to be recovered, or there are orphans to be let go.
+/// Whether the journal needs recovery, or there are orphans to process.
 fn is_unsettled(image: &Image) -> bool {
     let file = std::fs::File::open(image.path()).expect("the image");
     let word = |at: u64| {
@@ -57,7 +57,7 @@ fn is_unsettled(image: &Image) -> bool {
     word(FEATURE_INCOMPAT) & RECOVER != 0 || word(LAST_ORPHAN) != 0
 }
 
-/// The output of e2fsck where it recovers a journal and finds nothing wrong with it.
+/// The output of e2fsck when it recovers a journal and finds no fault.
 const RECOVERED: [&str; 5] = [
     "recovering journal",
     "Clearing orphaned",

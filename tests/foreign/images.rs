@@ -14,12 +14,12 @@ use crate::watch::Watch;
 pub(crate) const VARIABLE: &str = "IRONMAP_FOREIGN_IMAGES";
 /// The time limit of one step with one image, on a slow and busy machine. Most take some milliseconds.
 const TIME: Duration = Duration::from_secs(180);
-/// As many images there are at least: fewer are not the package's.
+/// The least number of images: a smaller number cannot be the whole package.
 const LEAST: usize = 150;
 
 /// An image as the package has it.
 pub(crate) struct Foreign {
-    /// Of the test that it belongs to.
+    /// The name of the test that uses the image.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
@@ -70,7 +70,7 @@ impl Steps<'_> {
     }
 }
 
-/// Does the same with every image, on all processors; fails with what went wrong of all of them.
+/// Runs `work` on every image, on all processors. Fails with the errors of all images.
 pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
     let (images, next, failures) = (all(), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -82,7 +82,7 @@ pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
                     let (current, failed) = (String::new(), Vec::new());
                     let mut steps =
                         Steps { watch: &watch, image: &image.name, current, failures: failed };
-                    // The panic has printed what it is about.
+                    // The panic has printed its message.
                     if catch_unwind(AssertUnwindSafe(|| work(image, &mut steps))).is_err() {
                         steps.wrong("a panic");
                     }

@@ -1,4 +1,4 @@
-//! Everything is read: content or an error, and where the kernel reads it, the same.
+//! Every file is read: the result is content or an error, and the kernel's content if the kernel can read it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -26,19 +26,19 @@ const PATHS: usize = 3000;
 /// The bytes read of a file, from its start and before its end.
 const HEAD: u64 = 512 << 10;
 const TAIL: u64 = 64 << 10;
-/// Differences of one image that are told.
+/// The most differences of one image to print.
 const TOLD: usize = 6;
 
 type Content = (Vec<u8>, Vec<u8>);
 
-/// The visible attributes of a path. `None`: it gives an error.
+/// The visible attributes of a path. `None` stands for an error.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     stat: Option<Stat>,
     target: Option<Vec<u8>>,
     content: Option<Content>,
     xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// All of a directory was listed.
+    /// Whether the whole directory was listed.
     listed: bool,
     /// The first error.
     error: String,
@@ -77,7 +77,7 @@ fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     tree
 }
 
-/// Ours, with all that a volume offers; an error that blames the volume says where.
+/// The view of ironmap, from all operations of a volume. An error that blames the volume names a place.
 struct Ours {
     volume: Volume,
     queue: Queue,
@@ -292,13 +292,13 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
     steps.begin("read");
     let image = foreign.copy();
     let ours = Ours::open(&image).map(|mut ours| ours.tree());
-    // Fails where they differ: reading has changed the volume.
+    // `cmp` fails if reading has changed the volume.
     run("cmp", &[&foreign.path, &image.path()]);
     if !root {
         return;
     }
     steps.begin("read by the kernel");
-    // Whatever the superblock says is to be done about errors: one of the answers is a panic.
+    // The mount overrides the superblock's policy for errors, which may be a panic.
     let Ok(mount) = image.try_mount("ro,errors=continue") else { return };
     let theirs = kernel(mount.dir());
     drop(mount);

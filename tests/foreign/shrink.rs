@@ -1,4 +1,4 @@
-//! A volume that gets as small as it can leaves nothing to e2fsck.
+//! A volume that was shrunk to its smallest size has no fault for e2fsck.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Devices that fail beneath host files: the kernel is asked before there is an error, and what failed is told.
+//! Devices that fail below host files: before an error is returned the kernel reads, and the failure is reported.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -23,7 +23,7 @@ const SEED: u64 = 0x4_fa017;
 const ROUNDS: usize = 200;
 const SIZE: usize = 700_001;
 
-/// A host whose raw reads go through a device that fails as told.
+/// A host whose raw reads go through a device with these faults.
 fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     let mode = OpenMode { exclusive: false, ..OpenMode::default() };
     let file = Arc::new(BlockFile::open(Path::new(mounted.device()), &mode).unwrap());
@@ -38,7 +38,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// Whether all reads fail or some, all at once or late: no error comes of it, and no wrong byte.
+/// Whether all reads fail or some, at once or late: they cause no error and no wrong byte.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -79,7 +79,7 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// Short transfers and late ones are the device's to finish.
+/// Short and late transfers are completed from the device.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -99,7 +99,7 @@ fn short_and_late_reads_need_no_kernel() {
     }
 }
 
-/// The kernel's direct reads fail with what a write of the file failed with before, though they could be carried out.
+/// The kernel's direct reads can fail with the error of an earlier write of the file, although the read itself would succeed.
 #[test]
 fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -158,7 +158,7 @@ fn a_read_that_fails_both_ways_is_one_error() {
             assert_eq!(place, (both.any.inode(), FilePos(8192), len as u64), "{way:?}");
         }
     }
-    // Many at once.
+    // Many requests are in flight at once.
     for token in 0..16 {
         let buffer = Buffer::aligned(4096).unwrap();
         let pos = FilePos(token * 4096);

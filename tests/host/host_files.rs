@@ -12,7 +12,7 @@ use ironmap::fs::host::Refusal;
 use ironmap::units::FilePos;
 use ironmap::{File, FileOptions, Host, HostOptions, Queue, QueueOptions};
 
-/// Content of which each eight bytes say where they are, and in which version.
+/// Content in which each eight bytes hold their position and a version.
 fn content(len: usize, version: u64) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| (word ^ version << 48).to_le_bytes()).collect()
 }
@@ -43,7 +43,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // Nobody but a writer is in the way of anybody.
+        // Only a writer is in the way.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();

@@ -1,4 +1,4 @@
-//! Users who may read a file but not its device, or may have no lease: served by the kernel, with the reason.
+//! Users without permission to read a file's device, or to have a lease: the kernel serves the file, and the reason is reported.
 
 use crate::require;
 use std::fs::Permissions;
@@ -15,7 +15,7 @@ use ironmap::{Host, HostOptions, QueueOptions};
 const SEED: u64 = 0x9e_4215;
 const NOBODY: u32 = 65534;
 
-/// A device node; on drop its permissions are what they were.
+/// A device node. The drop restores its permissions.
 struct Node<'a>(&'a str, Permissions);
 
 impl<'a> Node<'a> {
@@ -56,7 +56,7 @@ fn an_ordinary_user_is_served_by_the_kernel_unless_device_and_file_are_his() {
     let mounted = Mounted::ext4();
     mounted.allow_all_users();
     let path = mounted.write("file", &Rng::new(SEED).bytes(300_001));
-    // Where the tests are built, others may not look.
+    // Other users may have no access to the build directory.
     let program = mounted.path("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let node = Node::of(mounted.device());

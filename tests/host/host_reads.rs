@@ -1,4 +1,4 @@
-//! Raw reads of host files on many kinds of file systems give what the kernel's own reads give, whatever the files look like.
+//! Raw reads of host files on many kinds of file systems return the same as the kernel's own reads, whatever the shape of the files.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -27,7 +27,7 @@ fn host(engine: Engine) -> (Host, Queue) {
     (host, queue)
 }
 
-/// Files of all shapes, none of them synced.
+/// Creates files of all shapes, without a sync.
 fn files(mounted: &Mounted) -> Vec<PathBuf> {
     let rng = &mut Rng::new(SEED);
     let create = |name| OsFile::create(mounted.path(name)).unwrap();
@@ -47,7 +47,7 @@ fn files(mounted: &Mounted) -> Vec<PathBuf> {
         for index in 0..EXTENTS / 3 {
             unwritten.write_all_at(&rng.bytes(100), 6 * index * block).unwrap();
         }
-        // And past the end.
+        // Space past the end is reserved too.
         reserve(FallocateFlags::KEEP_SIZE, 3 * EXTENTS * block).unwrap();
         names.push("unwritten");
     }
@@ -101,7 +101,7 @@ fn xfs_of_all_block_sizes() {
     }
 }
 
-/// A file system that does not begin where the disk does; the disk is read.
+/// The file system begins after the start of the disk, and the disk is read.
 #[test]
 fn a_partition() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("addpart")]);

@@ -21,7 +21,7 @@ use ironmap::{FileOptions, Host, HostOptions, Queue, QueueOptions};
 
 const SEED: u64 = 0x4ef_05a1;
 const ROUNDS: usize = 200;
-/// Not a multiple of any block.
+/// A size that is not a multiple of any block.
 const SIZE: usize = 700_001;
 
 fn host() -> (Host, Queue) {
@@ -34,7 +34,7 @@ fn content(len: usize) -> Vec<u8> {
     Rng::new(SEED).bytes(len)
 }
 
-/// Opens a file, which must be served as this name says, and reads it in every way.
+/// Opens a file, which must be served in the way of this name, and reads it in every way.
 fn check(path: &Path, options: FileOptions, served: &str) {
     let (host, mut queue) = host();
     let both = Both::open_with(&host, path, options);
@@ -50,7 +50,7 @@ fn assert_served(path: &Path, served: &str) {
     check(path, FileOptions::default(), served);
 }
 
-/// Another process that has a file open for writing, or only mapped.
+/// Another process that has a file open for writing, or has mapped it.
 struct Writer(Child);
 
 impl Writer {
@@ -115,7 +115,7 @@ fn ext4_with_journalled_data() {
     require!([Need::Root, Need::Tool("losetup")]);
     let by_option = Mounted::new("mke2fs -t ext4", 64, "data=journal");
     assert_served(&by_option.write("file", &content(SIZE)), "data_journal");
-    // As by chattr +j, for which root alone is not enough everywhere.
+    // chattr +j sets the same flag, but root is not always allowed to.
     let by_flag = Mounted::new("mke2fs -t ext4", 64, "noatime");
     let path = by_flag.write("file", &content(SIZE));
     for (flags, served) in [("0x84000", "data_journal"), ("0x80000", "raw")] {
@@ -125,7 +125,7 @@ fn ext4_with_journalled_data() {
     }
 }
 
-/// The same by the superblock's defaults, which mountinfo does not show; an option overrules them.
+/// The mode is set by the superblock's defaults, which mountinfo does not show; an option overrides them.
 #[test]
 fn ext4_with_journalled_data_by_default() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -152,7 +152,7 @@ fn ext4_inline_data() {
     assert_served(&mounted.write("large", &content(SIZE)), "raw");
 }
 
-/// Contents are encrypted on the device; the key is that of the test alone.
+/// Contents are encrypted on the device; only this test has the key.
 #[test]
 fn encrypted_files() {
     let needs =
@@ -210,7 +210,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
 }
 
-/// Data on the realtime device is not where FIEMAP says on the device of the file system.
+/// Data on the realtime device are not at the place on the file system's device that FIEMAP reports.
 #[test]
 fn xfs_realtime() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -227,7 +227,7 @@ fn xfs_realtime() {
     assert_served(&mounted.write("file", &content(SIZE)), "realtime");
 }
 
-/// With verity the kernel verifies reads; a raw read could not promise that.
+/// With verity the kernel verifies reads; a raw read cannot verify.
 #[test]
 fn verity() {
     require!([
@@ -242,7 +242,7 @@ fn verity() {
     assert_served(&path, "verity");
 }
 
-/// File systems that are not known to keep data where FIEMAP says.
+/// File systems for which it is not known that FIEMAP reports the place of the data.
 #[test]
 fn other_file_systems() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -1,4 +1,4 @@
-//! The system calls of a raw read of a host file: one, and none for the lease. Counted by strace.
+//! The system calls of a raw read of a host file: one, and none for the lease. strace counts them.
 
 use crate::common::again::{again, name_of, role};
 use crate::common::image::scratch;
@@ -16,7 +16,7 @@ const READS: usize = 1000;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 
-/// Reads between two calls of `getppid`, which nothing else here makes.
+/// Reads between two calls of `getppid`, which the program makes nowhere else.
 fn reads(path: &str) {
     for engine in [Engine::Psync, Engine::IoUring] {
         let host = Host::new(&HostOptions::new().engine(engine)).unwrap();

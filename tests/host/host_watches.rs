@@ -1,4 +1,4 @@
-//! Where fanotify lets a program be asked before a file is read, the kernel serves it: a raw read would ask nobody.
+//! If a program uses fanotify to permit reads of a file, the kernel serves the file: a raw read would bypass the permission.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -27,13 +27,13 @@ const SIZE: usize = 300_001;
 /// Since Linux 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// How a file is served that is opened now.
+/// The way in which a file is served if it is opened at this moment.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
 }
 
-/// A mark of `FAN_CLASS_CONTENT`; `None`, with a note, where the kernel has no such events.
+/// A mark of `FAN_CLASS_CONTENT`. It returns `None`, and prints a note, if the kernel lacks such events.
 fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     let class =
         if events & FAN_PRE_ACCESS != 0 { FAN_CLASS_PRE_CONTENT } else { FAN_CLASS_CONTENT };
@@ -48,7 +48,7 @@ fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     }
 }
 
-/// Whatever the mark is on: the file, its directory, its mount, its file system.
+/// The mark may be on the file, its directory, its mount, or its file system.
 #[test]
 fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";

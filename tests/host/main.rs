@@ -1,4 +1,4 @@
-//! Host files: those that are read around a mounted file system, and those that are not.
+//! Host files that are read around a mounted file system, and host files that are not.
 
 #[path = "../common/mod.rs"]
 mod common;

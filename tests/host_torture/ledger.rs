@@ -1,10 +1,10 @@
-//! The oracle: a file in memory that all processes share says what every part of every file may hold just now.
+//! The oracle: a file in memory, shared by all processes, with the allowed content of every part of every file at any moment.
 //!
-//! A word of data says which file it belongs to, where in it and in which version it was written; a hole has zeros. A process that changes a
-//! file records the new content before the change begins and again after it has ended. A reader notes the changes that had ended
-//! before its read and those that had begun after it: each word must lie between these.
+//! A word of data holds its file, its position and the version in which it was written; a hole has zeros. A process that changes a
+//! file records the new content before the change begins, and again after it has ended. A reader records the changes that ended
+//! before its read and those that began before its end: each word must lie between these.
 //!
-//! A kernel's own read beside a write may have some words before and some after it; so each word is judged alone.
+//! A kernel's own read during a write may have some old and some new words, so each word is checked alone.
 
 use std::fs::File;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(crate) const LARGEST: u64 = CELL * CELLS;
 
 /// How many files can come and go.
 const FILES: u64 = 1 << 14;
-/// Data of files that nobody reads, and that must never be seen in another.
+/// The file number in data of files that are never read, and whose data must not appear in another file.
 pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
 
 /// The attribute in which a file's own number stands.
@@ -30,7 +30,7 @@ const ATTRIBUTE: &str = "user.torture";
 /// How many waits are counted by their length, in octaves of 4 steps of a microsecond and more.
 const STEPS: usize = 120;
 
-// Where things stand in the shared words. A file's record: a few words of its own, then three for each cell.
+// The layout of the shared words. A file's record has a few words of its own, then three for each cell.
 const STOP: usize = 0;
 const NEXT: usize = 1;
 const OPERATIONS: usize = 2;
@@ -64,9 +64,9 @@ enum OfFile {
 
 #[derive(Clone, Copy)]
 enum OfCell {
-    /// All of the cell has at least this version.
+    /// The whole cell has at least this version.
     Ended,
-    /// None of it has a higher one.
+    /// No word of the cell has a higher version.
     Begun,
     /// The last version that put zeros into it.
     Zeroed,
@@ -91,7 +91,7 @@ impl Ledger {
         &self.0[RECORDS + id as usize * RECORD + 8 + 3 * cell as usize + what as usize]
     }
 
-    /// Tells every process and thread to come to its end.
+    /// Tells every process and thread to end.
     pub(crate) fn stop(&self) {
         self.0[STOP].store(1, SeqCst);
     }
@@ -122,7 +122,7 @@ impl Ledger {
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// How many waits there were, and what share of them was not longer than how many microseconds.
+    /// The number of waits, and for each share the microseconds that this share of the waits did not exceed.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();
@@ -144,7 +144,7 @@ impl Ledger {
         self.file(id, OfFile::Size).load(SeqCst)
     }
 
-    /// Begins a change of a file, of which nobody else may change any part meanwhile.
+    /// Begins a change of a file. No other process may change the file during it.
     pub(crate) fn change(&self, id: u64) -> Change<'_> {
         self.file(id, OfFile::Changes).fetch_add(1, SeqCst);
         let version = self.file(id, OfFile::Version).fetch_add(1, SeqCst) + 1;
@@ -175,14 +175,14 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// From now on words of the new version can be there.
+    /// Allows words of the new version from this moment on.
     pub(crate) fn data(&self, range: Range<u64>) {
         for cell in cells(range) {
             self.ledger.cell(self.id, cell, OfCell::Begun).store(self.version, SeqCst);
         }
     }
 
-    /// From now on zeros can be there.
+    /// Allows zeros from this moment on.
     pub(crate) fn zeros(&self, range: Range<u64>) {
         for cell in cells(range.clone()) {
             self.ledger.cell(self.id, cell, OfCell::Zeroed).store(self.version, SeqCst);
@@ -190,7 +190,7 @@ impl Change<'_> {
         self.data(range);
     }
 
-    /// From now on nothing older can be there. Cells that are only partly in the range keep what they had.
+    /// Forbids older content from this moment on. Cells that are partly in the range keep their bounds.
     pub(crate) fn ended(&self, range: Range<u64>) {
         for cell in range.start.div_ceil(CELL)..range.end / CELL {
             self.ledger.cell(self.id, cell, OfCell::Ended).store(self.version, SeqCst);
@@ -202,7 +202,7 @@ impl Change<'_> {
         self.ledger.file(self.id, OfFile::Shifts).fetch_add(1, SeqCst);
     }
 
-    /// Ends the change; the file has this size now.
+    /// Ends the change, and records the new size.
     pub(crate) fn end(self, size: u64) {
         self.ledger.file(self.id, OfFile::Size).store(size, SeqCst);
         self.ledger.file(self.id, OfFile::Changes).fetch_add(1, SeqCst);
@@ -262,7 +262,7 @@ impl Look {
         })
     }
 
-    /// Whether the end of the file was where it had to be, unless it was just changed.
+    /// Checks that the end of the file was in the right place, unless the size was just changed.
     fn judge_count(&self, ledger: &Ledger, count: usize) -> Result<(), String> {
         let size = ledger.size(self.id);
         let changes = ledger.file(self.id, OfFile::Changes).load(SeqCst);
@@ -281,7 +281,7 @@ pub(crate) fn name(file: &File, id: u64) -> std::io::Result<()> {
     Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &id.to_le_bytes(), flags)?)
 }
 
-/// Which file it is.
+/// The number of a file.
 pub(crate) fn name_of(file: &File) -> u64 {
     let mut id = [0; 8];
     rustix::fs::fgetxattr(file, ATTRIBUTE, &mut id[..]).expect("the attribute");

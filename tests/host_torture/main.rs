@@ -115,7 +115,7 @@ impl Setting {
         Process::start("process", &variables)
     }
 
-    /// Takes it over.
+    /// Reads the setting in the new process.
     fn given() -> Self {
         let [kind, seed, ledger, dir, image, device] =
             Self::VARIABLES.map(|name| std::env::var(name).expect("the setting"));
@@ -134,7 +134,7 @@ impl Setting {
         self.slot(mutator, rng.below(mutator::FILES as u64) as usize)
     }
 
-    /// Files that nobody changes.
+    /// Creates files that no process changes.
     fn make_fixed(&self, ledger: &Ledger, name: &str) {
         let file = std::fs::File::create_new(self.dir.join(name)).unwrap();
         let id = ledger.new_file().unwrap();
@@ -148,7 +148,7 @@ impl Setting {
     }
 }
 
-/// Tells all to stop when a reader fails, so that none waits for its end.
+/// Tells all processes to stop when a reader fails, so that they end.
 struct StopOnFailure<'a>(&'a Ledger);
 
 impl Drop for StopOnFailure<'_> {
@@ -184,7 +184,7 @@ fn variable(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Another process of the torture; no test of its own.
+/// The entry point of another process of the torture; it tests nothing itself.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(Setting::ROLE) else { return };
@@ -200,7 +200,7 @@ fn process() {
 }
 
 fn torture(kind: Kind) {
-    // One after the other: they are made to fight for the processors.
+    // The tests run one at a time, since each overloads the processors.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = variable("IRONMAP_TORTURE_SECONDS").unwrap_or(6);
@@ -267,7 +267,7 @@ fn leave_little(setting: &Setting) {
     }
 }
 
-/// Says what happened, and fails where it proves nothing.
+/// Prints the events of a run, and fails if they prove nothing.
 fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     let name = setting.kind.name();
     let (waits, shares) = ledger.waits(&[0.5, 0.99, 1.0]);
@@ -284,7 +284,7 @@ fn report(setting: &Setting, ledger: &Ledger, seen: Seen) {
     eprintln!("{name}: {}\n", counts.collect::<Vec<_>>().join(", "));
     assert!(raw > 0.2, "most reads were not raw: this proves nothing");
     assert!(seen.breaks > 0 && waits > 0, "nobody broke a lease: this proves nothing");
-    // How long that is says the machine too; but no writer waits until the kernel takes a lease by force.
+    // The length depends on the machine, but no writer may wait until the kernel removes a lease.
     let force = std::fs::read_to_string("/proc/sys/fs/lease-break-time").unwrap();
     let force = force.trim().parse::<u64>().unwrap() * 1_000_000;
     assert!(shares[2] < force, "writers wait for {} us", shares[2]);

@@ -52,7 +52,7 @@ pub(crate) struct Mutator<'a> {
     ids: Vec<u64>,
 }
 
-/// Works until it is told to stop.
+/// Changes files until the stop flag is set.
 pub(crate) fn run(setting: &Setting, ledger: &Ledger, number: usize) {
     let rng = Rng::new(setting.seed ^ (number as u64) << 32);
     let mut mutator = Mutator { setting, ledger, rng, number, ids: vec![0; FILES] };
@@ -80,7 +80,7 @@ impl Mutator<'_> {
         self.setting.slot(self.number, slot)
     }
 
-    /// Readers may take the lease meanwhile.
+    /// Pauses, so that readers can take the lease.
     fn pause(&mut self, most: u64) {
         pause(Duration::from_millis(self.rng.below(most)));
     }
@@ -165,7 +165,7 @@ impl Mutator<'_> {
         })
     }
 
-    /// A size, and what it makes zeros of, now or when the file grows again.
+    /// A new size, and the range that the change zeroes, at once or when the file grows again.
     fn new_size(&mut self, change: &Change<'_>) -> (u64, Range<u64>) {
         let size = self.range(LARGEST).start;
         change.zeros(size..LARGEST);
@@ -299,7 +299,7 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // A name can need a block that the full disk has not: others give some back. Without the name, the slot would be no file.
+        // The full disk may lack a block for the name: other processes free some. Without the name, the slot would have no file.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);
@@ -371,7 +371,7 @@ fn write(file: &File, change: &Change<'_>, range: Range<u64>) -> io::Result<()> 
     Ok(())
 }
 
-/// Whether anybody holds a lease on a file.
+/// Whether any process holds a lease on a file.
 fn is_leased(path: &Path) -> bool {
     let Ok(stat) = path.metadata() else { return false };
     let dev = stat.dev();

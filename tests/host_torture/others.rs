@@ -16,7 +16,7 @@ use super::common::skip::note_part;
 use super::ledger::{FOREIGN, Ledger, content};
 use super::{Kind, Setting, mutator};
 
-/// Acts of an administrator, and a reuse of the disk; counted where it succeeded.
+/// Actions of an administrator, and a reuse of the disk. Each success is counted.
 pub(crate) const ACTS: [&str; 9] = [
     "defragment",
     "freeze and thaw",
@@ -33,7 +33,7 @@ const FIRST: usize = mutator::OPERATIONS.len();
 /// Free space at the least and at the most, in bytes: so little that a freed block is soon another file's.
 const SPARED: (u64, u64) = (4 << 20, 8 << 20);
 
-/// Writes files that nobody reads, and removes them.
+/// Writes files that are never read, and removes them.
 pub(crate) fn churn(setting: &Setting, ledger: &Ledger) {
     let mut rng = Rng::new(setting.seed ^ 0xc4);
     let mut files: Vec<u64> = Vec::new();
@@ -58,7 +58,7 @@ pub(crate) fn churn(setting: &Setting, ledger: &Ledger) {
         }
         while !files.is_empty() && free(setting) < SPARED.1 {
             let file = files.swap_remove(rng.below(files.len() as u64) as usize);
-            // Where the disk was full it may not be there.
+            // If the disk was full, the file may not exist.
             let _ = std::fs::remove_file(setting.dir.join(format!("foreign.{file}")));
         }
     }
@@ -152,7 +152,7 @@ fn grow(setting: &Setting, dir: &str) -> bool {
         }
 }
 
-/// Lets a copy share a file's blocks; or the file those of a copy, which an immutable one never does.
+/// Makes a copy share a file's blocks, or with `reverse` the file share those of a copy, which an immutable file never does.
 fn dedupe(setting: &Setting, name: &str, reverse: bool) -> bool {
     let path = |name: &str| setting.dir.join(name).to_str().expect("a plain path").to_owned();
     let (original, copy) = (path(name), path("copy"));

@@ -1,4 +1,4 @@
-//! Threads that read files raw as long as nobody writes, in every way, and judge every word.
+//! Threads that read files raw while no process writes, in every way, and check every word.
 
 use std::collections::HashMap;
 use std::fs::File as OsFile;
@@ -48,7 +48,7 @@ impl AddAssign for Seen {
     }
 }
 
-/// A file that is open, and which one that is.
+/// An open file, and its number.
 struct Handle {
     id: u64,
     name: String,
@@ -65,7 +65,7 @@ struct Reader<'a> {
     in_flight: HashMap<u64, (Look, String)>,
 }
 
-/// Reads until all are told to stop.
+/// Reads until the stop flag is set.
 pub(crate) fn run(setting: &Setting, ledger: &Ledger, host: &Host, number: u64) -> Seen {
     let queue = host.queue(&QueueOptions::new().depth(DEPTH as u32)).expect("a queue");
     let rng = Rng::new(setting.seed ^ number << 16);
@@ -132,7 +132,7 @@ impl Reader<'_> {
     }
 
     fn fail(&self, what: &str, how: &str) -> ! {
-        // Whether the kernel met an error of its own.
+        // The kernel's log shows its own errors.
         let log = output::<&str>("dmesg", &[]).stdout;
         let log = String::from_utf8_lossy(&log);
         log.lines()
@@ -169,7 +169,7 @@ impl Reader<'_> {
         self.judge(&look, &memory[..count], &how);
     }
 
-    /// One block, aligned, as the simple path takes it.
+    /// Reads one aligned block, which fits the simple path.
     fn read_simply(&mut self, handle: &Handle) {
         let pos = self.rng.below(LARGEST / 1024) * 1024;
         let mut memory = Buffer::aligned(1024).expect("memory");

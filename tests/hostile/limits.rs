@@ -1,4 +1,4 @@
-//! Limits that no random damage reaches: each by a volume made to pass it.
+//! Limits that random damage does not reach: each has a volume made to exceed it.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;
@@ -46,7 +46,7 @@ fn extents_that_share_relocated_blocks_are_refused() {
     assert_eq!(error.place().map(|place| place.field), Some("ee_start"), "{error}");
 }
 
-/// An orphan file's blocks may all be the same one, so that its size alone would be a bound of time.
+/// All blocks of an orphan file can be the same block, so the size of the file alone does not bound the time.
 #[test]
 fn an_endless_orphan_file_is_refused() {
     let mut scratch = all_of_ext4();

@@ -1,7 +1,7 @@
 //! Hostile images: volumes with structures damaged and their checksums repaired. No panic, no hang, bounded memory.
 //!
-//! The same changes as in `fuzz/`, drawn from a seed. A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` does that
-//! one alone, `IRONMAP_HOSTILE=SEED` others than those of the fixed seed.
+//! The changes are those of `fuzz/`, chosen by a seed. A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` repeats one
+//! case, `IRONMAP_HOSTILE=SEED` runs others than those of the fixed seed.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of these types out")]
 
@@ -71,7 +71,7 @@ fn survive(target: Option<Target>) {
     }
 }
 
-/// An undamaged volume is read without an error: else the tests below would test nothing.
+/// An undamaged volume is read without an error; otherwise the tests below would test nothing.
 #[test]
 fn the_bases_are_sound() {
     for base in Base::all() {

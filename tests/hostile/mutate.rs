@@ -1,4 +1,4 @@
-//! The changes of a volume: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
+//! The changes of a volume, shared by the fuzzer, which chooses by coverage, and the seeded tests.
 
 use arbitrary::Arbitrary;
 
@@ -9,7 +9,7 @@ use super::spots::{Spot, Target};
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Change {
     spot: u16,
-    /// Below 128 it counts into the structure's first bytes, where the fields are; above it is spread over all of it.
+    /// An offset below 128 selects one of the structure's first bytes, where the fields are; a larger one is spread over the whole structure.
     offset: u16,
     value: Value,
 }
@@ -31,7 +31,7 @@ enum Value {
         spot: u16,
         big_endian: bool,
     },
-    /// Another structure's inode.
+    /// The inode number of another structure.
     InodeOf {
         spot: u16,
         big_endian: bool,
@@ -44,7 +44,7 @@ enum Value {
     Extreme(u8),
 }
 
-/// Values at the edges of what fields hold.
+/// Values at the limits of fields.
 const EXTREMES: [u32; 12] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 

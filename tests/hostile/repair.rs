@@ -41,11 +41,11 @@ pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
-/// The sequence numbers of mount protection that nobody waits for.
+/// The sequence numbers of mount protection for which an opening does not wait.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 const MMP_FSCK: u32 = 0xE24D_4D50;
 
-/// Takes out what would only make a test slow or shallow: a mount protection that is waited for, hashes of attributes.
+/// Removes states that would only make a test slow or shallow: a mount protection with a wait, hashes of attributes.
 fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     for spot in spots {
         match spot.sum {
@@ -62,7 +62,7 @@ fn calm(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
-/// Sets `e_hash` to 0, which stands for none, through a list of attributes.
+/// Sets `e_hash` to 0, which means no hash, in a list of attributes.
 fn unhash(scratch: &mut Scratch, from: usize, end: usize) {
     let mut at = from;
     while at + 16 <= end && Raw(scratch.bytes()).u32(at) != 0 {
@@ -127,7 +127,7 @@ fn inode(scratch: &mut Scratch, spot: &Spot, seed: u32) {
     }
 }
 
-/// The journal's blocks, as far as they are looked at.
+/// The blocks of the journal that recovery reads.
 struct Log {
     superblock: usize,
     /// Index in the journal and place of each block.
@@ -142,7 +142,7 @@ impl Log {
             Sum::Journal { index } => Some((index, spot.at)),
             _ => None,
         });
-        // The size that the volume was made with, not what a change made of it.
+        // The size of the original volume is used, because a change may have altered the field.
         let block_size = scratch.block_size();
         Some(Self { superblock, blocks: blocks.collect(), block_size })
     }

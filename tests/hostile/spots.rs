@@ -1,4 +1,4 @@
-//! Where the structures of a sound volume stand. Written for the volumes of these tests, from the format's documentation;
+//! The places of the structures of a sound volume. The code is written for the volumes of these tests, from the format's documentation;
 //! it shares no code with the crate.
 
 use super::repair::crc;
@@ -26,7 +26,7 @@ pub enum Target {
 /// How a structure's checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
-    /// It has none, or is a part of another structure that has one.
+    /// The structure has no checksum, or is part of another structure with one.
     None,
     Superblock,
     Group(u32),
@@ -37,7 +37,7 @@ pub(crate) enum Sum {
         root: bool,
     },
     XattrBlock,
-    /// Attributes in an inode, whose hashes alone are to be repaired.
+    /// Attributes in an inode, of which only the hashes are repaired.
     XattrList,
     JournalSuperblock,
     Journal {
@@ -47,7 +47,7 @@ pub(crate) enum Sum {
     Orphan,
 }
 
-/// A structure: where it stands and what it belongs to.
+/// A structure: its place, and its owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) target: Target,
@@ -55,11 +55,11 @@ pub(crate) struct Spot {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) inode: u32,
-    /// Where the inode itself stands.
+    /// The place of the inode itself.
     pub(crate) owner: usize,
 }
 
-/// A volume's bytes, and what of its geometry the tests need.
+/// The bytes of a volume, and the geometry that the tests need.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
@@ -92,7 +92,7 @@ impl Raw<'_> {
         if self.has(0x60, 0x80) { self.u16(SUPERBLOCK + 0xFE) } else { 32 }
     }
 
-    /// Where descriptors stand: these volumes have one block of them, after the superblock's.
+    /// The place of a descriptor: these volumes have one block of descriptors, after the block of the superblock.
     fn group(&self, group: u32) -> usize {
         (1024 / self.block_size() + 1) * self.block_size() + group as usize * self.descriptor_size()
     }

@@ -1,4 +1,4 @@
-//! Uses all that a volume offers, within bounds of its own, and checks the invariants of any answer.
+//! Uses all operations of a volume, within its own bounds, and checks the invariants of every result.
 
 use std::collections::HashSet;
 
@@ -43,7 +43,7 @@ pub(crate) fn visit(volume: &Volume) {
         if visited > INODES {
             break;
         }
-        // By the tables of inodes, and without them: an entry's number is taken as it is.
+        // The inode is read with the tables of inodes, and without them, where the number of an entry is trusted.
         seen(fs.inode(number).map(|_| ()));
         let Some(inode) = seen(fs.known_inode(number)) else { continue };
         seen(inode.xattrs().map(|_| ()));
@@ -125,7 +125,7 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
     seen(file.seek_hole(FilePos(size / 3)).map(|_| ()));
 }
 
-/// The result, or an error that a report could use: one that blames the volume says where.
+/// The result, or an error that a user can report: an error that blames the volume names a place.
 pub(crate) fn seen<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

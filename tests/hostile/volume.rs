@@ -111,7 +111,7 @@ fn plant(tree: &Path, block: usize) {
     symlink("linear/file-01", tree.join("short")).unwrap();
     symlink(format!("a{}/b", "/b/..".repeat(15)), tree.join("middle")).unwrap();
     symlink(format!("/a{}", "/../a".repeat(60)), tree.join("long")).unwrap();
-    // Pieces with holes between: the map needs blocks of its own, in an indirect map of the second level too.
+    // The pieces have holes between them: the map needs separate blocks, in an indirect map also of the second level.
     let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
     let piece = vec![0x5A; block.max(4096)];
     for number in (0..24).chain([100, 200]) {
@@ -129,7 +129,7 @@ fn attributes(dir: &Path, image: &Path) {
     debugfs(dir, image, &script);
 }
 
-/// Two transactions: blocks of a file and of a directory as they are, then a revocation and one block more.
+/// Writes two transactions: unchanged blocks of a file and of a directory, then a revocation and one more block.
 fn log(dir: &Path, image: &Path, block: usize, open: &str) {
     let asked = "bmap sparse 0\nbmap linear 0\nbmap hashed 1\n";
     let output = debugfs(dir, image, asked);

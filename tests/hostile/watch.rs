@@ -13,7 +13,7 @@ const TIME: Duration = Duration::from_secs(120);
 /// limits of the crate itself; these small volumes cannot make it take as much.
 const MEMORY: u64 = 768 << 20;
 
-/// A thread that ends the program, with the volume named, where one takes too long. It waits for messages, not for time.
+/// A thread that ends the program, and names the volume, if a volume takes too long. It waits for messages, not for time.
 pub(crate) struct Watch {
     begun: Sender<String>,
 }
@@ -24,7 +24,7 @@ impl Watch {
         Self::bounded(test, TIME)
     }
 
-    /// The same with another bound of time.
+    /// A watch with another time limit.
     #[allow(dead_code, reason = "not every suite has a bound of its own")]
     pub(crate) fn bounded(test: &str, time: Duration) -> Self {
         let limits = getrlimit(Resource::Data);
@@ -51,14 +51,14 @@ impl Watch {
         Self { begun }
     }
 
-    /// The next volume is begun; shown too where the test fails.
+    /// Announces the next volume. Its name is also printed if the test fails.
     #[allow(dead_code, reason = "not every suite shows it")]
     pub(crate) fn begin(&self, image: String) {
         println!("{image}");
         self.next(image);
     }
 
-    /// The same, shown only where it takes too long.
+    /// Announces the next volume. Its name is printed only if it takes too long.
     pub(crate) fn next(&self, image: String) {
         let _ = self.begun.send(image);
     }

@@ -2,7 +2,7 @@
 
 use crate::common::rng::Rng;
 
-/// Values at the edges of what fields hold.
+/// Values at the limits of fields.
 const EXTREMES: [u32; 10] =
     [0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
 

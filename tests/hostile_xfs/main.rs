@@ -1,6 +1,6 @@
 //! Hostile XFS volumes: structures damaged and their checksums repaired. No panic, no hang, bounded memory.
 //!
-//! A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` does that one alone, `IRONMAP_HOSTILE=SEED` others than those of the fixed
+//! A failure names seed and number; `IRONMAP_HOSTILE=SEED:NUMBER` repeats one case, `IRONMAP_HOSTILE=SEED` runs others than those of the fixed
 //! seed.
 
 #[path = "../common/mod.rs"]
@@ -43,7 +43,7 @@ struct Base {
 }
 
 impl Base {
-    /// One that was unmounted, or one whose log has to be recovered.
+    /// A volume that was unmounted, or one whose log needs recovery.
     fn new(name: &'static str, mkfs: &str, dirty: bool) -> Self {
         let mounted = Mounted::new(&format!("mkfs.xfs -q {mkfs}"), 320, "noatime");
         fill(mounted.dir());
@@ -59,7 +59,7 @@ impl Base {
         Self { name, dir, structures }
     }
 
-    /// One with realtime files, which no kernel has written.
+    /// A volume with realtime files that no kernel has written.
     fn realtime(name: &'static str, way: &Way) -> Self {
         let World { dir, image, .. } = World::new(way);
         let copy = dir.path().join("base");
@@ -138,7 +138,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
             saved.push((structure.at, bytes.clone()));
             let like = structures[rng.below(structures.len() as u64) as usize].read(&file);
             damage::damage(&mut bytes, &like, &mut rng);
-            // Else the checksum finds all of it.
+            // Without a repair, the checksum would detect every change.
             if rng.below(8) != 0 {
                 structure.repair(&mut bytes);
             }
@@ -146,7 +146,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
         }
         if let Some(volume) = visit::seen(Volume::on(Arc::clone(&device))) {
             visit::visit(&volume);
-            // It reads all of the volume, which takes its time.
+            // A check reads the whole volume, which takes time.
             if number % 3 == 0 {
                 visit::seen(volume.fs().check(&mut |_| {}));
             }
@@ -157,7 +157,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
     }
 }
 
-/// An undamaged volume is read without an error: else the tests here would test nothing.
+/// An undamaged volume is read without an error; otherwise these tests would test nothing.
 fn is_sound(base: &Base, recovers: bool) {
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(&base.path(), &mode).unwrap()));

@@ -16,13 +16,13 @@ pub(crate) enum Kind {
     Map,
     Directory,
     Index,
-    /// A block that says how much room blocks of entries have.
+    /// A block with the free space of entry blocks.
     Room,
     Attribute,
     Remote,
     /// The bitmap and the summary of a realtime group, and a block of its trees.
     Realtime,
-    /// Of the log.
+    /// A record of the log.
     Record,
 }
 
@@ -44,13 +44,13 @@ impl Kind {
     ];
 }
 
-/// A structure: where it lies, and where its checksum is.
+/// A structure: its place, and that of its checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Structure {
     pub(crate) kind: Kind,
     pub(crate) at: u64,
     pub(crate) len: usize,
-    /// `None` in volumes of version 4, and for records without a checksum.
+    /// The place of the checksum. `None` in volumes of version 4, and for records without a checksum.
     crc: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ fn data_len(record: &[u8]) -> usize {
     word(record, 12) as usize
 }
 
-/// All structures of a volume. Records of the log have one block of header each, as Linux writes them for small buffers.
+/// All structures of a volume. Records of the log have one header block each, as Linux writes them for small buffers.
 pub(crate) fn find(file: &File) -> Vec<Structure> {
     let mut first = vec![0; SECTOR];
     file.read_exact_at(&mut first, 0).unwrap();
@@ -126,7 +126,7 @@ fn known(
             let is_v5 = bytes[101] & 0xF == 5;
             (Kind::Superblock, SECTOR, is_v5.then_some(224))
         }
-        // Version 4 has nothing where the UUID is.
+        // Version 4 has zeros in place of the UUID.
         b"XAGF" => (Kind::Group, SECTOR, has_any(&bytes[64..80]).then_some(216)),
         b"XAGI" => (Kind::Group, SECTOR, has_any(&bytes[296..312]).then_some(312)),
         b"XAFL" => (Kind::Group, SECTOR, Some(32)),
@@ -151,7 +151,7 @@ fn known(
         [b'I', b'N', ..] if matches!(bytes[4], 1..=3) => {
             (Kind::Inode, inode, (bytes[4] == 3).then_some(100))
         }
-        // Nodes of attributes are of one block; the length of the sum tells them apart for no reader here.
+        // Nodes of attributes have one block; nothing here needs the length of the sum to tell them apart.
         _ => match &bytes[8..10] {
             [0x3D, 0xF1 | 0xFF] | [0x3E, 0xBE] => (Kind::Index, dir_block, Some(12)),
             [0xD2, 0xF1 | 0xFF] | [0xFE, 0xBE] => (Kind::Index, dir_block, None),

@@ -22,7 +22,7 @@ const VOLUMES: u64 = 60;
 /// Mappings of a file that are looked at.
 const MAPPINGS: usize = 1000;
 
-/// All that calls show of a file, as text; or that there was an error.
+/// The visible state of a file as text, or an error.
 type Seen = std::result::Result<String, ()>;
 
 /// The answers for each path of a volume. A directory whose listing ended with an error has one, with the names so far.
@@ -48,7 +48,7 @@ impl Tree {
                     continue;
                 }
                 let path = [&path[..], b"/", &entry.name].concat();
-                // By its name, through the index too.
+                // The entry is also looked up by its name, through the index.
                 let found = dir.lookup(&entry.name);
                 let seen = found.and_then(|inode| Ok((shown(&inode)?, inode)));
                 tree.errors += u64::from(seen.is_err());
@@ -67,7 +67,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Fails unless this is what the sound volume has, or an error for it.
+    /// Fails unless each result is that of the sound volume, or an error.
     fn assert_like(&self, sound: &Self, what: &str) {
         for (path, seen) in &self.files {
             let path_shown = path.escape_ascii();

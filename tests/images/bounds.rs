@@ -21,7 +21,7 @@ use crate::make::{Dir, all, qcow2};
 use crate::require;
 
 const MIB: u64 = 1 << 20;
-/// All of an image, and the part of it that is a device.
+/// The size of an image, and the part of it that is a device.
 const WHOLE: u64 = 8 * MIB;
 const PART: (u64, u64) = (2 * MIB, 3 * MIB);
 const FILL: u8 = 0x77;
@@ -42,14 +42,14 @@ fn unbounded(device: &dyn Device, at: u64, len: u64) -> Vec<&'static str> {
     ];
     let accepted = results.into_iter().filter_map(|(op, result)| (!refused(result)).then_some(op));
     let mut found: Vec<_> = accepted.collect();
-    // No range, but a position: at the end there is no more data.
+    // This call takes a position, not a range: at the end there are no more data.
     if at.0 > device.size() && !refused(device.data_from(at).map(drop)) {
         found.push("data");
     }
     found
 }
 
-/// Tries ranges over the end, from the end on, past it, and those whose end exceeds 64 bits.
+/// Tries ranges across the end, from the end on, past it, and ranges whose end exceeds 64 bits.
 fn sweep(name: &str, device: &dyn Device) {
     let size = device.size();
     let top = u64::MAX - 4095;
@@ -60,7 +60,7 @@ fn sweep(name: &str, device: &dyn Device) {
         (size, 4096),
         (size + 4096, 4096),
         (size + MIB, MIB),
-        // As a sum with the beginning of the part, the part before it.
+        // Added to the start of the part, the position wraps to the bytes before the part.
         (u64::MAX - PART.0 + 1, 4096),
         (i64::MAX as u64 + 1 - PART.0, 4096),
         (top, 4096),
@@ -122,7 +122,7 @@ fn no_range_reaches_past_a_part_of_an_image() {
     assert!(std::fs::read(&raw).unwrap() == vec![FILL; WHOLE as usize], "the image was changed");
 }
 
-/// A file that is attached to a queue has bounds of its own, also after another one was detached.
+/// An attached file of a queue has its own bounds, also after another file was detached.
 #[test]
 fn no_range_reaches_past_an_attached_file() {
     let dir = Dir::new();
@@ -197,14 +197,14 @@ fn no_range_reaches_past_a_device_over_another_one() {
     let data = ram();
     integrity::format(&data, None, &integrity::FormatOptions::new(), &mut |_, _| {}).unwrap();
     sweep("integrity", &Integrity::open(data, None).unwrap().device);
-    // Its addresses go on where the other device is seen.
+    // Addresses continue where the other device is mapped.
     let joined = Joined::new(ram(), vec![(Joined::JOURNAL, ram())]);
     let end = Joined::JOURNAL + PART.1;
     for at in [PART.1, Joined::JOURNAL - 4096, end, end + MIB, u64::MAX - 4095] {
         assert!(joined.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");
     }
     joined.read_exact_at(&mut [0; 4096], DevOffset(end - 4096)).unwrap();
-    // It claims to have no end.
+    // The device reports a size without an end.
     let cut = CutShort::new(ram());
     for at in [PART.1, PART.1 + MIB, u64::MAX - 4095] {
         assert!(cut.read_exact_at(&mut [0; 4096], DevOffset(at)).is_err(), "{at}");

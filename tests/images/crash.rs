@@ -17,7 +17,7 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// Flushed data survive as they are. After a crash between an allocation and a flush the image is marked: it is only read until QEMU has repaired the refcounts.
+/// Flushed data survive unchanged. A crash between an allocation and a flush marks the image: it is read-only until QEMU has repaired the refcounts.
 #[test]
 fn flushed_data_survive_a_crash() {
     require!([Need::Tool("qemu-img")]);
@@ -50,7 +50,7 @@ fn flushed_data_survive_a_crash() {
             // A crash before the flush: each sector holds old or new data.
             std::fs::copy(&path, &copy).unwrap();
             if is_marked(&copy) {
-                // It is not written, but read.
+                // The image can be read, but not written.
                 let error = qcow2(&copy, true).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
                 assert!(error.to_string().contains("qemu-img check -r all"), "{error}");
@@ -78,7 +78,7 @@ fn flushed_data_survive_a_crash() {
             model = newest;
             image.flush().unwrap();
             std::fs::copy(&path, &copy).unwrap();
-            // After it the image is sound as it is.
+            // After the repair the image is sound.
             check(&copy);
             assert!(all(&qcow2(&copy, true).unwrap()) == model, "{name}");
         }
@@ -105,7 +105,7 @@ impl Theirs {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Its answer comes once the image is open.
+        // The answer arrives after the image is open.
         child.stdin.as_mut().unwrap().write_all(b"read 0 4k\n").unwrap();
         let mut answer = String::new();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -123,7 +123,7 @@ impl Drop for Theirs {
     }
 }
 
-/// QEMU refuses an image that ironmap has open, and ironmap one that QEMU has.
+/// QEMU refuses an image that ironmap has open, and ironmap refuses one that QEMU has open.
 #[test]
 fn an_image_has_one_writer() {
     require!([Need::Tool("qemu-img"), Need::Tool("qemu-io")]);
@@ -152,7 +152,7 @@ fn an_image_has_one_writer() {
     qcow2(&path, true).unwrap();
 }
 
-/// The same of raw images and of block devices, which QEMU opens without `O_EXCL`.
+/// Raw images and block devices, which QEMU opens without `O_EXCL`, have one writer too.
 #[test]
 fn a_raw_image_has_one_writer() {
     require!([Need::Tool("qemu-io"), Need::Root]);
@@ -212,7 +212,7 @@ fn a_writer_by_another_node_is_seen() {
         drop(theirs);
         ours.iter().for_each(|ours| open(ours, true).unwrap());
     }
-    // Bytes of its own.
+    // The two programs use different bytes.
     let theirs = Theirs::open("raw", &first);
     open(&second, true).unwrap();
     drop(theirs);

@@ -108,7 +108,7 @@ fn damaged_tables_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// The same for VMDK and VHDX images.
+/// Damaged VMDK and VHDX images give errors or data too.
 #[test]
 fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -254,7 +254,7 @@ fn tables_that_could_be_overwritten_are_only_read() {
     }
 }
 
-/// The tables of an image that is written are all known: so many are refused that memory has a bound.
+/// All tables of a writable image are in memory, so an image with too many is refused for writing.
 #[test]
 fn an_image_with_too_many_tables_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -271,7 +271,7 @@ fn an_image_with_too_many_tables_is_only_read() {
     }
 }
 
-/// A chain that leads back to itself, one that is too long, one to a device, and names that are no paths.
+/// A chain with a cycle, a chain that is too long, one to a device, and names that are not paths.
 #[test]
 fn backing_files_are_regular_files_in_a_short_chain() {
     require!([Need::Tool("qemu-img")]);

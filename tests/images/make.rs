@@ -30,7 +30,7 @@ impl Dir {
         path
     }
 
-    /// Has qemu-img convert a raw image.
+    /// Converts a raw image with qemu-img.
     pub(crate) fn convert(
         &self,
         raw: &Path,
@@ -46,7 +46,7 @@ impl Dir {
         path
     }
 
-    /// Has qemu-img create an image.
+    /// Creates an image with qemu-img.
     pub(crate) fn create(&self, name: &str, options: &[&str], size: u64) -> PathBuf {
         let path = self.path(name);
         let size = size.to_string();
@@ -82,7 +82,7 @@ pub(crate) fn qcow2(path: &Path, write: bool) -> ironmap::Result<Image> {
     open(path, ImageFormat::Qcow2, write)
 }
 
-/// All bytes of a device, by requests of odd lengths.
+/// The whole content of a device, read by requests of odd lengths.
 pub(crate) fn all(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
     let mut at = 0;
@@ -93,7 +93,7 @@ pub(crate) fn all(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// Has qemu-img look for errors and leaks.
+/// Checks an image for errors and leaks with qemu-img.
 pub(crate) fn check(path: &Path) {
     let checked = output("qemu-img", &["check", "-f", "qcow2", path.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&checked.stdout);
@@ -101,7 +101,7 @@ pub(crate) fn check(path: &Path) {
     assert!(checked.status.success(), "{}: {text}{errors}", path.display());
 }
 
-/// Has qemu-img compare an image with a raw one.
+/// Compares an image with a raw one, with qemu-img.
 pub(crate) fn compare(path: &Path, format: &str, raw: &Path) {
     run(
         "qemu-img",

@@ -113,7 +113,7 @@ fn vmdk_and_vhdx_images_are_read_as_qemu_reads_them() {
         assert_eq!((described.format.as_str(), described.virtual_size), (kind, SIZE as u64));
         assert_eq!(described.files[0].0, path);
     }
-    // Of more than 2 GiB there are several extents.
+    // An image of more than 2 GiB has several extents.
     let large = dir.path("large");
     std::fs::File::create(&large).unwrap().set_len(5 << 30).unwrap();
     for kind in ["twoGbMaxExtentSparse", "twoGbMaxExtentFlat"] {

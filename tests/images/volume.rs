@@ -92,7 +92,7 @@ fn an_image_has_partitions() {
     assert!(one.shares_device(at("@p2").data()));
 }
 
-/// A format is not guessed: a raw image that begins as another one does names the prefix.
+/// A format is not guessed: for a raw image that begins like another format, the message names the prefix.
 #[test]
 fn a_format_is_never_guessed() {
     require!([Need::Tool("qemu-img")]);

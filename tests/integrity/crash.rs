@@ -28,10 +28,10 @@ const ARENA: u64 = 128 << 10;
 /// A write or a discard, and between which events it was in flight.
 struct Written {
     range: Range<u64>,
-    /// It left no data: here, as not everywhere, zeros are read afterwards.
+    /// The write is a discard, which leaves zeros on this device.
     discard: bool,
     begun: u64,
-    /// None: it was not popped before the end.
+    /// The time of the completion, or `None` if it was not popped before the end.
     acknowledged: Option<u64>,
     /// Durable when it was acknowledged.
     fua: bool,
@@ -42,7 +42,7 @@ struct Written {
 struct History {
     events: u64,
     writes: Vec<Written>,
-    /// When flushes began and ended.
+    /// The start and the end of each flush.
     flushes: Vec<(u64, u64)>,
 }
 
@@ -131,7 +131,7 @@ impl Case {
             }
             let known = number < self.history.writes.len() as u64 && unit == stamp(number, at);
             match durable {
-                // It holds what it held at first, or any write to it.
+                // The sector may hold its first content, or any write to it.
                 None if !known => {
                     let mut first = [0; UNIT as usize];
                     self.base.read_exact_at(&mut first, DevOffset(at)).unwrap();
@@ -194,7 +194,7 @@ impl Case {
         self.log.marks(state.cut).max().unwrap_or(0)
     }
 
-    /// Looks at so many states; one in `again` is recovered with a power cut of its own.
+    /// Checks at most `limit` states. One of every `again` recoveries is cut too.
     fn assert_holds(&self, seed: u64, limit: usize, again: usize) -> usize {
         let mut crashes = self.crashes();
         let names = crashes.names(seed, 2);
@@ -280,7 +280,7 @@ impl Run<'_> {
         }
     }
 
-    /// A new write that overlaps none in flight, and its data.
+    /// A new write that overlaps no write in flight, and its data.
     fn new_write(&mut self, fua: bool) -> (u64, Range<u64>, Buffer) {
         let at = self.rng.below(ARENA / self.unit) * self.unit;
         let most = [4, 16][self.rng.below(2) as usize];
@@ -379,7 +379,7 @@ fn whatever_a_power_cut_leaves_is_recovered() {
     eprintln!("{count} states of {seed} workloads");
 }
 
-/// The rules find what they are for: a device that forgets what it was told to make durable.
+/// The rules detect what they are meant to: a device that loses flushed data.
 #[test]
 fn broken_promises_are_found() {
     for (mode, seeds) in [(Mode::Bitmap, [0, 1, 4, 5]), (Mode::Journal, [2, 3, 6, 7])] {
@@ -471,8 +471,8 @@ fn only_regions_in_use_are_read_after_a_crash() {
     opened.device.scrub(&mut |found| panic!("{found:?}"), &mut |_, _| {}).unwrap();
 }
 
-/// Data that end with their own CRC32C, as many of a file system do: a CRC32C over all of a record sees no difference between two of them in
-/// the same place. A record whose data are those of an earlier one, since its write was torn, is not replayed.
+/// Data can end with their own CRC32C, as in many formats of file systems: a CRC32C over the whole record is then the same for two such data in
+/// one place. A record with the data of an earlier one, because its write was torn, must not be replayed.
 #[test]
 fn a_record_with_other_data_that_check_themselves_is_not_whole() {
     let options = FormatOptions::new().mode(Mode::Journal).journal(96 << 10);
@@ -489,7 +489,7 @@ fn a_record_with_other_data_that_check_themselves_is_not_whole() {
     }
     let crashed = stand.snapshot();
     let journal = crashed.info.area_len() - 4096 - crashed.info.journal;
-    // After two heads and the first record of two blocks: the second's data.
+    // The data of the second record follow two heads and the first record of two blocks.
     let place = journal + (2 + 2 + 1) * 4096;
     assert_eq!(read(crashed.tag_ram(), place, 4096).unwrap(), checked(2));
     write(crashed.tag_ram(), place, &checked(1), false).unwrap();

@@ -1,4 +1,4 @@
-//! The changes of a tag area, with repaired checksums: the same for the fuzzer, which chooses by coverage, and for the seeded tests.
+//! The changes of a tag area, with repaired checksums, shared by the fuzzer, which chooses by coverage, and the seeded tests.
 
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
@@ -17,7 +17,7 @@ const BLOCK: u64 = 4096;
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Structure {
     Superblock,
-    /// And the generations.
+    /// The map of dirty regions, and the generations.
     Map,
     Tags,
     JournalHead,
@@ -43,7 +43,7 @@ pub struct Damage {
     changes: Vec<Change>,
 }
 
-/// Devices of every kind as a power cut left them: regions are dirty, and the journal has records.
+/// Devices of every kind after a power cut: regions are dirty, and the journal has records.
 pub(crate) fn crashed() -> Vec<Stand> {
     let crash = |(number, options): (usize, FormatOptions)| {
         let stand = Stand::new(SIZE, number % 3 == 0, &options, number as u64);
@@ -128,7 +128,7 @@ impl Change {
         }
         write(stand.tag_ram(), block, &bytes, false).unwrap();
         if matches!(self.structure, Structure::Superblock) {
-            // Both copies say the same.
+            // Both copies of the superblock are changed alike.
             let last = stand.tag_ram().size() / BLOCK * BLOCK - BLOCK;
             write(stand.tag_ram(), last, &bytes, false).unwrap();
         }
@@ -141,7 +141,7 @@ fn seal(bytes: &mut [u8], before: u32) {
     bytes[end..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where a record of the journal begins with a block, its checksum is made to fit.
+/// If a record of the journal begins in a block, its checksum is repaired.
 fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     const LEN: usize = 32;
     const CHECKSUM: usize = 44;
@@ -161,7 +161,7 @@ fn seal_record(stand: &Stand, at: u64, first: &[u8]) {
     write(stand.tag_ram(), at, &record, false).unwrap();
 }
 
-/// Uses a device as far as it goes.
+/// Uses a device as far as possible.
 pub(crate) fn use_it(stand: &Stand, what: &str) {
     let options = IntegrityOptions::new().cache(0);
     let device = match stand.open_with(&options) {

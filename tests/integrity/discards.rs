@@ -49,7 +49,7 @@ fn discarded_sectors_have_any_content() {
             }
             assert_eq!(scrub(&device).1, count, "{what}");
         }
-        // Its neighbours are verified.
+        // The neighbours must still be verified.
         for neighbour in [at - interval, at + len] {
             change(&stand.data, neighbour, |byte| *byte ^= 1);
             let wrong = read(&device, neighbour, 512).map_err(|error| error.errno());
@@ -71,7 +71,7 @@ fn discarded_sectors_have_any_content() {
         let device = stand.open().device;
         assert_eq!(scrub(&device).1, count - 4096 / interval, "{what}: closed");
 
-        // In bitmap mode nobody knows which of them were written: all are verified from then on.
+        // In bitmap mode the written sectors are unknown, so all are verified from then on.
         let left = if options.mode == Mode::Journal { count - 4096 / interval } else { 0 };
         let device = crashed.open().device;
         assert_eq!(scrub(&device).1, left, "{what}: crashed");
@@ -79,7 +79,7 @@ fn discarded_sectors_have_any_content() {
     }
 }
 
-/// A tag that says that there may be anything is as well protected as another: with any bit of it flipped its sector is refused.
+/// The tag of a sector with undefined content is protected like any other: a flip of any of its bits makes its sector fail.
 #[test]
 fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     for (number, options) in all_options().enumerate() {
@@ -100,7 +100,7 @@ fn a_flipped_bit_of_a_discarded_sectors_tag_is_seen() {
     }
 }
 
-/// A device that has no use for discards leaves data and tags as they were, also after a crash; one that fails at them leaves no sector
+/// A device without support for discards leaves data and tags unchanged, also after a crash. A device that fails a discard leaves no sector
 /// that cannot be read.
 #[test]
 fn a_discard_that_fails_is_reported_and_harms_nothing() {
@@ -128,7 +128,7 @@ fn a_discard_that_fails_is_reported_and_harms_nothing() {
     }
 }
 
-/// Of a range that does not begin and end with sectors the whole ones are discarded, and of a long one all, with few tags in memory.
+/// In a range that does not begin and end with sectors, the whole sectors are discarded; in a long range all are, with few tags in memory.
 #[test]
 fn ranges_of_any_place_and_length_are_discarded() {
     for mode in [Mode::Bitmap, Mode::Journal] {

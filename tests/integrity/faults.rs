@@ -24,7 +24,7 @@ fn options(mode: Mode) -> FormatOptions {
     FormatOptions::new().mode(mode).interval(512).region(64 << 10).journal(256 << 10)
 }
 
-/// The n-th request to the data device fails, torn: whatever is there afterwards can be read.
+/// The n-th request to the data device fails, torn: the resulting content can be read.
 #[test]
 fn sectors_of_a_write_that_failed_can_be_read() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -72,7 +72,7 @@ fn sectors_of_a_write_that_failed_can_be_read() {
     }
 }
 
-/// Errors of either device come up as they are, at any place, and nothing is wrong after them.
+/// Errors of either device are passed on unchanged, from any place, and cause no wrong data later.
 #[test]
 fn an_error_at_any_request_is_reported_and_harms_nothing_else() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -163,8 +163,8 @@ fn a_record_that_failed_comes_not_back_over_later_writes() {
     }
 }
 
-/// Bits of the map that a failed write left on the device are gone after a close. After one they would not be believed: the
-/// regions would get fitting tags for whatever the device makes of them.
+/// A close clears bits of the map that a failed write left on the device. After the close such bits would do harm: the
+/// regions would get fitting tags for any data on the device.
 #[test]
 fn a_closed_device_has_no_dirty_regions() {
     const MAP: u64 = 4096;
@@ -199,7 +199,7 @@ fn a_closed_device_has_no_dirty_regions() {
     }
 }
 
-/// Fails flushes while it is told to.
+/// A layer whose flushes fail while the flag is set.
 #[derive(Debug)]
 struct FailingFlush(Arc<AtomicBool>);
 
@@ -241,7 +241,7 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
         };
         assert_eq!(errno, Errno::EIO, "{what}");
         fails.store(false, Ordering::Relaxed);
-        // No later flush says that all is well, and nothing says that there is nothing to recover.
+        // No later flush succeeds, and no close reports the device as clean.
         write(&device, 128 << 10, &[2; 8192], false).unwrap();
         device.flush().unwrap_err();
         queue(&device).flush_now(Dev::OWN).unwrap_err();
@@ -257,8 +257,8 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     }
 }
 
-/// One block that a device refuses makes the others no less of a device: the map where there is nothing to recover, and what a crash has
-/// left, where it is asked to be given up. That is never read as if it were there.
+/// A block that a device refuses does not make the device unusable: a bad block of the map if nothing needs recovery, or a bad block
+/// in the state after a crash if `force` gives it up. Its content is never returned as valid.
 #[test]
 fn one_refused_block_does_not_stop_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
@@ -305,7 +305,7 @@ fn one_refused_block_does_not_stop_the_others() {
     assert_eq!(read(&device, 1024, 512).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// Writes that share a record fail each for itself, and reads for no write's sake.
+/// Writes that share a record fail separately, and reads do not fail because of a write.
 #[test]
 fn a_refused_block_of_tags_fails_no_other_write() {
     let stand = Stand::new(SIZE, false, &options(Mode::Journal), 7);
@@ -323,7 +323,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(results, [(0, Err(Errno::EIO)), (512 << 10, Ok(4096))]);
     drop((queue, device));
 
-    // 256 blocks of tags: those whose numbers differ by 64 share a place in memory.
+    // There are 256 blocks of tags: blocks whose numbers differ by 64 use the same place in memory.
     let stand = Stand::new(64 << 20, false, &options(Mode::Bitmap), 8);
     let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
     let small = IntegrityOptions::new().cache(0);
@@ -340,7 +340,7 @@ fn a_refused_block_of_tags_fails_no_other_write() {
     assert_eq!(read(&device, 0, 4096).unwrap(), [1; 4096]);
 }
 
-/// A recovery that fails says so, keeps the regions to recover, and the next one succeeds.
+/// A failed recovery reports the error and keeps the regions to recover, and the next one succeeds.
 #[test]
 fn a_recovery_that_fails_is_done_again() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -379,7 +379,7 @@ fn a_recovery_that_fails_is_done_again() {
     }
 }
 
-/// After its close a device is read, and not written.
+/// After its close a device can be read, and not written.
 #[test]
 fn a_closed_device_is_read_only() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -428,7 +428,7 @@ fn short_transfers_are_finished() {
     }
 }
 
-/// A device that nobody may write: after a crash the regions that were in use are not verified, and counted.
+/// A device that is opened read-only: after a crash the regions in use are not verified, and are counted.
 #[test]
 fn read_only_after_a_crash() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -449,7 +449,7 @@ fn read_only_after_a_crash() {
         }
         let opened = opened.unwrap();
         assert_eq!((opened.recovered.regions, opened.recovered.retagged), (1, 0));
-        // A sector of a clean region that does not fit is found; those of the dirty one, whose tags did not come to the device, are passed over.
+        // A wrong sector of a clean region is found. Sectors of the dirty region, whose tags did not reach the device, are skipped.
         change(&crashed.data, 100 << 10, |byte| *byte ^= 1);
         let mut found = Vec::new();
         let scrubbed =
@@ -477,8 +477,8 @@ fn read_only_after_a_crash() {
     }
 }
 
-/// The properties of the devices below, and the sectors that they found wrong, are reported by those above: one that injects faults, one that
-/// records, one whose data is nothing, and another integrity device.
+/// Devices above pass on the properties of the devices below, and the sectors that those found wrong: a device that injects faults, one that
+/// records, one without data, and another integrity device.
 #[test]
 fn wrong_tuples_are_reported_through_every_device_above() {
     type Above = fn(Arc<dyn Device>) -> Arc<dyn Device>;

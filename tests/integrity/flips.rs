@@ -1,4 +1,4 @@
-//! Whatever single bit of data or tags is changed on the device: every read of its sector fails, and nothing else does.
+//! If any single bit of data or tags is changed on the device, every read of its sector fails, and no other read does.
 
 use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
@@ -25,7 +25,7 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
         }
     }
-    // In a longer read, too.
+    // The sector is also part of a longer read.
     let first = sector.saturating_sub(3);
     let count = 6.min(stand.info.sectors() - first);
     let error = read(device, first * interval, (count * interval) as usize).unwrap_err();
@@ -34,7 +34,7 @@ fn assert_only_fails(device: &Integrity, stand: &Stand, sector: u64, what: &str)
     assert_eq!(queue.in_flight(), 0);
 }
 
-/// Small enough that all of it is read for each bit.
+/// The size is small, so that the whole device can be read for each bit.
 const SMALL: u64 = 32 << 10;
 
 /// Every bit of one sector and of its tuple, each in turn: every way to read the sector fails, and all other sectors are there.
@@ -61,7 +61,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // It was the device that was wrong, and nothing of that was kept.
+    // The device was wrong, and no wrong data was cached.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -148,13 +148,13 @@ fn any_bit_that_flips_fails_its_sector_and_no_other() {
                     .iter()
                     .all(|event| matches!(event, Event::Mismatch(found) if found.sector == sector))
             );
-            // It is never kept: a sector that was changed back is read.
+            // Wrong data are never cached: after the bit is restored the sector can be read.
             drop(opened);
         }
     }
 }
 
-/// Data and tag of two sectors change places: both are whole, and stand where they do not belong.
+/// Data and tag of two sectors are swapped: both are intact, and in the wrong place.
 #[test]
 fn sectors_that_change_places_are_caught_by_the_reference_tag() {
     for options in all_options() {
@@ -162,7 +162,7 @@ fn sectors_that_change_places_are_caught_by_the_reference_tag() {
         let (one, two) = (3, 90);
         let (interval, size) = (u64::from(options.interval), options.kind.bytes() as u64);
         swap(&stand.data, one * interval, two * interval, interval);
-        // Data alone.
+        // Only the data are swapped.
         let here = stand.snapshot();
         assert_only_fails(&here.open().device, &here, one, "data alone");
         let tags_at = stand.tags_at();
@@ -202,7 +202,7 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     }
 }
 
-/// Data and tags of all writes to a region were lost, each by itself whole: only the map knows better.
+/// Data and tags of all writes to a region were lost, and the old ones fit each other: only the map shows the loss.
 #[test]
 fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {

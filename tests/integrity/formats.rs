@@ -72,7 +72,7 @@ fn every_kind_of_device_holds_what_was_written() {
                         }
                     }
                 }
-                // At any alignment.
+                // The request has any alignment.
                 let (at, len) = (rng.below(size - 5000), 1 + rng.below(5000) as usize);
                 assert!(read(&device, at, len).unwrap() == model[at as usize..at as usize + len]);
                 assert!(
@@ -120,7 +120,7 @@ fn requested_options_must_fit() {
     assert_eq!(nothing.kind(), ErrorKind::UnknownFormat);
 }
 
-/// With tags elsewhere each whole sector is protected: a file system of shorter blocks may end with the last one.
+/// With tags on another device each whole sector is protected: a file system of shorter blocks may end with the last sector.
 #[test]
 fn the_last_whole_sector_is_protected() {
     for (interval, expected) in [(512, 20001 << 10), (4096, 20000 << 10)] {
@@ -137,8 +137,8 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device that is formatted again is the new one or none, wherever that ends, and whatever becomes of the last block later: never the one
-/// that was there before, with tags of which some were overwritten.
+/// A device that is formatted again becomes the new one or none, wherever the format stops, and whatever happens to the last block later. It is
+/// never the old one, some of whose tags were overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

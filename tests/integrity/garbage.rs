@@ -16,7 +16,7 @@ fn garbage_in_the_area_is_an_error_or_caught() {
     for (number, options) in all_options().enumerate() {
         let tail = number % 2 == 0;
         let stand = Stand::new(SIZE, tail, &options, number as u64);
-        // With something to recover.
+        // The device has a region to recover.
         let device = stand.open().device;
         write(&device, 8192, &[3; 8192], false).unwrap();
         let crashed = stand.snapshot();
@@ -135,7 +135,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// One copy of the superblock is enough, whichever it is, and whether the other one is another's, torn, or cannot be read.
+/// One copy of the superblock is enough, whichever it is, and whether the other belongs to another device, is torn, or cannot be read.
 #[test]
 fn one_copy_of_the_superblock_is_enough() {
     // A journal that is longer than all that the tail's tags take.
@@ -151,7 +151,7 @@ fn one_copy_of_the_superblock_is_enough() {
                 let device = here.open().device;
                 read(&device, 0, 4096).unwrap();
                 drop(device);
-                // It was written again.
+                // The copy was written again.
                 let other = last - at + stand.info.area_start;
                 write(here.tag_ram(), other, &[0xEE; 4096], false).unwrap();
                 here.open();

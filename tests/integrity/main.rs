@@ -1,4 +1,4 @@
-//! The integrity device: data changed beneath it are never read, in any case, and nothing else is ever refused.
+//! The integrity device: data changed below it are never returned, and no valid data are refused.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives one of these types out")]
 

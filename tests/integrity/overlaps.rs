@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::stand::{Stand, as_device, bio, queue, read};
 
 const SIZE: u64 = 1 << 20;
-/// All writers write here.
+/// The number of sectors that all writers write.
 const ARENA: u64 = 16;
 
 fn options(mode: Mode) -> FormatOptions {
@@ -33,7 +33,7 @@ fn assert_one_write(sector: &[u8], writers: u64) {
     assert!(writer < writers, "nobody wrote that");
 }
 
-/// Lets others go first now and then, so that writes come to the device in another order than to the tags.
+/// Delays some writes, so that they reach the data device in another order than the tags.
 #[derive(Debug)]
 struct Jitter(AtomicU64);
 
@@ -54,7 +54,7 @@ fn overlapping_writers_leave_sectors_of_one_write_that_verify() {
         let stand = Stand::new(SIZE, false, &options(mode), 11);
         let data = Arc::new(Layered::with_layer(as_device(&stand.data), Jitter(AtomicU64::new(0))));
         let device = Integrity::open(data, stand.tags.as_ref().map(as_device)).unwrap().device;
-        // All sectors are somebody's from the beginning.
+        // Every sector has a writer from the beginning.
         let mut first = vec![0; ARENA as usize * 512];
         fill(&mut first, 0, 0);
         crate::stand::write(&device, 0, &first, false).unwrap();
@@ -126,7 +126,7 @@ fn write_much(device: &Integrity, writer: u64) {
     }
 }
 
-/// One thread, two queues, and nobody looks at the first: the second and the device itself go on all the same.
+/// One thread has two queues, and does not reap the first: the second and the device itself make progress.
 #[test]
 fn no_thread_waits_for_a_queue_without_a_reader() {
     for mode in [Mode::Bitmap, Mode::Journal] {

@@ -1,4 +1,4 @@
-//! The findings of a scrub: no lost writes for tags that are still in memory, and no lost writes where no write was lost.
+//! The findings of a scrub: lost writes are found although the tags are in memory, and none is reported if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn findings(device: &Integrity) -> Vec<ScrubFinding> {
     found
 }
 
-/// The tags in memory are right, and hide from readers until the next opening what the device holds.
+/// The tags in memory are right. Until the next opening they hide the content of the device from readers.
 #[test]
 fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     let stand = Stand::new(SIZE, false, &FormatOptions::default(), 1);
@@ -45,8 +45,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// A region that became dirty for a write that then wrote nothing has a new generation, of which nothing was lost: not while it is dirty,
-/// not after a close, and not after a crash.
+/// A region became dirty for a write that then failed: it has a new generation, of which no write was lost. The scrub must not report a loss, while it
+/// is dirty, after a close, or after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -56,7 +56,7 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
         let data = Arc::new(Sim::new(as_device(&stand.data), Faults::default()));
         let tags = Arc::new(Sim::new(as_device(stand.tags.as_ref().unwrap()), Faults::default()));
         let device = Integrity::open(data.clone(), Some(tags.clone())).unwrap().device;
-        // After the map and the generations, which take a write each, the tags are read.
+        // The map and the generations take a write each, then the tags are read.
         let (sim, fail_at) = if of_tags { (&tags, 2) } else { (&data, 0) };
         let errno = Some(Errno::EAGAIN);
         sim.set_faults(Faults { fail_at: Some(fail_at), errno, ..Faults::default() });
@@ -75,7 +75,8 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
-/// The sector that gets a tag of the new generation, for a write that wrote nothing, is one that fits its tag. A wrong sector stays wrong.
+/// If a write to a region had no effect, a close gives a tag of the new generation only to a sector that fits its old tag. A wrong sector
+/// stays wrong.
 #[test]
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
@@ -93,7 +94,7 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
         let closed = device.close();
         if wrong == 16 {
-            // Such a sector does not exist: the region stays dirty, and the error says so.
+            // No sector fits: the region stays dirty, and the error says so.
             let error = closed.unwrap_err();
             assert!(error.to_string().contains("stays dirty"), "{error}");
             continue;
@@ -109,8 +110,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     }
 }
 
-/// A region whose bit or generation could not be written has the generation that it had, whatever the device made of that: not while it
-/// is open, not after a close, and not after a crash was a write lost.
+/// If the bit or generation of a region could not be written, the region keeps its generation, whatever the device stored. No write was lost, while
+/// the device is open, after a close, or after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -125,7 +126,7 @@ fn a_generation_that_could_not_be_written_is_not_missing() {
         tags.set_faults(Faults { fail_at: Some(fail_at), unheard, ..Faults::default() });
         assert_eq!(write(&device, at, &[2; 4096], false).unwrap_err().errno(), Errno::EIO);
         assert_eq!(findings(&device), [], "open, {what}");
-        // Their blocks are written for another region.
+        // The writes to another region evict their blocks.
         write(&device, 2 * at, &[2; 4096], false).unwrap();
         device.flush().unwrap();
         let crashed = stand.snapshot();
@@ -173,7 +174,7 @@ fn sectors_that_cannot_be_read_are_listed_and_the_others_scrubbed() {
         );
         drop(opened);
 
-        // All tags of the first block.
+        // All sectors whose tags are in the first block.
         let in_block = all.min(4096 / size);
         let bad_sectors = [stand.tags_at() / 512 + 7].into();
         tags.set_faults(Faults { bad_sectors, errno, ..Faults::default() });
@@ -238,7 +239,7 @@ fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     }
 }
 
-/// Of data that are too short nothing else is looked at: an open goes no further.
+/// If the data device is too short, the check reads nothing else, because an open would end there too.
 #[test]
 fn a_check_ends_at_data_that_are_too_short() {
     for options in all_options() {

@@ -16,7 +16,7 @@ use crate::rng::Rng;
 /// A data device and where its tags are.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
-    /// None: in the tail.
+    /// The device of the tags, or `None` if they are in the tail.
     pub(crate) tags: Option<Arc<Ram>>,
     pub(crate) info: Info,
 }
@@ -62,7 +62,7 @@ impl Stand {
         Integrity::open_with(data, self.tags.as_ref().map(as_device), options)
     }
 
-    /// The content of both devices now, as if power failed and all that was written had come to them.
+    /// The present content of both devices, as after a power cut that loses nothing.
     pub(crate) fn snapshot(&self) -> Self {
         Self {
             data: Arc::new(self.data.snapshot()),
@@ -75,7 +75,7 @@ impl Stand {
         self.tags.as_ref().unwrap_or(&self.data)
     }
 
-    /// Where the tags begin on their device.
+    /// The byte at which the tags begin on their device.
     pub(crate) fn tags_at(&self) -> u64 {
         let sealed = 4096 - 4;
         let map = self.info.regions().div_ceil(sealed * 8);
@@ -89,7 +89,7 @@ pub(crate) fn as_device(ram: &Arc<Ram>) -> Arc<dyn Device> {
     Arc::clone(ram) as Arc<dyn Device>
 }
 
-/// Changes bytes of a device under everybody's feet.
+/// Changes bytes of a device, unnoticed by the layers above.
 pub(crate) fn change(ram: &Ram, at: u64, change: impl FnOnce(&mut u8)) {
     let start = at / 4096 * 4096;
     let mut block = Buffer::aligned(4096).unwrap();

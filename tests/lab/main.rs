@@ -1,6 +1,6 @@
-//! Tests on devices that a machine seldom has to spare: NVMe namespaces, polled queues, protection information,
-//! atomic writes. Runs only in the guest of
-//! `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own.
+//! Tests on devices that few machines can spare: NVMe namespaces, polled queues, protection information,
+//! atomic writes. They run only in the guest of
+//! `./x lab`, whose job (lab/test.sh) makes the devices, and never on a machine's own devices.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -68,7 +68,7 @@ fn buffer(len: usize) -> Memory {
     Memory::Flat(Buffer::aligned(len).unwrap())
 }
 
-/// Of 512 and of 4096 bytes: the namespace's own block and the controller's largest transfer are what the device says.
+/// With 512 and 4096 bytes, the namespace's own block and the controller's largest transfer are those that the device reports.
 #[test]
 fn limits_are_those_of_the_namespace() {
     for (path, block) in [(given("LAB_CHAR1"), 512), (given("LAB_CHAR2"), 4096)] {
@@ -225,7 +225,7 @@ fn many_small_buffers_are_no_error() {
     }
 }
 
-/// A partition of a namespace: its bytes are where they are beneath the block device.
+/// A partition of a namespace has the same bytes as that part of the block device.
 #[test]
 fn a_part_of_a_namespace_begins_at_its_offset() {
     let window = Some((1 << 20, 64 << 20));
@@ -244,7 +244,7 @@ fn a_part_of_a_namespace_begins_at_its_offset() {
     assert!(result == Ok(8192) && *bytes == *expected);
 }
 
-/// A queue of a namespace serves other devices and files too; one that polls, those without poll queues at once.
+/// A queue of a namespace serves other devices and files too; a polled queue serves devices without poll queues without a wait.
 #[test]
 fn other_files_are_read_through_the_same_queue() {
     let shared = OpenMode { exclusive: false, ..OpenMode::default() };

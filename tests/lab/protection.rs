@@ -1,5 +1,5 @@
-//! Devices with protection information of their own: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The results of the kernel
-//! and the emulated devices for the same sectors are the oracle.
+//! Devices with their own protection information: NVMe namespaces with guards of 16 and of 64 bits, and SCSI disks. The results of the kernel
+//! and of the emulated devices for the same sectors are the oracle.
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
@@ -19,9 +19,9 @@ use crate::common::rng::Rng;
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// After the volume of each device.
+/// The first free byte after the volume of each device.
 const FREE: u64 = 52 << 20;
-/// Where lab/boot.sh wrote tuples of its own beneath the controller.
+/// The byte at which lab/boot.sh wrote its own tuples below the controller.
 const MADE: u64 = 60 << 20;
 
 /// The ways to each device whose requests can carry tuples on this kernel.
@@ -179,7 +179,7 @@ fn the_kernel_reads_data_written_with_tuples() {
     }
 }
 
-/// All that are in flight, of which each has its own tuples.
+/// As many requests as possible are in flight, each with its own tuples.
 #[test]
 fn many_requests_carry_their_own_tuples() {
     const DEPTH: u64 = 32;
@@ -251,7 +251,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
             let read = rustix::io::pread(&block, &mut lent[..], sector * unit);
             assert_eq!(read.is_ok(), result.is_ok(), "{path}: sector {sector}: {read:?}");
         }
-        // In the midst of a larger request the first wrong one is named.
+        // The first wrong sector within a larger request is named.
         let memory = Memory::Flat(Buffer::aligned(8 * unit as usize).unwrap());
         let (_, result) = run(&mut queue, BioOp::Read, MADE, memory);
         assert_eq!(result, Err(Errno::EILSEQ), "{path}");
@@ -259,7 +259,7 @@ fn a_wrong_tuple_is_reported_by_sector_and_field() {
     }
 }
 
-/// The kernel's tuples switched off, a SCSI disk keeps those of what stood there before.
+/// If the kernel's tuples are switched off, a SCSI disk keeps the tuples of the old content.
 #[test]
 fn a_stale_tuple_is_reported_by_sector() {
     if !has_attributes() {
@@ -282,14 +282,14 @@ fn a_stale_tuple_is_reported_by_sector() {
     written.unwrap();
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Err(Errno::EILSEQ));
     let (found, _) = device.take_wrong_tuples();
-    // The disk itself compares its tuples, and does not say what it found.
+    // The disk itself compares its tuples, and does not report the values.
     assert_eq!(found, [WrongTuple { sector: FREE / 512 + 2, mismatch: None }]);
     // Written again it is whole again.
     assert_eq!(run(&mut queue, BioOp::Write, FREE, whole(3)).1, Ok(4096));
     assert_eq!(run(&mut queue, BioOp::Read, FREE, whole(0)).1, Ok(4096));
 }
 
-/// A partition: the device knows its sectors by other numbers than the partition has for them.
+/// A partition: the sector numbers of the device differ from those of the partition.
 #[test]
 fn a_part_of_a_device_has_the_numbers_of_the_device() {
     for path in protected() {

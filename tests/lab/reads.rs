@@ -59,7 +59,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
         if round % 2 == 0 {
             (pos, len) = (pos & !4095, len.next_multiple_of(4096));
         }
-        // null_blk of Linux 7 says that it takes memory at even addresses, and puts wrong bytes there.
+        // null_blk of Linux 7 claims to accept memory at even addresses, but stores wrong bytes there.
         let takes = !what.starts_with("/dev/nullb");
         let skip = if round % 3 == 0 && takes { rng.below(64) as usize } else { 0 };
         let buf = &mut memory[skip..skip + len as usize];
@@ -79,7 +79,7 @@ fn assert_queued(
     what: &str,
 ) {
     let mut left = 40 + 2 * free.len() as u64;
-    // By token: where a request reads, and what it does not need of its buffer.
+    // For each token: the position of the read, and the unused bytes of its buffer.
     let mut in_flight = HashMap::new();
     while left > 0 || !in_flight.is_empty() {
         while left > 0

@@ -30,8 +30,8 @@ fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// Overwrites whose completions are polled, and those that say HIPRI: reads return the written data, there and after the volume is
-/// opened by another engine.
+/// Overwrites whose completions are polled, and overwrites with HIPRI: reads return the written data, at once and after the volume is
+/// opened with another engine.
 #[test]
 fn polled_overwrites_are_what_is_read() {
     let rng = &mut Rng::new(0x921);
@@ -70,8 +70,8 @@ fn polled_overwrites_are_what_is_read() {
     }
 }
 
-/// A SCSI disk that promises atomic writes of 1 KiB to 64 KiB and more, and an NVMe namespace that does so for its blocks: an extent at
-/// a multiple of its length goes, and nothing else does.
+/// A SCSI disk that promises atomic writes of 1 KiB to 64 KiB and more, and an NVMe namespace that does so for its blocks: only an extent at
+/// a multiple of its length is accepted.
 #[test]
 fn atomic_writes_go_where_the_device_promises_them() {
     let rng = &mut Rng::new(0x922);

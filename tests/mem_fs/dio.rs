@@ -46,7 +46,7 @@ impl World {
         Self { fs, volume, number, file, queue }
     }
 
-    /// The same file of the same volume, opened in another way: as its metadata say.
+    /// The same file of the same volume, opened as metadata of another kind would allow.
     fn seen_as(&self, kind: Kind) -> Self {
         Self::of(&self.fs, kind, self.number)
     }
@@ -75,7 +75,7 @@ impl World {
         self.file.mappings().map(|iomap| cut(iomap.unwrap())).collect()
     }
 
-    /// Takes the completion of a request, which has succeeded; gives its memory, as far as it counts.
+    /// Takes the completion of a request, which must have succeeded. Returns the token and the read part of its memory.
     fn completion(&mut self) -> (u64, Vec<u8>) {
         self.queue.wait(1).unwrap();
         let completion = self.queue.pop().unwrap();
@@ -135,7 +135,7 @@ fn reads_go_the_same_ways_as_ext4s() {
         }
         let simple = world.queue.stats().simple_hits;
         assert_eq!(simple > 0, kind.resident, "{kind:?}");
-        // All of it at once, over all extents; without alignment; at the end and past it.
+        // Reads over all extents at once, without alignment, at the end and past it.
         for (pos, len) in [
             (0, 11 * BLOCK),
             (3, 5),
@@ -334,8 +334,7 @@ fn a_volume_that_was_closed_refuses_writes() {
     world.fs.opened_again().fs().truncate(world.number, 1).unwrap();
 }
 
-/// Random requests of one queue, several in flight, beside a vector of bytes.
-/// Copy-on-write: data go to other blocks than those that are read, and the map takes these in before the write completes.
+/// Copy-on-write: data go to other blocks than reads use, and the map contains these before the write completes.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
     for kind in [Kind::WHOLE, LAZY] {
@@ -345,7 +344,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
         let copy = create(&world.fs, b"copy");
         world.fs.reflink(world.number, copy).unwrap();
         let mut other = World::of(&world.fs, kind, copy);
-        // Lent, owned, of a part of a block, past the end, and once more where nothing is shared any longer.
+        // Borrowed and owned memory, a part of a block, past the end, and again when no block is shared.
         world.write(BLOCK, &vec![2; BLOCK]);
         let memory = buffer(&vec![3; 2 * BLOCK]);
         world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
@@ -363,7 +362,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
         world.sync();
         assert!(world.seen_as(READ).read(0, 10 * BLOCK) == model, "{kind:?}: the metadata");
         assert!(other.seen_as(READ).read(0, 10 * BLOCK) == old);
-        // Both at once, several in flight.
+        // Several requests are in flight at once.
         for (token, pos) in (0..8).enumerate() {
             let memory = buffer(&vec![9; BLOCK]);
             let pos = (pos * BLOCK) as u64;
@@ -375,6 +374,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
     }
 }
 
+/// Random requests of one queue, several in flight, compared with a vector of bytes.
 #[test]
 fn random_requests_agree_with_a_vector_of_bytes() {
     for kind in KINDS {
@@ -456,7 +456,7 @@ fn put(model: &mut Vec<u8>, pos: usize, bytes: &[u8]) {
     model[pos..pos + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Writes and reads in flight together, each at a place of its own.
+/// Writes and reads in flight together, each in a different place.
 fn several(world: &mut World, model: &mut Vec<u8>, rng: &mut Rng) {
     let before = model.clone();
     let (mut pos, mut reads) = (0, Vec::new());
@@ -500,7 +500,7 @@ fn shift(world: &World, model: &mut Vec<u8>, kind: Kind, rng: &mut Rng) {
     }
 }
 
-/// Each thread has blocks of its own in one file, and syncs it now and then.
+/// Each thread writes its own blocks of one file, and syncs the file now and then.
 #[test]
 fn threads_write_one_file() {
     const THREADS: usize = 3;

@@ -1,4 +1,4 @@
-//! The name space of another format than ext4, by what all users of a file system call.
+//! The name space of a format other than ext4, by the calls of all users of a file system.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ fn names_are_made_moved_and_removed() {
     assert_eq!(kind(fs.create(b, b"z", NewFile::Regular, 0, &WHO)), Some(ErrorKind::NotFound));
 }
 
-/// A file without a name can be read and written as long as somebody has it open, and its blocks are nobody else's.
+/// A file without a name can be read and written while it is open, and no other file gets its blocks.
 #[test]
 fn an_open_file_outlives_its_last_name() {
     let fs = MemFs::new(Arc::new(Ram::new(BLOCKS << 12)), Kind::WHOLE);

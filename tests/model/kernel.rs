@@ -1,4 +1,4 @@
-//! The same operations by system calls on a mounted file system.
+//! The operations of the model by system calls on a mounted file system.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -108,7 +108,7 @@ impl Target for Kernel<'_> {
                 let path = self.path(path);
                 let link = std::fs::symlink_metadata(&path).map(|meta| meta.is_symlink());
                 match link {
-                    // There is no call that changes a link's mode: it would be opened.
+                    // No call changes a link's mode: `open` would follow the link.
                     Ok(true) => Err(40),
                     _ => os(rustix::fs::chmod(path, Mode::from_raw_mode(*mode))),
                 }

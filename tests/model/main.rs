@@ -1,5 +1,5 @@
-//! A seeded sequence of operations on three targets that must not differ: a model in memory, a volume that ironmap serves, and a file
-//! system that the kernel has mounted (root). Every answer is compared, and from time to time the whole tree. In between the volume is
+//! A sequence of operations from a seed, on three targets that must not differ: a model in memory, a volume served by ironmap, and a file
+//! system that the kernel has mounted (root). Every result is compared, and now and then the whole tree. In between, the volume is
 //! closed and opened, or loses its power after a sync.
 
 #[path = "../common/mod.rs"]
@@ -24,7 +24,7 @@ use ours::Ours;
 /// The answer of a target: nothing, or an errno.
 type Answer = Result<(), i32>;
 
-/// All that is seen of a tree, by path.
+/// The visible state of a tree, by path.
 type Tree = BTreeMap<String, Seen>;
 
 /// The visible state of a file.
@@ -66,7 +66,7 @@ fn difference(left: &Tree, right: &Tree) -> Option<String> {
     None
 }
 
-/// Runs a sequence; the kernel takes part where there is one.
+/// Runs a sequence. The kernel takes part if there is one.
 fn run(seed: u64, steps: usize, options: &str, mut kernel: Option<Kernel<'_>>) {
     let mut rng = Rng::new(seed);
     let (mut model, mut ours) = (Model::new(), Ours::new(options));

@@ -41,7 +41,7 @@ pub(crate) enum Space {
     Insert,
 }
 
-/// A multiple of every block and cluster: COLLAPSE_RANGE and INSERT_RANGE accept only those.
+/// A multiple of every block and cluster: COLLAPSE_RANGE and INSERT_RANGE accept only such lengths.
 pub(crate) const UNIT: u64 = 16384;
 
 const NAMES: [&str; 6] = [

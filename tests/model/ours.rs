@@ -52,11 +52,11 @@ impl Ours {
         self.volume = open(&self.ram);
     }
 
-    /// Only the device's state after a sync is left.
+    /// Simulates a crash: only the device's state after a sync remains.
     pub(crate) fn crash(&mut self) {
         self.volume.fs().sync().unwrap();
         if self.options.contains("^has_journal") {
-            // Nothing recovers it; its counters are wrong.
+            // Without a journal nothing is recovered, and the counters are wrong.
             return;
         }
         let left = Arc::new(self.ram.snapshot());
@@ -73,7 +73,7 @@ impl Ours {
         assert!(out.status.success(), "{}: {text}", self.options);
     }
 
-    /// Closes the volume, and looks at it as one that is only read.
+    /// Closes the volume, and compares it again after a read-only opening.
     pub(crate) fn finish(mut self, expected: &Tree) {
         self.reopen();
         self.volume.close().unwrap();

@@ -16,18 +16,18 @@ pub(crate) const NEEDS: [Need; 3] =
 const SERVER: &str = "basicConstraints=critical,CA:false\nextendedKeyUsage=serverAuth\n";
 const CLIENT: &str = "basicConstraints=critical,CA:false\nextendedKeyUsage=clientAuth\n";
 
-/// An authority. Its directories are those of a server and of its clients.
+/// A certificate authority, with directories for a server and for its clients.
 pub(crate) struct Authority {
     dir: TempDir,
 }
 
 impl Authority {
-    /// With certificates of a server for `localhost` and 127.0.0.1, and of a client.
+    /// An authority with certificates of a server for `localhost` and 127.0.0.1, and of a client.
     pub(crate) fn new() -> Self {
         Self::named("tests of ironmap")
     }
 
-    /// The same with another name of the authority.
+    /// An authority with another name.
     pub(crate) fn named(name: &str) -> Self {
         let all = Self { dir: scratch_in(Path::new("/dev/shm")) };
         let (key, certificate) = (all.text("ca-key.pem"), all.text("ca-cert.pem"));
@@ -54,7 +54,7 @@ impl Authority {
         self.path(name).display().to_string()
     }
 
-    /// Makes `NAME-key.pem` and `NAME-cert.pem` with these extensions; with a date, one that was valid for a day then.
+    /// Makes `NAME-key.pem` and `NAME-cert.pem` with these extensions. With a date, the certificate is valid for that day only.
     pub(crate) fn sign(&self, name: &str, extensions: &str, date: Option<&str>) {
         let of = |end: &str| self.text(&format!("{name}-{end}"));
         let (key, certificate, request) = (of("key.pem"), of("cert.pem"), of("request"));
@@ -106,7 +106,7 @@ impl Authority {
         self.path("server")
     }
 
-    /// The directory of a client without a certificate of its own.
+    /// The directory of a client without a certificate.
     pub(crate) fn client(&self) -> PathBuf {
         self.path("client")
     }

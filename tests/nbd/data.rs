@@ -76,7 +76,7 @@ impl Load {
         }
     }
 
-    /// So many random steps.
+    /// Runs `count` random steps.
     pub(crate) fn steps(&mut self, count: usize) {
         for _ in 0..count {
             let queue = self.rng.below(3) as usize;
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// Of any alignment.
+    /// Reads a range of any alignment.
     fn read_any(&mut self) {
         let (at, len) = self.range();
         let (skip, less) = (self.rng.below(100) as usize, self.rng.below(100) as usize);
@@ -162,7 +162,7 @@ impl Load {
         self.model[at..at + len].copy_from_slice(&data);
     }
 
-    /// By the server's own means, if it has any.
+    /// Writes zeros by the server's own method, if it has one.
     fn zero(&mut self) {
         let (at, len) = self.range();
         match self.device.write_zeroes(DevOffset(at as u64), len as u64) {
@@ -194,7 +194,7 @@ fn random_requests(server: &mut Server, seed: u64, name: &str) {
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// nbdkit with filters that change what it can do, and how and when it answers.
+/// nbdkit runs with filters that change its abilities, and the way and time of its replies.
 #[test]
 fn an_export_holds_what_was_written() {
     require!([Need::Tool("nbdkit")]);
@@ -228,7 +228,7 @@ fn an_export_holds_what_was_written() {
     {
         let mut server = Server::nbdkit(args, &content(seed as u64));
         if args.contains("cow") {
-            // Its writes never reach the disk.
+            // The server loses the writes before they reach the disk.
             let mut load = Load::new(server.open(true).unwrap(), content(seed as u64), 1);
             load.steps(300);
             load.end();
@@ -238,7 +238,7 @@ fn an_export_holds_what_was_written() {
     }
 }
 
-/// A server with a fast way for zeros is asked for that, another one for as many as it can write in time.
+/// If the server has a fast method for zeros it is used, otherwise as many zeros as the server can write in time are requested.
 #[test]
 fn zeros_are_not_sent() {
     require!([Need::Tool("nbdkit")]);
@@ -266,7 +266,7 @@ fn zeros_are_not_sent() {
     }
 }
 
-/// A server that says it has zeros and refuses them gets written ones, and the session goes on.
+/// If a server claims to support zeros and refuses them, zeros are written as data, and the session continues.
 #[test]
 fn refused_zeros_are_left_to_the_caller() {
     const ZEROS: u16 = 6;
@@ -341,7 +341,7 @@ fn an_export_of_qemu_holds_what_was_written() {
 #[test]
 fn an_export_of_nbd_server_holds_what_was_written() {
     require!([Need::Tool("nbd-server")]);
-    // Of its own, by TCP: its sockets of this machine end each negotiation (3.24).
+    // This server uses TCP: its local sockets end each negotiation (3.24).
     let dir = scratch_in(Path::new("/dev/shm"));
     let (disk, config, pid) =
         (dir.path().join("disk"), dir.path().join("config"), dir.path().join("pid"));

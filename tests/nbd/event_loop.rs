@@ -1,4 +1,4 @@
-//! Queues in event loops, which wait for the descriptor of their completions and nothing else.
+//! Queues in event loops, which wait only for the descriptor of completions.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Loop {
         Self::Edge(outer, ready)
     }
 
-    /// Whether the queue is ready within so much time.
+    /// Whether the queue becomes ready within this time.
     fn wakes(&self, time: Duration) -> bool {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         match self {
@@ -88,7 +88,7 @@ fn each(mut call: impl FnMut(&str, bool)) {
     }
 }
 
-/// Requests of an event loop to a server that is started again meanwhile.
+/// Requests of an event loop to a server that is restarted during the transfer.
 pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     let mut queue = device.queue(&QueueOptions::new().depth(8)).unwrap();
     let ready = Loop::new(&mut queue, edge);
@@ -157,7 +157,7 @@ pub(crate) fn is_quiet_when_idle(device: &Nbd, server: &mut Server, name: &str) 
     is_quiet(&mut queue, "after the end");
 }
 
-/// A queue that has nothing to say wakes nobody: after calls while requests were in flight, when the server is gone, after the end.
+/// A queue without news wakes no event loop: after calls with requests in flight, after the loss of the server, and after the end.
 #[test]
 fn an_idle_queue_is_quiet() {
     require!([Need::Tool("nbdkit")]);

@@ -59,7 +59,7 @@ impl Fake {
         Self { dir }
     }
 
-    /// A server that speaks as a script says, from the first byte on.
+    /// A server that follows a script from the first byte on.
     #[cfg(feature = "tls")]
     pub(crate) fn scripted(script: impl Fn(UnixStream) + Send + 'static) -> Self {
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Runs something that must end before so much time has passed.
+/// Runs work that must end within this time.
 pub(crate) fn within<T: Send + 'static>(
     time: Duration,
     call: impl FnOnce() -> T + Send + 'static,

@@ -16,7 +16,7 @@ use crate::proxy::Proxy;
 use crate::require;
 use crate::server::Server;
 
-/// One byte of the replies is changed, in the negotiation or after it. Data have no checksum in NBD, so they may be wrong; nothing else happens.
+/// One byte of the replies is changed, in the negotiation or after it. NBD has no checksum for data, so data may be wrong. There is no other effect.
 #[test]
 fn damaged_replies_end_in_an_error_or_in_an_answer() {
     require!([Need::Tool("nbdkit")]);
@@ -40,7 +40,7 @@ fn damaged_replies_end_in_an_error_or_in_an_answer() {
     }
 }
 
-/// Servers that say anything at all.
+/// The server sends random bytes.
 #[test]
 fn random_bytes_are_no_server() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));
@@ -53,7 +53,7 @@ fn random_bytes_are_no_server() {
             let opened = scope.spawn(|| Nbd::open(&address, true));
             let (mut stream, _) = listener.accept().unwrap();
             let mut rng = Rng::new(seed);
-            // As far as it takes for the random bytes to be taken for something else.
+            // A prefix lets the random bytes take the place of a later message.
             let prefix: &[&[u8]] = &[
                 b"NBDMAGIC",
                 b"IHAVEOPT",
@@ -78,7 +78,7 @@ fn random_bytes_are_no_server() {
     }
 }
 
-/// A server that sends a byte now and then, and never has done.
+/// The server sends a byte now and then, and never completes a reply.
 #[test]
 fn a_trickle_is_no_answer() {
     let dir = scratch_in(std::path::Path::new("/dev/shm"));

@@ -31,7 +31,7 @@ pub(crate) fn rounds(few: u64) -> u64 {
     std::env::var("IRONMAP_NBD_ROUNDS").map_or(few, |rounds| rounds.parse().unwrap())
 }
 
-/// Kills a server and starts it again, each time after so many steps and some more.
+/// Kills a server and restarts it repeatedly, each time after at least `least` steps, and a random number more.
 pub(crate) fn kill_while(
     server: &mut Server,
     done: &AtomicU64,
@@ -52,8 +52,8 @@ pub(crate) fn kill_while(
     }
 }
 
-/// A server with a cache in memory is killed and started again, under load and between flushes: all requests succeed, and what a flush
-/// covers is on the disk.
+/// A server with a cache in memory is killed and restarted, under load and between flushes: all requests succeed, and flushed data
+/// are on the disk.
 #[test]
 fn a_killed_server_loses_nothing_that_was_answered() {
     require!([Need::Tool("nbdkit")]);
@@ -71,27 +71,27 @@ fn a_killed_server_loses_nothing_that_was_answered() {
         server.kill();
         server.restart();
         load.steps(50);
-        // In its order, which it tells its clients, and waits for them to go.
+        // The server shuts down regularly: it announces the end to its clients, and waits until they disconnect.
         std::thread::scope(|scope| {
             let restart = scope.spawn(|| {
                 server.stop();
                 server.restart();
             });
-            // It ends only when its clients have noticed.
+            // The server ends only after its clients have received the announcement.
             while !restart.is_finished() {
                 load.steps(50);
             }
         });
         let mut server = killed_under_load(server, &mut load, seed);
         let model = load.end();
-        // Also that of its memory which the flush has not reached.
+        // The kill also loses writes in its memory that were not flushed.
         server.kill();
         let disk = std::fs::read(server.disk()).unwrap();
         assert!(disk == model, "{args}, seed {seed}");
     }
 }
 
-/// Random requests to a server that is killed and started again meanwhile.
+/// Random requests to a server that is killed and restarted during them.
 pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) -> Server {
     let (has_ended, done) = (AtomicBool::new(false), Arc::clone(&load.done));
     std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ pub(crate) fn killed_under_load(mut server: Server, load: &mut Load, seed: u64) 
     })
 }
 
-/// Connections end after so many bytes in one direction or the other, within headers and data.
+/// Connections end after a random number of bytes in one direction or the other, within headers and data.
 #[test]
 fn cut_connections_lose_nothing() {
     require!([Need::Tool("nbdkit")]);
@@ -156,7 +156,7 @@ pub(crate) fn under_load(
     })
 }
 
-/// A server that does not answer any more, and one that is gone, give errors within the time-out, and nothing succeeds after that.
+/// If a server stops answering, or ends, requests fail within the time-out, and no later one succeeds.
 #[test]
 fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     require!([Need::Tool("nbdkit")]);
@@ -185,7 +185,7 @@ fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     }
 }
 
-/// An export that has another size after a restart is another one.
+/// An export that has another size after a restart is treated as a different export.
 #[test]
 fn an_export_that_has_changed_is_not_written() {
     require!([Need::Tool("nbdkit")]);
@@ -204,7 +204,7 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// Errors of the server are those of the request alone; a server that refuses everything is no lost connection.
+/// Errors of the server concern only their request; a server that refuses every request does not count as a lost connection.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);
@@ -222,7 +222,7 @@ fn errors_of_the_server_are_given_on() {
     device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
 }
 
-/// A server without a flush is not written, unless the address says that answered writes count as durable.
+/// A server without a flush is opened read-only, unless the address says that completed writes count as durable.
 #[test]
 fn a_server_without_a_flush_is_only_read() {
     require!([Need::Tool("nbdkit")]);
@@ -256,7 +256,7 @@ fn write(device: &Nbd, at: u64, data: &[u8]) -> ironmap::Result<()> {
     device.write_all_at(&[std::io::IoSlice::new(data)], DevOffset(at), false)
 }
 
-/// A queue that is made after a restart which nobody has noticed: its flush covers the writes before.
+/// A new queue is the first to meet a restart: its flush covers the earlier writes.
 #[test]
 fn a_new_queue_notices_a_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -296,7 +296,7 @@ fn an_idle_queue_notices_a_second_restart() {
     assert!(std::fs::read(server.disk()).unwrap()[..4096] == data);
 }
 
-/// A write that fails leaves data in doubt, but not those before it at the server's mercy.
+/// A failed write leaves its own data undefined, but must not lose older unflushed data.
 #[test]
 fn a_failed_write_does_not_lose_an_older_one() {
     require!([Need::Tool("nbdkit")]);
@@ -372,7 +372,7 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// A flush of our own is under way while nobody looks for longer than the time-out: the next request is not late.
+/// A flush of the client is in flight while no thread reaps for longer than the time-out: the next request is not late.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
@@ -410,13 +410,13 @@ fn a_pause_is_no_time_out() {
     }
 }
 
-/// Threads with queues of their own, of which they make new ones now and then, while the server is killed: each flush of a thread makes its writes durable.
+/// Threads with several queues each write and flush while the server is killed: each flush of a thread makes its writes durable.
 #[test]
 fn threads_lose_nothing_when_the_server_is_killed() {
     require!([Need::Tool("nbdkit")]);
     const PART: u64 = 1 << 20;
     for (seed, args) in (0..rounds(1)).flat_map(|seed| {
-        // Otherwise the filter answers a flush before another one that is under way has ended.
+        // Otherwise the filter replies to a flush before another flush in progress has ended.
         let single = "--filter=multi-conn --filter=cache file DISK multi-conn-mode=disable \
                       multi-conn-track-dirty=off";
         [(seed, "--filter=cache file DISK"), (seed, single)]
@@ -433,7 +433,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
                         let mut model =
                             content(seed)[(part * PART) as usize..][..PART as usize].to_vec();
                         for _ in 0..6 {
-                            // Without a server there is no new queue.
+                            // Without a server no new queue can be made.
                             let mut queue = loop {
                                 if let Ok(queue) = device.queue(&QueueOptions::new()) {
                                     break queue;
@@ -475,7 +475,7 @@ fn threads_lose_nothing_when_the_server_is_killed() {
     }
 }
 
-/// A server that ends with its last connection (nbdkit's filter exitlast) is left in order: all that was answered is on its disk then.
+/// A server that ends with its last connection (nbdkit's filter exitlast) is closed regularly: all completed writes are on its disk.
 #[test]
 fn a_server_that_ends_with_its_last_connection_has_all() {
     require!([Need::Tool("nbdkit")]);
@@ -486,7 +486,7 @@ fn a_server_that_ends_with_its_last_connection_has_all() {
         let mut nbdkit = Command::new(find("nbdkit").unwrap());
         nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=exitlast", "file"]).arg(&disk);
         let mut server = nbdkit.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Its socket is there a moment before it listens. A connection to try it would be the last one.
+        // The socket exists a moment before the server listens. A connection to test it would be the last one.
         let address: Address = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let mut device = None;
         until("nbdkit listens", || {

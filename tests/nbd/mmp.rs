@@ -1,4 +1,4 @@
-//! Multiple mount protection on an export: a node whose connection was lost, and a node that takes the volume meanwhile.
+//! Multiple mount protection on an export: a node loses its connection, and another node takes the volume.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ fn check(disk: &Path) {
     run("e2fsck", &["-fn", disk.to_str().unwrap()]);
 }
 
-/// A lost connection alone takes nothing away.
+/// A lost connection alone does not end the node's claim.
 #[test]
 fn a_node_that_comes_back_goes_on() {
     require!(NEEDS);
@@ -69,7 +69,7 @@ fn come_back(kind: (&str, &str)) {
     }
 }
 
-/// Neither the writes that it keeps for a server that restarts nor those without an answer go over the data of the next node.
+/// Neither writes kept for a server that restarts nor writes without a reply overwrite the data of the next node.
 #[test]
 fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
     require!(NEEDS);

@@ -89,7 +89,8 @@ fn gaps_of(device: &dyn Device) -> Vec<std::ops::Range<u64>> {
     gaps
 }
 
-/// Ranges without data are those that nbdinfo shows, where the server tells them: after a reconnection too. A server that does not tell them has data everywhere. In a part of an export positions are the part's.
+/// Ranges without data are those of nbdinfo if the server reports them, after a reconnection too; otherwise the whole export is data. In a
+/// part of an export, positions count from its start.
 #[test]
 fn ranges_without_data_are_those_of_nbdinfo() {
     require!([
@@ -108,7 +109,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
         bytes[at..at + len].copy_from_slice(&rng.bytes(len));
     }
     std::fs::write(raw, &bytes).unwrap();
-    // It leaves out zeros.
+    // qemu-img leaves out zeros.
     run("qemu-img", &["convert", "-O", "qcow2", raw, qcow2]);
     run("qemu-img", &["convert", "-O", "raw", qcow2, raw]);
     let disk = std::fs::read(qcow2).unwrap();
@@ -137,7 +138,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
     }
 }
 
-/// A server tells many ranges in one answer, so a file of many pieces needs few questions.
+/// A server reports many ranges in one reply, so a file of many pieces needs few requests.
 #[test]
 fn many_ranges_need_few_questions() {
     require!([Need::Tool("nbdkit"), Need::Tool("nbdinfo")]);
@@ -160,7 +161,7 @@ fn many_ranges_need_few_questions() {
     assert!((1..=4).contains(&asked), "{asked} questions");
 }
 
-/// An export whose size is no multiple of 512 is read to its end; where the server has larger blocks, to the end of the last one.
+/// An export whose size is not a multiple of 512 is read to its end; if the server has larger blocks, to the end of the last one.
 #[test]
 fn the_last_bytes_of_an_export_are_read() {
     require!([Need::Tool("nbdkit")]);

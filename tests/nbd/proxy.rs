@@ -15,13 +15,13 @@ use crate::server::Server;
 /// The fate of the bytes of one connection, in one direction.
 #[derive(Clone, Copy)]
 struct Fate {
-    /// After so many bytes it is cut.
+    /// The number of bytes after which the connection is cut.
     cut: u64,
     /// This byte is changed.
     damaged: u64,
 }
 
-/// A proxy. Its threads end with its connections.
+/// A running proxy. Its threads end with its connections.
 pub(crate) struct Proxy {
     socket: PathBuf,
     cuts: Arc<AtomicU64>,
@@ -32,7 +32,7 @@ pub(crate) struct Proxy {
 #[derive(Default)]
 struct Gate {
     is_closed: bool,
-    /// The connections, if it is to be closed.
+    /// The connections, if the gate may be closed, otherwise `None`.
     open: Option<Vec<UnixStream>>,
 }
 
@@ -44,7 +44,7 @@ impl Proxy {
         Self::start(server, seed, fate)
     }
 
-    /// Changes one byte of each connection's replies, among the first so many.
+    /// Changes one byte of each connection's replies, among the first `below` bytes.
     pub(crate) fn damaging(server: &Server, seed: u64, below: u64) -> Self {
         Self::start(server, seed, move |rng| Fate { cut: u64::MAX, damaged: rng.below(below) })
     }

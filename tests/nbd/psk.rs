@@ -43,7 +43,7 @@ fn address_of(socket: &Path, user: &str, keys: &Path, query: &str) -> Address {
     format!("nbds+unix://{user}@/?socket={socket}&tls-psk-file={keys}{query}").parse().unwrap()
 }
 
-/// With one connection and with several, beside a model of the bytes. The same URI, word for word, is one for libnbd.
+/// One connection and several are compared with a model of the bytes. libnbd accepts the same URI.
 #[test]
 fn an_export_with_a_key_holds_what_was_written() {
     require!(NEEDS);
@@ -68,7 +68,7 @@ fn server_size(server: &Server) -> String {
     std::fs::metadata(server.disk()).unwrap().len().to_string()
 }
 
-/// Both versions of TLS that are in use.
+/// Both versions of TLS in use are tested.
 #[test]
 fn an_export_of_qemu_with_a_key_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd")]);
@@ -135,7 +135,7 @@ fn keys_that_are_not_right_are_refused() {
     std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
         .unwrap();
     Nbd::open(&with("alice"), false).unwrap();
-    // A pipe that nobody writes.
+    // A pipe without a writer.
     std::fs::remove_file(&keys).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
     let began = std::time::Instant::now();
@@ -150,7 +150,7 @@ fn keys_that_are_not_right_are_refused() {
     );
 }
 
-/// A server with a certificate, which anybody could be, in the place of one that has the key; one without TLS; and a client with certificates.
+/// Three refusals: a server with a certificate, which any machine could be, instead of the key; a server without TLS; and a client with certificates.
 #[test]
 fn servers_without_the_key_are_refused() {
     require!([certificates::NEEDS[0], certificates::NEEDS[1], certificates::NEEDS[2]]);
@@ -168,7 +168,7 @@ fn servers_without_the_key_are_refused() {
         ErrorKind::Io(Errno(104)),
         "TLS with localhost: the server ends the connection",
     );
-    // In both versions.
+    // Each version of TLS is tested.
     for (version, kind, reason) in [
         ("1.2", ErrorKind::Io(Errno(104)), "the server ends the connection"),
         (
@@ -213,7 +213,7 @@ fn lost_and_damaged_connections_lose_nothing_with_keys() {
     );
 }
 
-/// A server that answers the handshake with something else, or not at all.
+/// A server that sends something else than a handshake, or nothing.
 #[test]
 fn a_server_that_does_not_speak_tls_is_an_error() {
     let dir = scratch_in(Path::new("/dev/shm"));
@@ -242,7 +242,7 @@ fn a_server_that_does_not_speak_tls_is_an_error() {
     assert_eq!(open(b"", false).errno(), Errno(110));
 }
 
-/// Decrypted data never wait where the descriptor of an event loop does not show them.
+/// Decrypted data never wait while the descriptor of an event loop shows no data.
 #[test]
 fn event_loops_see_all_data_with_keys() {
     require!(NEEDS);

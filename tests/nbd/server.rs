@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::command::find;
 use crate::common::image::scratch_in;
 
-/// A server on a socket in a directory of its own, where a file `disk` is what it serves.
+/// A server on a socket in its own directory. It exports the file `disk` there.
 pub(crate) struct Server {
     dir: TempDir,
     program: String,
@@ -27,7 +27,7 @@ impl Server {
         Self::with_file(program, args, disk, "")
     }
 
-    /// The same with a file `DIR/file`, which has this content.
+    /// Starts a program with an additional file `DIR/file` of this content.
     pub(crate) fn with_file(program: &str, args: &str, disk: &[u8], file: &str) -> Self {
         let dir = scratch_in(Path::new("/dev/shm"));
         std::fs::write(dir.path().join("disk"), disk).unwrap();
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// Its sockets, of connections and to listen.
+    /// The number of its sockets, for connections and to listen.
     #[cfg(feature = "tls")]
     pub(crate) fn sockets(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.as_ref().unwrap().id());
@@ -117,7 +117,7 @@ impl Server {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    /// Kills it, so that it loses all it has in memory.
+    /// Kills the server, so that it loses the data in its memory.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -125,14 +125,14 @@ impl Server {
         }
     }
 
-    /// Starts it again if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
+    /// Restarts the server if it has ended: nbdkit 1.32 aborts now and then when a connection is cut (`raw_send_socket`: `sock >= 0`).
     pub(crate) fn revive(&mut self) {
         if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
             self.restart();
         }
     }
 
-    /// Ends it in its order.
+    /// Ends the server regularly.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         self.child.take().unwrap().wait().unwrap();

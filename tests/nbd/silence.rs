@@ -16,7 +16,7 @@ const ETIMEDOUT: Errno = Errno(110);
 /// A flush over one connection covers the others.
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server with several connections, of which these numbers do not answer after the first so many requests, and the number of writes that it got.
+/// A server with several connections, and the number of writes it received. The connections in `silent` stop answering after `first` requests.
 fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);
@@ -122,7 +122,7 @@ fn read(at: u64) -> Bio {
     Bio { op: BioOp::Read, at: DevOffset(at), memory, ..write() }
 }
 
-/// Over a slow link requests wait for those before them, longer than the time-out: the server answers all the time.
+/// Over a slow link requests wait for earlier ones for longer than the time-out, but the server answers all the time.
 #[test]
 fn a_slow_server_is_waited_for() {
     let server = Fake::start(1 << 20, FLUSH, |_, mut connection| {
@@ -200,8 +200,8 @@ fn a_slow_flush_is_waited_for() {
     }
 }
 
-/// A server that never answers the flush that a client makes by itself ends the session in time, also where it answers all else, and while other
-/// threads ask it and look for answers: writes that wait for memory do not wait for ever.
+/// If a server never answers a flush that the client makes by itself, the session ends in time, even if the server answers everything else while
+/// other threads send requests and reap: writes that wait for memory do not wait for ever.
 #[test]
 fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
     const LEN: usize = 1 << 20;
@@ -221,7 +221,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         let other = Arc::clone(&device);
         let ended = Arc::new(AtomicU64::new(0));
         let over = Arc::clone(&ended);
-        // Asks one thing after the other, or only looks for answers.
+        // One thread sends one request after the other, or only reaps.
         let reader = std::thread::spawn(move || {
             let mut queue = other.queue(&QueueOptions::new()).unwrap();
             while over.load(Ordering::Relaxed) == 0 {

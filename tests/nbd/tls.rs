@@ -30,7 +30,7 @@ pub(crate) fn random_requests(device: Nbd, mut server: Server, seed: u64, name: 
     assert!(std::fs::read(server.disk()).unwrap() == model, "{name}, seed {seed}");
 }
 
-/// With one connection and with several, with and without a certificate of the client, beside a model of the bytes.
+/// One connection and several, with and without a certificate of the client, are compared with a model of the bytes.
 #[test]
 fn an_export_over_tls_holds_what_was_written() {
     require!(NEEDS);
@@ -52,7 +52,7 @@ fn an_export_over_tls_holds_what_was_written() {
     }
 }
 
-/// Both versions of TLS that are in use.
+/// Both versions of TLS in use are tested.
 #[test]
 fn an_export_of_qemu_over_tls_holds_what_was_written() {
     require!([Need::Tool("qemu-nbd"), NEEDS[1], NEEDS[2]]);
@@ -69,7 +69,7 @@ fn an_export_of_qemu_over_tls_holds_what_was_written() {
     }
 }
 
-/// By TCP the host is the name that is verified: a name, an address, and the name of another host.
+/// With TCP the host of the address is verified: a name, an IP address, and the name of another host.
 #[test]
 fn the_name_of_the_host_is_verified() {
     require!(NEEDS);
@@ -129,7 +129,7 @@ fn certificates_that_are_not_right_are_refused() {
     let (authority, other) = (Authority::new(), Authority::named("somebody else"));
     let start = |args: &str| Server::nbdkit(&format!("{args} file DISK"), &content(1));
     let server = start(&authority.options());
-    // Of the same name, with another key.
+    // Another authority has the same name and another key.
     let same = Authority::new();
     refused(&server, &same.client(), "", "the server's certificate is of no trusted authority");
     refused(
@@ -151,7 +151,7 @@ fn certificates_that_are_not_right_are_refused() {
 
     authority.revoke();
     refused(&server, &authority.client(), "", "the server's certificate was revoked");
-    // A list that cannot be read is not the same as none.
+    // An unreadable list is an error, unlike a missing one.
     std::fs::remove_file(authority.client().join("ca-crl.pem")).unwrap();
     symlink("/nonexistent", authority.client().join("ca-crl.pem")).unwrap();
     refused(&server, &authority.client(), "", "ca-crl.pem: No such file");
@@ -172,7 +172,7 @@ fn certificates_that_are_not_right_are_refused() {
     refused(&expired, &authority.client(), "", "the server's certificate has expired");
 }
 
-/// There is no way from TLS to plain text, and a server that demands TLS says so to a client without.
+/// The client never falls back from TLS to plain text, and a server that requires TLS tells that to a client without TLS.
 #[test]
 fn a_server_without_tls_is_refused() {
     require!(NEEDS);
@@ -188,7 +188,7 @@ fn a_server_without_tls_is_refused() {
     );
 }
 
-/// Without `tls-certificates` the authorities of the system count, which the environment of another process names.
+/// Without `tls-certificates` the system's authorities are trusted. The environment of another process sets them.
 #[test]
 fn the_authorities_of_the_system_are_trusted() {
     const VARIABLE: &str = "IRONMAP_NBD_TLS_ADDRESS";
@@ -237,7 +237,7 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     let server = Fake::scripted(move |mut stream| {
         let is_asked = greet(&mut stream);
         answer(&mut stream);
-        // All that comes after it, which must not be a request in plain text.
+        // The rest must not contain a request in plain text.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let is_plain = rest.windows(8).any(|bytes| bytes == b"IHAVEOPT");
@@ -251,8 +251,8 @@ fn answered(answer: impl Fn(&mut UnixStream) + Send + 'static) -> (ironmap::Erro
     (error, waited)
 }
 
-/// Bytes in plain text between the consent to TLS and TLS, which somebody in the middle may send: they are no answers (as in CVE-2021-3716, on the
-/// other side). The first option is TLS, so that nothing else can be answered before.
+/// Plain text between the consent to TLS and the handshake, which an attacker on the path may insert, is not a reply (compare CVE-2021-3716, on the
+/// other side). The first option is TLS, so that no other reply can come before.
 #[test]
 fn plain_text_in_front_of_tls_is_an_error() {
     require!(NEEDS);
@@ -277,7 +277,7 @@ fn forged_go() -> Vec<u8> {
     reply(7, 1)
 }
 
-/// Answers to the request for TLS that are no consent, and none at all.
+/// The replies to the request for TLS are not a consent, or are missing.
 #[test]
 fn other_answers_to_the_request_for_tls_are_errors() {
     require!(NEEDS);
@@ -303,7 +303,7 @@ fn other_answers_to_the_request_for_tls_are_errors() {
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// Decrypted data never wait where the descriptor of an event loop does not show them.
+/// Decrypted data never wait while the descriptor of an event loop shows no data.
 #[test]
 fn event_loops_see_all_data() {
     require!(NEEDS);

@@ -37,7 +37,7 @@ fn a_killed_server_loses_nothing_over_tls() {
     }
 }
 
-/// The connection ends after so many bytes, within records and between them, without the end of TLS.
+/// The connection ends after a random number of bytes, within records and between them, without the end of TLS.
 #[test]
 fn cut_connections_lose_nothing_over_tls() {
     require!(NEEDS);
@@ -57,12 +57,12 @@ fn cut_connections_lose_nothing_over_tls() {
     }
 }
 
-/// One byte of each connection is changed, in the handshake or after it: an error or a lost connection, never wrong data.
+/// One byte of each connection is changed, in the handshake or after it: the result is an error or a lost connection, never wrong data.
 #[test]
 fn damaged_bytes_are_lost_connections() {
     require!(NEEDS);
     let authority = Authority::new();
-    // A queue of its own would need a connection that has no damage at its beginning.
+    // Another queue would need a connection without damage at its beginning.
     let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
     let args = format!("{} {single}", authority.options());
     survive_damage(
@@ -106,7 +106,7 @@ pub(crate) fn survive_damage(
     assert!(opened > 5, "{opened} were opened");
 }
 
-/// How many threads of TLS this process has: those of tests beside this one are few.
+/// The number of TLS threads of this process. Concurrent tests have few of them.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_pump = |path: std::path::PathBuf| {
@@ -115,7 +115,7 @@ fn threads() -> usize {
     tasks.filter(|task| is_pump(task.path())).count()
 }
 
-/// Threads and sockets end with their connections, also with those of openings that fail.
+/// Threads and sockets end with their connections, also after failed openings.
 #[test]
 fn threads_end_with_their_connections() {
     require!(NEEDS);

@@ -54,7 +54,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
                 data.resize(len, 0);
                 data[..4096].copy_from_slice(&block);
                 for at in (0..len - 3072).step_by(7168) {
-                    // As long as the shortest block, at its positions.
+                    // The piece has the length of the shortest block, and its alignment.
                     let piece = vec![at as u8; 1024];
                     file.write_all_at(&mut queue, &piece, at as u64).unwrap();
                     data[at..at + 1024].copy_from_slice(&piece);
@@ -122,7 +122,7 @@ fn blocks_shorter_than_the_server_takes_are_served() {
 #[test]
 fn a_partition_of_an_export_is_found() {
     require!([Need::Tool("nbdkit"), Need::Tool("sfdisk")]);
-    // The unit of a server says nothing of the sectors of the table.
+    // The unit of a server does not determine the sectors of the partition table.
     for unit in [1, 512, 4096, 65536] {
         let policy = format!("blocksize-minimum={unit} blocksize-preferred=65536");
         let args = format!("--filter=blocksize-policy file DISK {policy}");
@@ -204,7 +204,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     }
 }
 
-/// An integrity device whose halves are exports, on two servers.
+/// An integrity device with an export of a different server for data and for tags.
 #[test]
 fn an_integrity_device_lies_on_two_exports() {
     require!([Need::Tool("nbdkit")]);

@@ -1,4 +1,4 @@
-//! Metadata that are newer than the head of the log: the records with their changes are lost. The kernel refuses them, and so does ironmap.
+//! Metadata newer than the head of the log: the records with their changes are lost. The kernel refuses them, and so does ironmap.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::require;
 
-/// Where metadata are and how their position in the log is called, as commands of xfs_db.
+/// The places of metadata, and the names of their log position, as commands of xfs_db.
 const PLACES: [(&str, &str); 10] = [
     ("sb 0", "lsn"),
     ("agf 0", "lsn"),
@@ -26,10 +26,10 @@ const PLACES: [(&str, &str); 10] = [
     ("path /map;addr u3.bmbt.ptrs[1]", "lsn"),
     ("path /attributes;ablock 0", "hdr.info.lsn"),
     ("path /link;dblock 0", "lsn"),
-    // Linux reads it: nothing but its own content depends on that.
+    // Linux reads it, since only its own content depends on it.
     ("path /map", "v3.lsn"),
 ];
-/// No log comes so far here.
+/// A position that no log reaches here.
 const AHEAD: &str = "0x900000001";
 const NAMES: u32 = 400;
 /// A command that reads everything below a mount.
@@ -123,7 +123,7 @@ fn metadata_ahead_of_the_log_are_refused() {
     }
 }
 
-/// An older state of the volume's own log, and one of zeros, are no logs of it.
+/// An older state of the volume's own log, and a log of zeros, are refused.
 #[test]
 fn a_log_that_is_older_than_its_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

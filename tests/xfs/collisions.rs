@@ -1,4 +1,4 @@
-//! Names with one hash: XFS finds a name by its hash, and tells those apart by comparing them.
+//! Names with one hash: XFS finds a name by its hash, and distinguishes names with the same hash by comparing them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,8 +10,8 @@ use crate::common::image::Image;
 use crate::common::skip::Need;
 use crate::{SIZE, compare_with_kernel, require};
 
-/// So many different names of one hash, of the same length. The hash takes seven bits of each byte and lays the eighth over the byte
-/// before: that bit there and the lowest one here cancel each other out.
+/// This number of different names with one hash and one length. The hash takes seven bits of each byte and adds the eighth to the byte
+/// before: that bit and the lowest bit of the byte before cancel out.
 pub(crate) fn names(count: usize) -> Vec<Vec<u8>> {
     let mut names = vec![Vec::new()];
     while names.len() < count {
@@ -30,7 +30,7 @@ const WORDS: [[u8; 4]; 4] = [
     [b'a' ^ 1, b'A' ^ 0x80, b'a' ^ 1, b'A' ^ 0x80],
 ];
 
-/// By the words of the book: four bytes a step.
+/// The hash as the book defines it: four bytes per step.
 fn hash(name: &[u8]) -> u32 {
     let word = |hash: u32, bytes: &[u8]| {
         let shifted = bytes.iter().fold(0_u32, |word, byte| (word << 7) ^ u32::from(*byte));
@@ -45,12 +45,12 @@ fn the_names_have_one_hash() {
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!(distinct.len(), names.len());
     assert!(names.iter().all(|name| hash(name) == hash(&names[0])));
-    // As `xfs_db -c 'hash aAaA'` says.
+    // `xfs_db -c 'hash aAaA'` prints this value.
     assert_eq!(hash(b"aAaA"), 0x0c30_70c1);
 }
 
-/// In more than one leaf of the index. Such volumes are not checked: xfs_repair 6.1 wants the hash to grow from leaf to leaf, though the
-/// kernel splits leaves anywhere.
+/// The names fill more than one leaf of the index. Such volumes are not checked: xfs_repair 6.1 requires the hash to grow from leaf to leaf, though
+/// the kernel splits leaves anywhere.
 #[test]
 fn names_of_one_hash_are_found_in_every_leaf() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -1,4 +1,4 @@
-//! A volume with its log on a device of its own: whether that needs recovery is in the log alone.
+//! A volume with its log on a separate device: only the log tells whether it needs recovery.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn a_volume_is_read_with_its_log_and_refused_without() {
     }
 }
 
-/// The log of another volume is refused, clean or not, as the kernel refuses it: its state says nothing of this one.
+/// The log of another volume is refused, clean or not, as by the kernel: its state is unrelated to this volume.
 #[test]
 fn a_log_of_another_volume_is_refused() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

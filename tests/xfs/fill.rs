@@ -76,7 +76,7 @@ fn directories(dir: &Path, amount: Amount, rng: &mut Rng) {
                 let longest = if rng.below(20) == 0 { 240 } else { 30 };
                 let width = 1 + rng.below(longest) as usize;
                 let path = dir.join(format!("{index:0width$}"));
-                // All types stand in entries; most are links, which need no inodes.
+                // All file types occur in entries; most are links, which need no inodes.
                 match rng.below(200) {
                     0 => std::fs::create_dir(&path).unwrap(),
                     1 => symlink("target", &path).unwrap(),
@@ -183,7 +183,7 @@ fn attributes(dir: &Path, amount: Amount, rng: &mut Rng) {
     for file in ["apart-1", "apart-2", "longest", "names", "alike"] {
         File::create_new(room.join(file)).unwrap();
     }
-    // In turns, so that neither has its blocks together.
+    // The two files are written in turns, so that neither has contiguous blocks.
     for number in 0..60 {
         for file in ["apart-1", "apart-2"] {
             let len = 3000 + rng.below(3000) as usize;
@@ -216,7 +216,7 @@ fn flags_and_projects(dir: &Path) {
         File::create_new(&file).unwrap();
         std::fs::create_dir(&below).unwrap();
         for path in [&file, &below] {
-            // Only directories hand their project on.
+            // Only directories pass on their project.
             if flags == "P" && path == &file {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The reader of another author: GRUB's module for XFS, by `grub-fstest`.
+//! The oracle is a reader of other authors: GRUB's module for XFS, run by `grub-fstest`.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(crate) fn assert_same(image: &Image, view: &View, what: &str) {
     let is_dir = |path: &[u8]| path.is_empty() || view[path].is(FileType::Directory);
     let root = Vec::new();
     let dirs = view.keys().filter(|path| is_dir(path)).chain([&root]);
-    // Of several blocks, versions before 2.12 take the end of each for the index of a directory's only block.
+    // If a directory has several blocks, versions before 2.12 take the end of each for the index of a single-block directory.
     let most = if is_old() {
         image.open().unwrap().xfs().unwrap().superblock().directory_block_size()
     } else {

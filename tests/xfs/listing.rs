@@ -8,7 +8,7 @@ use crate::SEED;
 use crate::common::rng::Rng;
 use crate::common::view::{Subject, View};
 
-/// Of every directory: pieces between cursors give what one listing gives, each entry once.
+/// Asserts for every directory that pieces between cursors give the same as one listing, with each entry once.
 pub(crate) fn assert_cursors(subject: &Subject, view: &View, what: &str) {
     let rng = &mut Rng::new(SEED);
     for (path, record) in view.iter().filter(|(_, record)| record.is(FileType::Directory)) {
@@ -22,7 +22,7 @@ pub(crate) fn assert_cursors(subject: &Subject, view: &View, what: &str) {
             pieces.push(entry.unwrap().name);
             assert!(listing.cursor() > last, "{}: the cursor stays", place());
             last = listing.cursor();
-            // Each block is read again after a cursor: in long listings those are rare.
+            // Each cursor reads its block again, so cursors are rare in long listings.
             if rng.below(1 + whole.len() as u64 / 50) == 0 {
                 listing = inode.list(DirCursor::from_raw(last.to_raw())).unwrap();
             }

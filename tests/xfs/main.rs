@@ -1,4 +1,4 @@
-//! ironmap sees of XFS volumes what the kernel sees. A failure names the options of mkfs.xfs and the seed.
+//! ironmap sees the same in XFS volumes as the kernel. A failure names the options of mkfs.xfs and the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -32,17 +32,17 @@ use common::view::{Subject, View};
 const SEED: u64 = 0x0058_4653;
 const SIZE: &str = "512M";
 const DEPTH: Depth = Depth { random: 8, stretches: 200 };
-/// Options of the mount that is compared: neither the log nor anything else is touched.
+/// Options of the compared mount, which changes nothing, not even the log.
 const FOR_READING: &str = "ro,norecovery";
 
-/// Compares everything with what the kernel says of the volume mounted for reading; gives the kernel's view.
+/// Compares everything with the kernel's view of the volume mounted for reading. Returns the kernel's view.
 fn compare_with_kernel(image: &Image, mount_options: &str, what: &str) -> View {
     let mount = image.mount(&format!("{FOR_READING}{mount_options}"));
     let usage = kernel_usage(mount.dir());
     let mut expected = kernel::view_with_maps(mount.dir(), DEPTH, SEED);
     kernel::add_flags(mount.dir(), &mut expected);
     for record in expected.values_mut() {
-        // The kernel lists access control lists once more, as they lie on the disk.
+        // The kernel lists access control lists a second time, in their on-disk form.
         record.xattrs.as_mut().unwrap().retain(|name, _| !name.starts_with(b"trusted.SGI_ACL_"));
     }
     drop(mount);
@@ -82,7 +82,7 @@ fn our_usage(subject: &Subject) -> [u64; 6] {
     [size, usage.blocks, free.blocks, free.available, usage.inodes, free.inodes]
 }
 
-/// Notes that the running test, or a part of it, is left out.
+/// Reports that the running test, or a part of it, is skipped.
 fn note(reason: &str) {
     let thread = std::thread::current();
     skip::note(thread.name().unwrap_or("xfs"), &reason.trim_end().replace('\n', " "));

@@ -1,4 +1,4 @@
-//! Volumes that xfs_mdrestore makes of a dump of metadata: everything is there but the content of files, with plain names or obscured ones.
+//! Volumes restored by xfs_mdrestore from a dump of metadata: they have everything except the content of files, with plain or obscured names.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{DEPTH, FOR_READING, SEED, SIZE, require};
 /// The part of a record that an obscured dump keeps: names and values have other bytes, and the same lengths.
 fn structure(record: &Record) -> String {
     let lengths = |name: &[u8], value: &[u8]| match name.strip_prefix(b"system.posix_acl_") {
-        // Under an obscured name it is no access list any more, but bytes as they lie on disk: entries of 12 bytes, not of 8.
+        // With an obscured name it is not an access list, but its on-disk bytes: entries of 12 bytes instead of 8.
         Some(kind) => {
             let disk =
                 if kind == b"access" { "trusted.SGI_ACL_FILE" } else { "trusted.SGI_ACL_DEFAULT" };
@@ -26,7 +26,7 @@ fn structure(record: &Record) -> String {
     let mut xattrs: Vec<_> = xattrs.map(|(name, value)| lengths(name, value)).collect();
     xattrs.sort_unstable();
     let target = record.target.as_ref().map(Vec::len);
-    // The kernel does not tell flags of every type of file; the other dumps are compared in these.
+    // The kernel does not report flags for every type of file; the other dumps are compared in these.
     let record = Record {
         xattrs: None,
         target: None,
@@ -71,7 +71,7 @@ fn restored_dumps_have_the_structure_of_the_original() {
         };
         let dir = scratch_in(std::path::Path::new("/dev/shm"));
         let dump = dir.path().join("dump");
-        // -a: whole blocks of metadata; -o: names as they are.
+        // -a: whole blocks of metadata; -o: real names.
         for how in [&["-o"][..], &["-a", "-o"], &[], &["-a"]] {
             let what = format!("{options}, xfs_metadump {how:?}");
             let (from, dump) = (image.path(), dump.to_str().unwrap());

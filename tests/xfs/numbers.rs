@@ -1,4 +1,4 @@
-//! Numbers of inodes that come from outside: the tree of inodes says which are in use, for the kernel and for ironmap.
+//! Inode numbers from outside: both for the kernel and for ironmap, the tree of inodes tells which are in use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -55,7 +55,7 @@ fn crowd(dir: &Path, block: u64) {
     }
 }
 
-/// Every number up to the end of the volume: one that the kernel has not in use is not found, whatever lies at its place.
+/// Every number up to the end of the volume is tried: a number that is not in use for the kernel is not found, whatever its place contains.
 #[test]
 fn inodes_in_use_are_those_of_the_kernel() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);
@@ -81,7 +81,7 @@ fn inodes_in_use_are_those_of_the_kernel() {
         let last = expected.last().unwrap() + 200;
         for number in (0..last).filter(|number| !is_far(&expected, *number)) {
             match fs.inode(InodeNo(number)) {
-                // Of the file system's own.
+                // The inode belongs to the file system itself.
                 Ok(inode) if inode.is_internal() => {}
                 Ok(_) => assert!(expected.contains(&number), "{options}: inode {number} is free"),
                 Err(error) => {
@@ -95,13 +95,13 @@ fn inodes_in_use_are_those_of_the_kernel() {
     assert!(holes > 0, "no chunk of inodes has holes");
 }
 
-/// Whether a number is away from all inodes: of those only some are tried.
+/// Whether a number is far from all inodes; only some of those are tried.
 fn is_far(numbers: &BTreeSet<u64>, number: u64) -> bool {
     let near = numbers.range(number.saturating_sub(200)..number + 200).next().is_some();
     !near && !number.is_multiple_of(61)
 }
 
-/// Chunks with holes in the tree of the only group, as far as its root says.
+/// The number of chunks with holes in the root of the only group's tree.
 fn sparse_chunks(image: &Image) -> usize {
     let path = image.path();
     let commands = ["-r", "-c", "agi 0", "-c", "addr root", "-c", "p"];
@@ -135,7 +135,7 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     assert!(numbers.len() > 100, "{options}");
     numbers.iter().for_each(|number| layout.forge(device, &like, *number));
     for number in numbers.into_iter().map(InodeNo) {
-        // The tests forge well: only the tree tells it from an inode.
+        // The forged inode is good enough that only the tree tells it from a real one.
         let known = fs.known_inode(number).unwrap();
         assert_eq!(known.number(), number, "{options}");
         let found = [
@@ -150,11 +150,11 @@ fn forged(volume: &Volume, device: &File, layout: &Layout, in_use: &BTreeSet<u64
     }
 }
 
-/// A damaged tree keeps nobody from files by their names, as in the kernel; a number from outside is an error, and no guess.
+/// A damaged tree does not prevent access to files by name, as in the kernel; a number from outside is an error, never a guess.
 #[test]
 fn a_damaged_tree_of_inodes_hides_no_name() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
-    // The kernel asks the first group's tree for the root: another one is damaged.
+    // The kernel needs the first group's tree for the root, so another tree is damaged.
     let options = "-s size=512 -d agcount=4";
     let image = Image::mkfs_xfs("320M", &words(options)).unwrap();
     {
@@ -181,7 +181,7 @@ fn a_damaged_tree_of_inodes_hides_no_name() {
         let single = format!("bulkstat_single {number}");
         let said = output("xfs_io", &["-c".as_ref(), single.as_ref(), mount.dir().as_os_str()]);
         assert!(!String::from_utf8_lossy(&said.stdout).contains("bs_ino"), "the kernel finds it");
-        // After that: the tree is not asked for an inode in memory.
+        // The inode is in memory by then, so the tree is not read for it.
         mount.dir().join("dir/file").metadata().unwrap();
         InodeNo(number)
     };

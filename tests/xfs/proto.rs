@@ -1,4 +1,4 @@
-//! Volumes that kernels of today do not mount any more, filled by mkfs.xfs from a prototype, and by xfs_db: version 4, and names without
+//! Volumes that present kernels no longer mount, filled by mkfs.xfs from a prototype, and by xfs_db: version 4, and names without
 //! regard to case. They are compared with the directory that was copied.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const XATTRS: [(&str, &str, usize); 5] = [
     ("-r", "trusted", 65_536),
 ];
 
-/// A directory to copy, with what a prototype can tell.
+/// Makes a directory to copy, with everything that a prototype can describe.
 fn source(dir: &Path, longest_link: usize) {
     let rng = &mut Rng::new(SEED);
     let mut write =
@@ -106,7 +106,7 @@ fn prototype(dir: &Path, into: &mut String) {
     into.push_str("$\n");
 }
 
-/// Sets attributes by xfs_db; gives those of each file.
+/// Sets attributes with xfs_db. Returns those of each file.
 fn set_xattrs(image: &Image) -> BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut commands = vec!["-x".to_owned()];
     let mut command = |words: String| commands.extend(["-c".to_owned(), words]);
@@ -149,11 +149,11 @@ fn by_prototype(options: &str) {
         Ok(image) => image,
         Err(refusal) => return note(&refusal),
     };
-    // With the first version of attributes xfs_db 6.1 dies of a fault.
+    // With the first version of attributes xfs_db 6.1 crashes.
     let mut xattrs = if options.contains("attr=1") { BTreeMap::new() } else { set_xattrs(&image) };
     image.check();
     assert_clean(&image, &what);
-    // For the record: this kernel's answer.
+    // The kernel's answer is printed for the record.
     if let Err(refusal) = image.try_mount(FOR_READING).map(drop) {
         note(&format!("the kernel's view: {refusal}"));
     }
@@ -189,7 +189,7 @@ fn by_prototype(options: &str) {
     listing::assert_cursors(&subject, &actual, &what);
 }
 
-/// Names in another case stand for the same file where the volume has it so, and for none elsewhere.
+/// Asserts that names in another case lead to the same file if the volume folds case, and to no file otherwise.
 fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool, what: &str) {
     for (path, record) in view {
         let text = std::str::from_utf8(path).unwrap();

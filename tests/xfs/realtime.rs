@@ -1,6 +1,6 @@
-//! Volumes with a realtime device: content that lies there is read where the device is given, and refused by name where not.
+//! Volumes with a realtime device: content there is read if the device is given, and refused by name otherwise.
 //!
-//! Realtime files come of xfs_db: neither mkfs.xfs nor every kernel makes them. `./x lab xfs` has files that a kernel has written.
+//! xfs_db makes the realtime files: mkfs.xfs cannot, and many kernels cannot. `./x lab xfs` has files that a kernel has written.
 
 use std::os::unix::fs::FileExt;
 
@@ -42,7 +42,7 @@ impl World {
         let rtdev = format!("rtdev={}", device.display());
         let args = ["-r", &rtdev, "-p", prototype.to_str().unwrap()];
         let image = Image::mkfs_xfs_by(mkfs, SIZE, &[&args[..], &words(options)].concat()).unwrap();
-        // In the first group of either device a number stands for the same block.
+        // In the first group of either device a number means the same block.
         let volume = image.open().unwrap();
         let inode = volume.fs().resolve(b"realtime", Follow::All).unwrap();
         let file = volume.open_inode(inode, FileOptions::new()).unwrap();
@@ -99,7 +99,7 @@ fn in_each_way(test: impl Fn(&World, &str)) {
     test(&World::new(&xfsprogs::newer("mkfs.xfs"), GROUPS), "groups");
 }
 
-/// Without its device the file is listed, and its content is an error with the reason.
+/// Without its device a file is listed, and reading it is an error with the reason.
 #[test]
 fn content_on_a_realtime_device_that_is_not_given_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -133,7 +133,7 @@ fn content_on_a_realtime_device_is_read() {
     });
 }
 
-/// The same of zones, on a device of their own and on the volume's. Nothing is written there.
+/// Files in zones, on a separate device and on the volume's own, are read too. Writing is refused.
 #[test]
 fn files_in_zones_are_read() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -165,7 +165,7 @@ fn files_in_zones_are_read() {
     }
 }
 
-/// Another device than the volume's is refused, as far as it can be told, and so is writing.
+/// A device other than the volume's is refused if it can be recognized, and so is writing.
 #[test]
 fn a_wrong_realtime_device_is_refused() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -187,7 +187,7 @@ fn a_wrong_realtime_device_is_refused() {
             std::fs::write(&other, vec![0; bytes.len()]).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));
             assert_eq!(refused, ErrorKind::UnknownFormat, "{said}");
-            // Its checksum covers the whole block.
+            // The checksum covers the whole block.
             bytes[100] ^= 1;
             std::fs::write(&other, &bytes).unwrap();
             let (refused, said) = kind(world.open_with(Location::try_from(&*other).unwrap()));

@@ -1,6 +1,6 @@
-//! A map of many extents and a directory of many names, with the kernel's times beside ours.
+//! A map of many extents and a directory of many names, with the kernel's times beside those of ironmap.
 //!
-//! `IRONMAP_XFS_SCALE` is the number of both: 1000000 takes some minutes and prints times that tell something.
+//! `IRONMAP_XFS_SCALE` is the number of both: 1000000 takes some minutes and prints meaningful times.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 fn a_file_of_many_extents() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
     let count = count();
-    // Nothing is written into the blocks: the image stays small.
+    // The blocks stay unwritten, so that the image stays small.
     let size = format!("{}M", 512 + count * 2 * BLOCK / (1 << 20));
     let image = Image::mkfs_xfs(&size, &[]).unwrap();
     {

@@ -30,7 +30,7 @@ const ROUNDS: usize = 3;
 struct Sums {
     names: u64,
     size: u64,
-    /// Of the content: its length, and all of its bytes added.
+    /// The length of the content, and the sum of its bytes.
     bytes: u64,
     sum: u64,
 }
@@ -38,7 +38,7 @@ struct Sums {
 impl Sums {
     fn add(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
-        // Both sides look at each byte.
+        // Both sides read each byte.
         self.sum += content.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     }
 }

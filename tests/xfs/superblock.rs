@@ -91,7 +91,7 @@ fn each_flipped_bit_of_the_superblock_is_found() {
         let text = error.to_string();
         match at {
             0..4 => assert_eq!(error.kind(), ErrorKind::UnknownFormat, "{place}: {text}"),
-            // Another version; version 4 has no checksum, but its inodes are of another kind.
+            // The version changes; version 4 has no checksum, but its inodes have another format.
             101 if bit < 4 => {}
             102..104 | 121 => assert!(text.contains("sb_sectsize"), "{place}: {text}"),
             _ => assert!(text.contains("sb_crc"), "{place}: {text}"),

@@ -12,10 +12,10 @@ use crate::{SEED, SIZE, assert_clean, compare_with_kernel, note, require};
 
 /// A way to make a volume, and to mount it.
 struct Variant {
-    /// Of mkfs.xfs.
+    /// The options of mkfs.xfs.
     options: &'static str,
     size: &'static str,
-    /// Of the mount that fills it, a comma before each.
+    /// The options of the mount that fills the volume, each after a comma.
     mount: &'static str,
     amount: Amount,
     /// Whether its files can share blocks.
@@ -49,7 +49,7 @@ const fn variant(options: &'static str) -> Variant {
     }
 }
 
-/// One that the system's mkfs.xfs may not know. The kernel may not, either.
+/// A variant that the system's mkfs.xfs, and the kernel, may not support.
 const fn newer(options: &'static str) -> Variant {
     let mut variant = variant(options).may_be_refused();
     variant.newer = true;
@@ -87,7 +87,7 @@ impl Variant {
         self
     }
 
-    /// A refusal, where it may be: nothing more can be seen of this variant here.
+    /// Reports a refusal, which must be allowed. The rest of the variant cannot be tested here.
     fn refused(&self, refusal: &str) {
         assert!(self.may_be_refused, "{refusal}");
         note(refusal);
@@ -144,7 +144,7 @@ impl Variant {
         }
     }
 
-    /// The fixture holds what it is meant to: a tree that lost its odd parts on the way would prove little.
+    /// Checks that the fixture still covers its cases: a tree that lost its odd parts would prove little.
     fn check_coverage(&self, seen: &View, block: u64) {
         let any = |what: &str, has: &dyn Fn(&Record) -> bool| {
             assert!(seen.values().any(has), "{}: no {what}", self.options);

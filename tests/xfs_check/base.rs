@@ -16,7 +16,7 @@ use crate::common::xfsprogs;
 pub(crate) struct Recipe {
     name: &'static str,
     options: &'static str,
-    /// Made, damaged and checked by a newer xfsprogs than the system's, where there is one.
+    /// The volume is made, damaged and checked by an xfsprogs newer than the system's, if one is given.
     newer: bool,
 }
 
@@ -61,7 +61,7 @@ impl Tools {
         if self.newer { xfsprogs::newer(name) } else { name.to_owned() }
     }
 
-    /// Why they cannot be used here, or volumes of theirs not be mounted.
+    /// The reason why the tools cannot be used here, or why their volumes cannot be mounted.
     fn missing(self, options: &str) -> Option<String> {
         if !self.newer {
             return None;
@@ -75,7 +75,7 @@ impl Tools {
 }
 
 impl Base {
-    /// `None` where this machine has not all that it needs.
+    /// The base, or `None` if this machine lacks something that it needs.
     pub(crate) fn new(recipe: &Recipe) -> Option<Self> {
         let tools = Tools { newer: recipe.newer };
         if let Some(why) = tools.missing(recipe.options) {
@@ -97,7 +97,7 @@ impl Base {
         File::open(self.image.path()).expect("the base")
     }
 
-    /// A copy in a directory of its own.
+    /// A copy in a separate directory.
     pub(crate) fn copy(&self) -> Image {
         let copy = Image::no_xfs();
         self.copy_to(&copy.path());

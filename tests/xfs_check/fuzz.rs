@@ -9,7 +9,7 @@ use crate::common::command::{output, run};
 use crate::common::skip::Need;
 use crate::{damage, require};
 
-/// Where fields are, as commands of xfs_db.
+/// The places of fields, as commands of xfs_db.
 const PLACES: &[&str] = &[
     "sb 0",
     "sb 1",

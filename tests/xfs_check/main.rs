@@ -1,7 +1,7 @@
-//! `check` of XFS finds something where `xfs_repair -n` does, and nothing in sound volumes.
+//! `check` of XFS finds a fault if `xfs_repair -n` does, and nothing in sound volumes.
 //!
-//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes of each kind and base, for long runs; `IRONMAP_XFS_SEED` draws others, and
-//! `IRONMAP_XFS_SEED=SEED:NUMBER` one alone. A failure names base, seed and number.
+//! `IRONMAP_XFS_DAMAGE` is the number of damaged volumes of each kind and base, for long runs; `IRONMAP_XFS_SEED` chooses others, and
+//! `IRONMAP_XFS_SEED=SEED:NUMBER` repeats one. A failure names base, seed and number.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -69,7 +69,7 @@ fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) ->
     tally.end(kind, number.is_none());
 }
 
-/// Notes that the running test, or a part of it, is left out.
+/// Reports that the running test, or a part of it, is skipped.
 fn note(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("xfs_check");

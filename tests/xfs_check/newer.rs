@@ -17,7 +17,7 @@ const OPTIONS: &str = "-m metadir=1 -n parent=1";
 /// Names of `/dir/many`: its parent pointers need a leaf.
 const NAMES: usize = 40;
 
-/// A damage: commands of xfs_db, and a part of each finding's text that there has to be.
+/// A damage: commands of xfs_db, and the text that each finding must contain.
 type Damage = (&'static str, &'static [&'static str]);
 
 const PARENTS: &[Damage] = &[
@@ -34,12 +34,12 @@ const PARENTS: &[Damage] = &[
         &["lacks the name \"file\"", "has the name \"filf\""],
     ),
     ("path /dir/file;write -d a.sfattr.list[0].name \"fi/e\"", &["\"fi/e\" is not a valid name"]),
-    // An attribute of a user is left in its place.
+    // The place then has an attribute of a user.
     ("path /dir/file;write -d a.sfattr.list[0].parent 0", &["lacks the name \"file\""]),
     ("path /dir/file;write -d a.sfattr.list[0].root 1", &["a name of several spaces"]),
     ("path /dir/file;write -d a.sfattr.list[0].valuelen 11", &["without a directory's number"]),
     ("path /dir;write -d core.gen 77", &["lacks the name \"file\"", "of generation 77"]),
-    // Another user's attribute becomes one.
+    // Another attribute of a user becomes a parent pointer.
     (
         "path /tagged;write -d a.sfattr.list[1].parent 1",
         &["has the name \"tag\" in directory 128", "of generation 9"],
@@ -88,13 +88,13 @@ const TREE: &[Damage] = &[
     ("path /dir;write -d v3.metadata 1", &["of a metadata directory"]),
 ];
 
-/// The same on a volume without these features.
+/// Damage to a volume without these features.
 const NEITHER: &[Damage] = &[
     ("path /tagged;write -d a.sfattr.list[0].parent 1", &["which this volume does not have"]),
     ("path /tagged;write -d v3.metadata 1", &["di_flags2"]),
 ];
 
-/// A volume with directories, names in leaves of attributes, and an attribute that could be a parent pointer; `None` where the kernel
+/// A volume with directories, names in leaves of attributes, and an attribute that could be a parent pointer; `None` if the kernel
 /// does not mount it.
 fn made(options: &str) -> Option<Image> {
     let mkfs = xfsprogs::newer("mkfs.xfs");

@@ -1,5 +1,5 @@
-//! Files of quota in metadata directories. The kernel at hand may have no quota, so mkfs.xfs makes ordinary files from a prototype, and the
-//! test moves their directory to the tree of metadata. xfs_repair has to find nothing in that.
+//! Quota files in metadata directories. The kernel may lack quota, so mkfs.xfs makes ordinary files from a prototype, and the
+//! test moves their directory to the metadata tree. xfs_repair must find no fault in the result.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ const FORK: usize = 176;
 const METADATA: u16 = 0x20F8;
 const NO_SYMLINKS: u16 = 0x400;
 const METADATA2: u8 = 0x20;
-/// All kinds of quota are counted, enforced and checked.
+/// The flags by which all kinds of quota are counted, enforced and checked.
 const QUOTA_FLAGS: &str = "sb 0;write -d qflags 0x7cf";
 /// Bytes of an entry of a quota file, and offsets in it.
 const ENTRY: usize = 136;
@@ -71,7 +71,7 @@ fn add16(inode: &mut [u8], at: usize, bits: u16) {
 
 /// Makes an inode one of the file system itself.
 fn adopt(inode: &mut [u8], kind: u16) {
-    // Nobody is permitted anything.
+    // The files have no permissions.
     (inode[MODE], inode[MODE + 1]) = (inode[MODE] & 0xF0, 0);
     add16(inode, KIND, kind);
     add16(inode, FLAGS, METADATA | if kind == DIRECTORY { NO_SYMLINKS } else { 0 });
@@ -130,7 +130,7 @@ fn made() -> Image {
         count(inode, (LINKS, 4), by);
         count(inode, (SIZE, 8), by * len);
     };
-    // The last name of the root goes to the tree, where it is the second one.
+    // The last name of the root becomes the second name of the tree.
     change(root, &|inode| names(inode, -1));
     change(tree, &|inode| {
         let end = FORK + usize::from(inode[SIZE + 7]);

@@ -1,5 +1,5 @@
-//! Space of realtime files: bitmaps, summaries, and the trees of groups. No kernel is needed: two files get their realtime blocks by xfs_db, of which
-//! xfs_repair and ironmap find nothing; then each is damaged in one place.
+//! The space of realtime files: bitmaps, summaries, and the trees of groups. No kernel is needed: xfs_db gives two files their realtime blocks,
+//! without a finding of xfs_repair or ironmap; then each volume is damaged in one place.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::common::xfsprogs;
 use crate::require;
 use crate::verdict::ironmap;
 
-/// A damage: commands of xfs_db, and a part of a finding's text that there has to be.
+/// A damage: commands of xfs_db, and the text that a finding must contain.
 type Damage = (&'static str, &'static str);
 
 const OF_GROUPS: &[Damage] = &[
@@ -127,8 +127,8 @@ fn groups_with_trees() {
     each(&TREES, MORE_OF_GROUPS);
 }
 
-/// The only group of a short device: its bitmap and its summary are those of a full group. Where the superblock contradicts itself about the groups, the volume is
-/// refused.
+/// The only group of a short device has the bitmap and the summary of a full group. If the superblock's fields about groups contradict each other,
+/// the volume is refused.
 #[test]
 fn a_short_group() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);
@@ -159,7 +159,8 @@ fn a_device_without_groups() {
     each(&NO_GROUPS, OF_NO_GROUPS);
 }
 
-/// Linux counts the blocks in use of a zone in the inode of its tree. xfs_repair does not look at that, and of two fields of the superblock it says that they are wrong, and ends as for a sound volume.
+/// Linux counts a zone's used blocks in the inode of its tree. xfs_repair ignores that. It reports two superblock fields as wrong, but exits
+/// as for a sound volume.
 #[test]
 fn zones() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);

@@ -14,7 +14,7 @@ use crate::{note, require};
 /// Byte offset of the checksum.
 const CRC: usize = 224;
 
-/// In the first superblock and in a copy of it, in volumes with ever more fields.
+/// The bytes are in the first superblock and in a copy, in volumes with more and more fields.
 #[test]
 fn bytes_past_the_fields_of_a_superblock_are_found() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_repair")]);

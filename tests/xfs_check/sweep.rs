@@ -1,7 +1,7 @@
-//! Every field of the superblock with hostile values, one at a time and with the checksum repaired: ironmap opens what the kernel mounts,
-//! refuses what it refuses, and its check finds what xfs_repair finds.
+//! Every field of the superblock with hostile values, one at a time and with the checksum repaired: ironmap opens the volumes that the kernel mounts,
+//! refuses those that it refuses, and its check finds the faults of xfs_repair.
 //!
-//! `IRONMAP_FIELDS=all` tries all values; without it each required bit and a sample of the others.
+//! `IRONMAP_FIELDS=all` tries all values; otherwise each required bit and a sample of the others are tried.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,11 +23,11 @@ use crate::{note, require};
 
 /// Values that are drawn by default.
 const SAMPLE: usize = 30;
-/// Volumes that are looked at at the same time.
+/// The number of volumes that are checked at the same time.
 const THREADS: usize = 2;
 
-/// Copies of the volume, whose superblocks are changed again and again: one for programs, which may refuse an image that is attached, and one for
-/// the kernel, whose device is read-only: no mount changes it, and what it refuses only as it writes does not count.
+/// Copies of the volume, whose superblocks are changed for each case. One is for programs, which may refuse an attached image. One is for
+/// the kernel, with a read-only device: no mount changes it, and refusals that happen only on a write do not count.
 struct Place {
     image: Image,
     mounted: Image,
@@ -47,7 +47,7 @@ impl Place {
         Self { image, mounted, device, dir }
     }
 
-    /// Whether the kernel mounts the volume for reading, and lists its root. It mounts one volume of a UUID at a time.
+    /// Whether the kernel mounts the volume read-only, and lists its root. It mounts only one volume with a UUID at a time.
     fn kernel_mounts(&self) -> bool {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock();
@@ -81,14 +81,14 @@ impl Place {
     }
 }
 
-/// Opening, and a list of the root.
+/// Opens the volume, and lists its root.
 pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     let volume = image.open()?;
     let root = volume.fs().inode(volume.fs().root())?;
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel, where no exception names it, nor one of this kernel.
+/// The difference between ironmap and a kernel, unless an exception names it, or it is one of this kernel.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,
@@ -124,7 +124,7 @@ fn fields_of_the_superblock_are_judged_as_by_linux() {
     sweep(Tools::SYSTEM, "-s size=512 -m rmapbt=1");
 }
 
-/// The same with metadata directories, which have fields of their own.
+/// The fields of a superblock with metadata directories, some of which exist only there.
 #[test]
 fn fields_of_the_superblock_with_metadata_directories() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);

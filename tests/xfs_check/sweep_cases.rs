@@ -79,7 +79,7 @@ const REQUIRED: [(usize, u8); 10] = [
     (202, 0x01),
 ];
 
-/// The fields of a volume with metadata directories, in the place of "rest".
+/// The fields of a volume with metadata directories, which replace "rest".
 const TREE_FIELDS: [(&str, usize, usize); 7] = [
     ("metadirino", 264, 8),
     ("rgcount", 272, 4),
@@ -125,16 +125,16 @@ pub(crate) fn all() -> bool {
     std::env::var("IRONMAP_FIELDS").is_ok_and(|which| which == "all")
 }
 
-/// The number of values that are drawn of a volume: `IRONMAP_FIELDS`, or this one.
+/// The number of sampled values for a volume: `IRONMAP_FIELDS`, or `sample`.
 fn drawn(sample: usize) -> usize {
     let given = std::env::var("IRONMAP_FIELDS").ok();
     given.and_then(|count| count.parse().ok()).unwrap_or(sample)
 }
 
-/// The values of a field: its own with one bit changed, one more and less, none and all bits set.
+/// The values for a field: its own with one bit changed, one more and one less, all bits clear and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
-    // The bits of a UUID are alike.
+    // The bits of a UUID are equivalent.
     let step = if sound.len() == 16 { 13 } else { 1 };
     for bit in (0..sound.len() * 8).step_by(step) {
         let mut value = sound.to_vec();

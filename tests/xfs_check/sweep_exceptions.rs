@@ -1,16 +1,16 @@
-//! Where the sweep of the superblock's fields may find a difference: for each a rule of values, and its reason.
+//! Allowed differences in the sweep of the superblock's fields: for each a rule of values, and the reason.
 
 use crate::sweep_cases::{Case, Sector};
 
-/// A rule of values of a field of which one of the two refuses what the other takes.
+/// A rule for the values of a field that only one of the two sides refuses.
 pub(crate) struct Exception {
     field: &'static str,
-    /// For the sound superblock and the changed one.
+    /// Whether the rule applies to the sound superblock and the changed one.
     holds: fn(&Sector, &Sector) -> bool,
     reason: &'static str,
 }
 
-/// Why a difference is right, if it is.
+/// The reason why a difference is right, if it is.
 pub(crate) fn reason(list: &[Exception], sound: &Sector, case: &Case) -> Option<&'static str> {
     let holds = |one: &&Exception| one.field == case.field && (one.holds)(sound, &case.sector);
     list.iter().find(holds).map(|exception| exception.reason)
@@ -21,7 +21,7 @@ fn number(sector: &Sector, at: usize, len: usize) -> u64 {
     sector[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The kernel refuses, ironmap reads.
+/// Volumes that the kernel refuses and ironmap reads.
 pub(crate) const READ: &[Exception] = &[Exception {
     field: "qflags",
     holds: |_, sector| number(sector, 216, 4) & 0x100 != 0 && number(sector, 176, 2) & 0x49 != 0,
@@ -55,7 +55,7 @@ pub(crate) const NOT_BUILT_IN: &[Exception] = &[
         reason: "a kernel without names without case",
     },
 ];
-/// The kernel mounts, ironmap refuses.
+/// Volumes that the kernel mounts and ironmap refuses.
 pub(crate) const REFUSED: &[Exception] = &[
     Exception {
         field: "logstart",
@@ -86,5 +86,5 @@ pub(crate) const REFUSED: &[Exception] = &[
         reason: "Linux multiplies in 32 bits",
     },
 ];
-/// xfs_repair finds, check does not.
+/// Faults that xfs_repair finds and the check does not.
 pub(crate) const NOT_FOUND: &[Exception] = &[];

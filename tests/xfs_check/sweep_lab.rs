@@ -1,7 +1,7 @@
-//! The sweep of superblocks beside kernels in the lab's machine: volumes that this machine's kernel may not mount, of version 4, with names without
+//! The sweep of superblocks with kernels in the lab's machine: volumes that this machine's kernel may not mount, of version 4, with names without
 //! case, and with realtime devices.
 //!
-//! By default a sample of each volume beside the release's kernel; `IRONMAP_FIELDS=all` tries all values, and the newest packaged kernel too.
+//! By default a sample of each volume is tried with the release's kernel; `IRONMAP_FIELDS=all` tries all values, and the newest packaged kernel too.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ use crate::{note, require};
 
 /// Values of each volume that are drawn by default.
 const SAMPLE: usize = 6;
-/// The first namespace of the machine that is free.
+/// The first free namespace of the machine.
 const FIRST: usize = 7;
 /// Machines that run at the same time.
 const THREADS: usize = 2;
@@ -67,7 +67,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// `None` where the tools are missing.
+    /// The volume, or `None` if the tools are missing.
     fn new(kind: &'static Kind) -> Option<Self> {
         let newer = Need::Variable(xfsprogs::VARIABLE);
         if let Some(why) = newer.missing().filter(|_| kind.tools.is_newer()) {
@@ -89,7 +89,7 @@ impl Volume {
     }
 }
 
-/// A machine with these volumes: its verdicts on their superblocks. `None` where there is no machine.
+/// Boots a machine with these volumes. Returns its verdicts on their superblocks, or `None` if there is no machine.
 fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
     let files = scratch();
     let (mut list, mut disks) = (String::new(), Vec::new());
@@ -122,7 +122,7 @@ fn boot(volumes: &[Volume], kernel: &Path) -> Option<String> {
 }
 
 impl Volume {
-    /// The differences that no exception names, of what a machine said.
+    /// The differences in a machine's output that no exception names.
     fn faults(&self, said: &str) -> Vec<String> {
         let name = self.kind.name;
         let own = |line: &str| {
@@ -155,19 +155,19 @@ impl Volume {
     }
 }
 
-/// Kernels of Debian refuse what ironmap refuses, of the volumes that this machine's kernel may lack too.
+/// Kernels of Debian refuse the same volumes as ironmap, including volumes that this machine's kernel may not support.
 #[test]
 fn fields_are_judged_as_in_the_lab() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("qemu-system-x86_64")]);
     let volumes: Vec<_> = KINDS.iter().filter_map(Volume::new).collect();
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from);
-    // An empty name is that of the newest one.
+    // An empty name stands for the newest kernel.
     let kernels = [target.join("lab/kernel"), PathBuf::new()];
     let count = if std::env::var_os("IRONMAP_FIELDS").is_some() { kernels.len() } else { 1 };
     let mut faults = Vec::new();
     for kernel in &kernels[..count] {
-        // All values of all volumes are too much for one machine.
+        // All values of all volumes are too many for one machine.
         let parts = volumes.chunks(if all() { 1 } else { volumes.len() });
         let rest = Mutex::new(parts.collect::<Vec<_>>());
         let found = Mutex::new(Vec::new());

@@ -16,9 +16,9 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
-/// `xfs_repair -n`. 1: something is wrong.
+/// The verdict of `xfs_repair -n`. Exit code 1: a fault was found.
 pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
-    // It does not look at a single group unless it is told to.
+    // Without the option xfs_repair does not check a volume with a single group.
     let how = ["-n", "-o", "force_geometry"].map(AsRef::as_ref);
     let output = output(&tools.program("xfs_repair"), &[&how[..], &[image.as_os_str()]].concat());
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -41,7 +41,7 @@ pub(crate) fn repair(image: &Path, tools: Tools) -> Verdict {
     Verdict { clean: code == 0, text: format!("code {code}\n{text}") }
 }
 
-/// Opening the volume, and the check.
+/// Opens the volume, and checks it.
 pub(crate) fn ironmap(image: &Path) -> Verdict {
     let location = image.to_str().expect("a plain path").parse().expect("a location");
     let report = crate::common::beneath::open(&location, &VolumeOptions::default())
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume, and prints where the two differ.
+    /// Counts a damaged volume, and prints a difference.
     pub(crate) fn compare(&mut self, what: &str, image: &Path, tools: Tools) {
         let (theirs, ours) = (repair(image, tools), ironmap(image));
         match (theirs.clean, ours.clean) {
@@ -75,7 +75,7 @@ impl Tally {
                 println!("=== {what}");
             }
             (false, false) => self.both += 1,
-            // A check may look at more.
+            // The check may cover more than xfs_repair.
             (true, false) => {
                 self.ironmap_alone += 1;
                 println!("+++ {what}\nironmap: {}", ours.text);
@@ -93,7 +93,7 @@ impl Tally {
         }
     }
 
-    /// Asserts that nothing was found by xfs_repair alone, and where `many`, that some was found by both.
+    /// Asserts that no fault was found only by xfs_repair, and with `many`, that both found some.
     pub(crate) fn end(&self, kind: &str, many: bool) {
         println!("{kind}: {self:?}");
         assert_eq!(self.repair_alone, 0, "{kind}: found by xfs_repair alone");

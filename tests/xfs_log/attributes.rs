@@ -1,4 +1,4 @@
-//! Changes of attributes that a log has begun: ironmap makes them in memory, and they are those that the kernel's recovery makes.
+//! Changes of attributes that a log has begun: ironmap completes them in memory, with the same result as the kernel's recovery.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::forged::World;
 use crate::require;
 use crate::state::{Mount, copy};
 
-/// Operations, and where names belong.
+/// The operations, and the field for the name space.
 const SET: u32 = 1;
 const REMOVE: u32 = 2;
 const REPLACE: u32 = 3;
@@ -31,7 +31,7 @@ const PARENT: u32 = 8;
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// An intent: the names and values that it has follow it.
+/// An intent, followed by its names and values.
 fn intent(
     inode: u64,
     (operation, filter): (u32, u32),
@@ -42,7 +42,7 @@ fn intent(
     let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
     let parts: Vec<_> = names.iter().chain(values).filter(|part| !part.is_empty()).collect();
     put(0, &[0x46, 0x12, parts.len() as u8 + 1, 0]);
-    // A number of its own.
+    // Each case has a unique number.
     let id = u64::from(operation) << 16 | u64::from(filter) << 8 | names[0].len() as u64;
     put(8, &(inode << 32 | id).to_le_bytes());
     put(16, &inode.to_le_bytes());
@@ -73,7 +73,7 @@ fn ours(image: &Image, name: &str) -> ironmap::Result<Attributes> {
     Ok(inode.xattrs()?.into_iter().map(|xattr| (xattr.name, xattr.value)).collect())
 }
 
-/// Marks the volume as one whose log has such changes: without that the kernel takes none of attributes that users see.
+/// Marks the volume as one whose log has such changes: otherwise the kernel accepts no changes of attributes that users see.
 fn allow(image: &Image) {
     let path = image.path();
     let path = path.to_str().unwrap();
@@ -83,7 +83,7 @@ fn allow(image: &Image) {
     }
 }
 
-/// Attributes in the inode, in a leaf, and with a value in blocks of its own: set, replaced and removed.
+/// Attributes in the inode, in a leaf, and with a value in separate blocks are set, replaced and removed.
 #[test]
 fn begun_changes_of_attributes_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -220,7 +220,7 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// As many changes of one inode as the log has room for end in time; an inode that is not there is found.
+/// As many changes of one inode as fit into the log end in time; a missing inode is reported.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,4 +1,4 @@
-//! Changes that give a log all kinds of items. Once the volume is shut down each call fails, and nothing here minds.
+//! Changes that give a log all kinds of items. After the volume is shut down each call fails, and the load ignores the errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -15,17 +15,17 @@ use crate::common::rng::Rng;
 /// Directories of a thread's own, and names in each of them.
 const DIRECTORIES: u64 = 5;
 const NAMES: u64 = 60;
-/// Of large files.
+/// The size of large files.
 const REACH: u64 = 1 << 20;
 
-/// One thread of the load, in a directory of its own.
+/// One thread of the load, in its own directory.
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
-    /// The directory of the other thread, with which names are exchanged.
+    /// The directory of the other thread, with which the load exchanges names.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// An xfs_io that exchanges ranges of two files, where the volume lets it.
+    /// An xfs_io that exchanges ranges of two files, if the volume supports that.
     exchanges: Option<&'a str>,
 }
 
@@ -36,13 +36,13 @@ impl<'a> Changes<'a> {
         Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
     }
 
-    /// Exchanges ranges of files too.
+    /// Lets the load exchange ranges of files too.
     pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
         self.exchanges = xfs_io;
         self
     }
 
-    /// Changes the volume until it is told to stop.
+    /// Changes the volume until the stop flag is set.
     pub(crate) fn run(mut self, stop: &AtomicBool) {
         for dir in 0..DIRECTORIES {
             let _ = std::fs::create_dir_all(self.root.join(format!("d{dir}")));
@@ -53,7 +53,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Writes and syncs one file with other threads until it is told to stop: where several wait for one record, the transactions after it
+    /// Writes and syncs one file together with other threads until the stop flag is set: if several wait for one record, their next transactions
     /// begin in one record too, with the same inode.
     pub(crate) fn share(mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
@@ -61,7 +61,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Copies files, so that they share blocks, and writes to the copies, until it is told to stop.
+    /// Copies files, so that they share blocks, and writes to the copies, until the stop flag is set.
     pub(crate) fn copy_on_write(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -70,7 +70,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Fragments files and lets `xfs_fsr` exchange their maps for others until it is told to stop.
+    /// Fragments files, and lets `xfs_fsr` replace their maps, until the stop flag is set.
     pub(crate) fn defragment(mut self, stop: &AtomicBool) {
         let _ = std::fs::create_dir_all(&self.root);
         while !stop.load(Relaxed) {
@@ -82,7 +82,7 @@ impl<'a> Changes<'a> {
     fn step_of_fragments(&mut self) -> std::io::Result<()> {
         let path = self.root.join(format!("pieces{}", self.rng.below(3)));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
-        // Last blocks first, each for itself: so many extents that their map is a tree, also of what takes its place now and then.
+        // The last blocks come first, each with a sync: the map gets so many extents that it is a tree, and its replacement may be one too.
         let gap = 1 + self.rng.below(2);
         for block in (0..200).rev() {
             file.write_all_at(&self.rng.bytes(4096), (gap * block) << 12)?;
@@ -104,7 +104,7 @@ impl<'a> Changes<'a> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(copy)?;
         rustix::fs::ioctl_ficlone(&file, File::open(original)?)?;
         for _ in 0..self.rng.below(6) {
-            // Some blocks here and there: each is a change of its own.
+            // Each write to a block is a separate change.
             for _ in 0..1 + self.rng.below(12) {
                 file.write_all_at(&self.rng.bytes(4096), self.rng.below(64) << 12)?;
             }
@@ -130,7 +130,7 @@ impl<'a> Changes<'a> {
         let root = if self.rng.below(20) == 0 { &self.other } else { &self.root };
         let dir = root.join(format!("d{}", self.rng.below(DIRECTORIES)));
         let number = self.rng.below(NAMES);
-        // Long ones too, so that few of them fill a block of a directory.
+        // Some names are long, so that few of them fill a block of a directory.
         let long = if number.is_multiple_of(7) { "-long".repeat(40) } else { String::new() };
         dir.join(format!("n{number}{long}"))
     }
@@ -205,7 +205,7 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // Unlinked and open until the load ends or soon before.
+                // The file is unlinked, and stays open until the end of the load or shortly before.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;
@@ -223,7 +223,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Grows a tree, or removes it with all that is in it: chunks of inodes come and go.
+    /// Grows a tree, or removes it with its content: chunks of inodes are allocated and freed.
     fn tree(&mut self) -> std::io::Result<()> {
         let top = self.root.join(format!("tree{}", self.rng.below(3)));
         if std::fs::remove_dir_all(&top).is_ok() {
@@ -249,7 +249,7 @@ impl<'a> Changes<'a> {
         let is_made = self.rng.below(2) == 0;
         for number in from..from + count {
             let name = dir.join(format!("{number:0width$}", width = 4 + number as usize % 80));
-            // Errors of names that are there already, or not.
+            // Names may exist already, or be missing: these errors are ignored.
             let _ = if is_made {
                 std::fs::hard_link(&original, name)
             } else {
@@ -259,7 +259,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Exchanges the beginnings of two files, or all of them: also maps that are trees.
+    /// Exchanges the beginnings of two files, or their whole content, also between maps that are trees.
     fn exchange(&mut self) -> std::io::Result<()> {
         let Some(xfs_io) = self.exchanges else { return Ok(()) };
         let (one, other) = (self.path(), self.path());
@@ -294,7 +294,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// A file of so many pieces that its map becomes a tree.
+    /// Makes a file of so many pieces that its map becomes a tree.
     fn pieces(&mut self) -> std::io::Result<()> {
         let file = self.open()?;
         let step = 8192 << self.rng.below(3);

@@ -1,5 +1,5 @@
-//! New inodes in logs, for every version, block size and inode size. A kernel mounts blocks above its pages of version 5 alone, so these logs are made
-//! by hand: mkfs.xfs's own inodes are taken from the device into the log, as Linux logs new ones, and have to come back.
+//! New inodes in logs, for every version, block size and inode size. Kernels mount blocks above the page size only with version 5, so these logs are
+//! forged: mkfs.xfs's own inodes are moved from the device into the log, in Linux's form for new inodes, and recovery must restore them.
 
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +10,7 @@ use crate::common::skip::Need;
 use crate::forged::World;
 use crate::require;
 
-/// Inodes of a chunk, which are made at a time where a block has no more.
+/// The inodes of a chunk, which XFS creates at a time unless a block has more.
 const CHUNK: u64 = 64;
 /// The largest buffer, and the bytes that a bit of its map stands for.
 const BUFFER: u64 = 64 << 10;
@@ -38,7 +38,7 @@ fn world((version, block, inode): Sizes) -> World {
     World::made_by("mkfs.xfs", &["-m", crc, "-b", block, "-i", inode], |_| {})
 }
 
-/// An item that makes so many inodes from a block of the first group on.
+/// A log item that creates this number of inodes from a block of the first group on.
 fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     let mut item = vec![0x3F, 0x12, 1, 0];
     for value in [0, block, count, inode, blocks, 7] {
@@ -108,7 +108,7 @@ fn new_inodes_of_every_version_and_size_come_back() {
         let report = volume.fs().check(&mut |_| {}).unwrap();
         assert!(report.is_clean(), "{what}: {:#?}", report.findings);
         drop(volume);
-        // More than are made at a time.
+        // This count exceeds the inodes that are made at a time.
         world.transaction(tail, &[create(2 * count)]);
         let error = world.image.open().map(drop).expect_err("too many inodes");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");

@@ -1,4 +1,4 @@
-//! Features of the log that are not known matter only where it has to be recovered.
+//! Unknown features of the log matter only if it needs recovery.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

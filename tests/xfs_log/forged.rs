@@ -14,7 +14,7 @@ use ironmap::{ErrorKind, Location, VolumeOptions};
 /// Bytes of a block of the log, and of the data of a record.
 const BLOCK: usize = 512;
 const RECORD: usize = 32 << 10;
-/// No recovery takes longer.
+/// The time limit of a recovery.
 const LONG: Duration = Duration::from_secs(30);
 /// Byte offsets in an inode of version 3.
 const FORMAT: usize = 5;
@@ -25,13 +25,13 @@ const LSN: usize = 112;
 const FORK: usize = 176;
 const REALTIME: u8 = 1;
 
-/// A volume with two files of a block each, `one` and `other`, whose log is to be forged.
+/// A volume with two files of a block each, `one` and `other`, whose log the tests forge.
 pub(crate) struct World {
     pub(crate) image: Image,
     pub(crate) device: File,
     layout: Layout,
     pub(crate) numbers: [u64; 2],
-    /// The block of the log at which the next record begins, and where the log begins.
+    /// The block of the log for the next record, and the start of the log.
     pub(crate) next: u32,
     log: u64,
     uuid: [u8; 16],
@@ -42,7 +42,7 @@ impl World {
         Self::made_by("mkfs.xfs", &[], |_| {})
     }
 
-    /// Made by this mkfs.xfs, and changed before the log is looked at.
+    /// A volume made by this mkfs.xfs, and changed before its log is read.
     pub(crate) fn made_by(mkfs: &str, options: &[&str], change: impl FnOnce(&Image)) -> Self {
         let dir = scratch();
         let path = dir.path();
@@ -143,7 +143,7 @@ fn operation(flags: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An intent that gives blocks of a file other ones: `(first, len)` each, all to the same block.
+/// An intent that maps blocks of a file elsewhere: `(first, len)` each, all to the same block.
 fn mappings(id: u64, owner: u64, changes: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
     let (mut bytes, mut count) = (vec![0; 16], 0_u32);
     for (first, len) in changes {
@@ -172,7 +172,7 @@ fn exchange(inodes: [u64; 2], generations: [u32; 2], blocks: u64, flags: u64) ->
     bytes
 }
 
-/// As many as a log has room for.
+/// The log is full of changes of one map.
 #[test]
 fn a_million_changes_of_a_map_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -187,7 +187,7 @@ fn a_million_changes_of_a_map_end() {
     let volume = world.image.open().unwrap();
     assert!(volume.xfs().unwrap().log().recovered);
     let inode = volume.fs().resolve(b"one", Follow::All).unwrap();
-    // And one of the list.
+    // One more block belongs to the list.
     assert_eq!(inode.stat().blocks, 600_001 * 8);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
@@ -213,14 +213,14 @@ fn changes_of_realtime_files_show_no_other_blocks() {
         let error = read.expect_err("blocks of the data device");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         if by_exchange {
-            // Nor does the other file get such blocks.
+            // The other file gets no such blocks either.
             let read = volume.read("other").map(|content| content[0]);
             assert_eq!(read.expect_err("realtime blocks").kind(), ErrorKind::Unsupported);
         }
     }
 }
 
-/// Where the realtime device is given, a change that names its blocks is finished, and one that names blocks of the volume's device is refused.
+/// If the realtime device is given, a change of its blocks is completed, and a change of blocks on the volume's device is refused.
 #[test]
 fn changes_of_realtime_files_are_finished() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -256,7 +256,7 @@ fn changes_of_realtime_files_are_finished() {
     }
 }
 
-/// A tree whose nodes all name one child, and an item that gives it another owner, as often as the log has room for.
+/// All nodes of a tree name one child, and an item changes its owner, as often as the log has space.
 #[test]
 fn owners_of_a_tree_that_is_none_end() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -279,7 +279,7 @@ fn owners_of_a_tree_that_is_none_end() {
     }
     world.change_inode(one, |inode| {
         inode[FORMAT] = 3;
-        // Newer than the item, so that only the owner changes.
+        // The inode is newer than the item, so that only the owner changes.
         inode[LSN..LSN + 8].copy_from_slice(&(u64::MAX - 1).to_be_bytes());
         let root = &mut inode[FORK..];
         let room = (root.len() - 4) / 16;
@@ -293,7 +293,7 @@ fn owners_of_a_tree_that_is_none_end() {
     let (cluster, within) = (place / 512, 0_u32);
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 2, 0]);
-    // The fields, and another owner of the data.
+    // The item sets the fields, and another owner of the data.
     item[4..8].copy_from_slice(&0x201_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&cluster.to_le_bytes());
@@ -311,7 +311,7 @@ fn owners_of_a_tree_that_is_none_end() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// A root of attributes for an inode that has no room for any.
+/// The root of an attribute tree is set in an inode without space for one.
 #[test]
 fn a_root_without_a_fork_is_refused() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -323,7 +323,7 @@ fn a_root_without_a_fork_is_refused() {
     core[FORK_OFFSET] = 0;
     let mut item = vec![0; 56];
     item[..4].copy_from_slice(&[0x3B, 0x12, 3, 0]);
-    // The fields, and the root of the tree of attributes.
+    // The item sets the fields, and the root of the attribute tree.
     item[4..8].copy_from_slice(&0x101_u32.to_le_bytes());
     item[16..24].copy_from_slice(&one.to_le_bytes());
     item[40..48].copy_from_slice(&(place / 512).to_le_bytes());
@@ -333,7 +333,7 @@ fn a_root_without_a_fork_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// Pieces of two files, many of them, are exchanged one by one.
+/// Many pieces of two files are exchanged one by one.
 #[test]
 fn an_exchange_of_many_pieces_ends() {
     require!([Need::Tool("mkfs.xfs")]);
@@ -355,8 +355,8 @@ fn an_exchange_of_many_pieces_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// An exchange that a crash has cut short may have changed a size already. Linux gives each file the size that the other then has, and not the size
-/// in the intent, which is 0 here.
+/// An exchange that a crash interrupted may have changed one size already. Linux gives each file the present size of the other, not the size in the
+/// intent, which is 0 here.
 #[test]
 fn an_exchange_takes_the_sizes_of_the_inodes() {
     require!([Need::Tool("mkfs.xfs")]);

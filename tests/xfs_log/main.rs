@@ -1,8 +1,8 @@
-//! Dirty logs of XFS: ironmap recovers them in memory, the kernel on the device, and both must come to the same volume.
+//! Dirty logs of XFS: ironmap recovers them in memory, the kernel on the device, and the results must be the same.
 //!
 //! `IRONMAP_XFS_STATES` is the number of states of each layout, for long runs; a state that the kernel refuses is copied to the directory
 //! `IRONMAP_XFS_KEEP`, if that is set. A failure names the layout and the seed; the seed alone
-//! does not fix how far the threads of a load come before the shutdown.
+//! does not determine the progress of the load's threads before the shutdown.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,21 +31,21 @@ const SEED: u64 = 0x0d14_7106;
 const STATES: u64 = 5;
 /// Steps of the load before a shutdown, at most.
 const STEPS: u64 = 700;
-/// The same of a load of copies.
+/// The steps of a load of copies.
 const STEPS_OF_COPIES: u64 = 60;
-/// The same of a load of exchanges.
+/// The steps of a load of exchanges.
 const STEPS_OF_FRAGMENTS: u64 = 6;
 /// Files whose inodes are not all in one block, however many it has.
 const FILES: u64 = 300;
-/// As many fill the smallest log about once.
+/// The number of steps that fills the smallest log about once.
 const STEPS_AROUND: u64 = 6000;
 
 fn states() -> u64 {
     std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Shuts a volume down again and again: each time both see the same, and the load goes on from what the kernel has recovered. At last it is
-/// unmounted.
+/// Shuts a volume down several times: after each, both sides must see the same, and the load continues on the kernel's recovery. At the end
+/// the volume is unmounted.
 fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));
     let image = make(variant);
@@ -99,7 +99,7 @@ layouts! {
     synchronous: "96M", "-m rmapbt=1", "rw,wsync";
 }
 
-/// Blocks that get copies: a crash between the steps of a copy leaves intents, which change the maps of files.
+/// Blocks are copied on write: a crash between the steps of a copy leaves intents, which change the maps of files.
 #[test]
 fn copies_on_write_are_finished() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -109,8 +109,8 @@ fn copies_on_write_are_finished() {
     }
 }
 
-/// Files that exchange their maps: with trees of owners by intents, without them by another owner of the map's blocks. The kernel refuses
-/// a log in which such blocks were freed later, so that there are several volumes.
+/// Files exchange their maps: with trees of owners by intents, otherwise by a new owner of the map's blocks. The kernel refuses a log in which such
+/// blocks were freed later, so several volumes are used.
 #[test]
 fn maps_are_exchanged() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_fsr")]);
@@ -144,7 +144,7 @@ newer_layouts! {
     exchange_of_ranges: "-i exchange=1 -n parent=1";
 }
 
-/// Inodes are made by chunks of 64, and by whole blocks where a block has room for more.
+/// Inodes are created in chunks of 64, or in whole blocks if a block has more.
 #[test]
 fn new_inodes_of_every_number_in_a_block() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -170,13 +170,13 @@ fn new_inodes_of_every_number_in_a_block() {
     }
 }
 
-/// The smallest log, in which the records go round: heads before their tails and after them.
+/// The smallest log, which the records wrap around: heads before their tails and after them.
 #[test]
 fn small_logs_wrap() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
     let variant =
         Variant { name: "small_logs_wrap", size: "32M", mkfs: "", mount: "rw", newer: false };
-    // Where a shutdown comes upon the head is chance.
+    // The position of a shutdown relative to the head is random.
     let both = (0..5).any(|_| {
         let tally = rounds(&variant, (Work::All, STEPS_AROUND), states());
         tally.wrapped > 0 && tally.not_wrapped > 0

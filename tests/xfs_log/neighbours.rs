@@ -1,4 +1,4 @@
-//! Inodes beside one that the log changes: they share a buffer with it, and their checksums still count.
+//! Inodes beside one that the log changes: they share its buffer, and their checksums are still verified.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use crate::common::xfs::Layout;
 use crate::require;
 use crate::state::{Mount, Variant, copy, make};
 
-/// Byte offset of `di_uid`, whose change only the checksum tells.
+/// The byte offset of `di_uid`. Only the checksum reveals a change there.
 const UID: u64 = 8;
 const FILES: u64 = 50;
 

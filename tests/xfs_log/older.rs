@@ -1,5 +1,5 @@
-//! Logs that do not fit the metadata: the log of an older state of the same volume under newer metadata, the other way round, and logs whose tail is
-//! lost. Where the kernel refuses the mount, ironmap refuses by name; where it recovers, both have the same tree.
+//! Logs that do not fit the metadata: the log of an older state under newer metadata of the same volume, the reverse, and logs whose tail is
+//! lost. If the kernel refuses the mount, ironmap refuses by name; if the kernel recovers, both have the same tree.
 
 use crate::common::image::Image;
 use crate::common::rng::Rng;
@@ -21,7 +21,7 @@ fn with_log_of(image: &Image, other: &Image) -> Image {
     copy
 }
 
-/// Two states of a volume, one after the other, that end so.
+/// Two successive states of a volume, with these ends of their loads.
 fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     let image = make(variant);
     ends.map(|end| {
@@ -30,7 +30,7 @@ fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     })
 }
 
-/// The tail is lost: some blocks from it on are zeros, or of the cycle before.
+/// An image whose log has lost its tail: some blocks from there on are zeros, or from the previous cycle.
 fn without_tail(image: &Image, rng: &mut Rng) -> (Image, String) {
     let copy = copy(image);
     let volume = image.open().expect("a dirty volume");

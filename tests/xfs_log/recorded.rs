@@ -1,8 +1,8 @@
-//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. Each state that a power cut can leave is recovered by ironmap
-//! in memory and by the kernel on the device.
+//! Power cuts: the kernel's XFS runs on a device that records its writes and flushes. ironmap in memory and the kernel on the device recover each
+//! possible state.
 //!
-//! `IRONMAP_XFS_CUTS` is the number of states of each layout, for long runs. A failure names the layout, the seed and the state, but the
-//! seed alone does not fix the order of the threads: `IRONMAP_XFS_KEEP` keeps the image.
+//! `IRONMAP_XFS_CUTS` is the number of states of each layout, for long runs. A failure names the layout, the seed and the state. The seed
+//! alone does not determine the order of the threads: `IRONMAP_XFS_KEEP` keeps the image.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -30,20 +30,20 @@ const SEED: u64 = 0x00c0_77ed;
 const STATES: u64 = 4;
 /// States of one recorded load, at most.
 const STATES_OF_LOAD: u64 = 20;
-/// Loads beyond those, until one shows something.
+/// The number of further loads, until one covers the case.
 const MORE_LOADS: u32 = 10;
 /// Steps of a load, at most.
 const STEPS: u64 = 300;
 /// States at each cut, besides the one with all writes and the one with only the durable writes.
 const RANDOM: u32 = 6;
-/// Completions of writes come so many requests later at most, so that their order is not that of submission.
+/// The most requests by which a completion is delayed, so that their order differs from that of submission.
 const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
 /// Blocks of directories are larger than those of the volume, and begin anywhere: no write is torn.
 const WHOLE: u64 = u64::MAX;
-/// Of blocks of directories, and of nodes of trees: free space, inodes, owners, maps, shared blocks.
+/// The magic numbers of directory blocks and tree nodes: free space, inodes, owners, maps, shared blocks.
 const MAGICS: [&[u8]; 9] =
     [b"XDB3", b"XDD3", b"AB3B", b"AB3C", b"IAB3", b"FIB3", b"RMB3", b"BMA3", b"R3FC"];
 /// The bytes of the headers of a group, a sector for each.
@@ -60,7 +60,7 @@ fn record(base: &Ram, variant: &Variant, seed: u64, work: (Work, u64)) -> (devic
     let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
     let record = Arc::new(Record::new(Arc::new(Sim::new(below.clone(), faults))));
     let file = Watched::new(record.clone(), &dir.path().join("device"));
-    // With direct I/O the loop device sends a write before the one before it is complete.
+    // With direct I/O the loop device submits a write before the previous one is complete.
     let device = LoopDevice::with(&["--direct-io=on"], file.path());
     let mount = Mount::of(device, dir.path().join("mnt"), variant.mount);
     let mount = mount.unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -100,8 +100,8 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// XFS recovers any part of a write to its log. It does not recover a block of metadata of which a power cut left a part: the block's first
-    /// sector says that the log is older.
+    /// The states of a load. XFS recovers from any torn write to its log, but not from a torn metadata block: the block's first
+    /// sector claims that the log is older.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
         let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
@@ -117,12 +117,12 @@ struct Recorded {
     seed: u64,
     base: Ram,
     log: device::Log,
-    /// States that are to be compared.
+    /// The number of states to compare.
     states: u64,
 }
 
-/// Records loads until there are states enough, and one of them has shown something. Each begins with the volume that the last one left. Of a short
-/// load, which writes little before it is unmounted, all states may be clean.
+/// Records loads until there are enough states, and one load covers the case. Each begins with the volume of the previous one. A short
+/// load writes little before its unmount, so all of its states may be clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),
@@ -146,7 +146,7 @@ fn record_all(
     }
 }
 
-/// The log has all that is on the device, and the device was used as a disk is: with flushes, and several writes at a time.
+/// Asserts that the log holds everything on the device, and that the kernel used the device like a disk: with flushes, and several writes at a time.
 fn assert_recorded(base: &Ram, log: &device::Log, after: &Ram) {
     let all = CrashState { seed: 0, cut: log.len(), subset: 1 };
     let all = Crashes::new(base, log.clone()).state(all);
@@ -176,12 +176,12 @@ fn image_of(state: &Ram) -> Image {
     image
 }
 
-/// Both recover each state, and have the same. Only a log that gives blocks of maps other owners may be refused by the kernel: it verifies
-/// the checksum of a recovered inode before it computes that checksum. No power cut tears blocks of this size.
+/// Both sides recover each state, with the same result. The kernel may refuse only a log that changes the owners of map blocks: it verifies
+/// the checksum of a recovered inode before it computes it. No power cut tears blocks of this size.
 fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
     let gives_owners = variant.name == "owners";
     let mut tally = Tally::default();
-    // Of which half are refused.
+    // The kernel refuses about half of them.
     let states = if gives_owners { states().max(16) } else { states() };
     record_all(variant, work, states, |parts, load| {
         let rng = &mut Rng::new(load.seed);
@@ -189,7 +189,7 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // The cheapest order.
+        // This order is the cheapest.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);
@@ -262,7 +262,7 @@ fn torn_blocks_are_found() {
     let name = "torn_blocks";
     let variant = Variant { name, size: "96M", mkfs: "-m rmapbt=1", mount: "rw", newer: false };
     let (mut tally, mut refused) = (Tally::default(), 0);
-    // Of which half are refused.
+    // The kernel refuses about half of them.
     record_all(&variant, ALL, states().max(32), |parts, load| {
         let rng = &mut Rng::new(load.seed);
         let mut crashes = Crashes::new(&load.base, load.log.clone());
@@ -270,7 +270,7 @@ fn torn_blocks_are_found() {
         for _ in 0..load.states {
             let (cut, start) = blocks[rng.below(blocks.len() as u64) as usize];
             let Entry::Write { at, data, .. } = &load.log.entries()[cut] else { unreachable!() };
-            // Its record of the log is durable.
+            // The record in the log becomes durable.
             let state = crashes.state(CrashState { seed: load.seed, cut, subset: 0 });
             let first = IoSlice::new(&data[start..start + SECTOR as usize]);
             state.write_all_at(&[first], DevOffset(at.0 + start as u64), false).expect("a sector");

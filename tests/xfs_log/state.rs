@@ -1,4 +1,4 @@
-//! Volumes that are shut down under load, and what the kernel and ironmap make of the state that is left.
+//! Volumes that are shut down under load, and their states after recovery by the kernel and by ironmap.
 
 use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
@@ -27,7 +27,7 @@ use crate::common::view::{Subject, View};
 use crate::common::xfsprogs;
 
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
-/// Inodes in use that no name leads to: of the bitmap and the summary of real-time extents.
+/// The number of inodes in use without a name: the bitmap and the summary of real-time extents.
 const HIDDEN: u64 = 2;
 /// Threads that write one file, in every second load.
 const SHARING: u64 = 5;
@@ -47,7 +47,7 @@ pub(crate) struct Variant {
 pub(crate) fn make(variant: &Variant) -> Image {
     let image = Image::no_xfs();
     run("truncate", &["-s".as_ref(), variant.size.as_ref(), image.path().as_os_str()]);
-    // So mkfs.xfs makes volumes smaller than its users want, with small logs.
+    // With these variables mkfs.xfs accepts volumes below its minimum size, with small logs.
     let mkfs = if variant.newer { xfsprogs::newer("mkfs.xfs") } else { "mkfs.xfs".to_owned() };
     let mut args = words("QA_CHECK_FS=1 TEST_DIR=1 TEST_DEV=1");
     args.extend([&mkfs, "-q", "-f"]);
@@ -117,7 +117,7 @@ pub(crate) enum Work {
     Defragment,
 }
 
-/// Mounts a volume, and lets it be changed until some steps are done: then it is shut down beneath the changes, or they stop and it is
+/// Mounts a volume, and changes it until some steps are done. Then the volume is shut down under the changes, or they stop and it is
 /// unmounted.
 pub(crate) fn load(image: &Image, variant: &Variant, seed: u64, work: (Work, u64), end: End) {
     let mount = Mount::new(image, variant.mount).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -136,7 +136,7 @@ pub(crate) fn change(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let steps = 20 + rng.below(most);
     let sharing = [0, SHARING][rng.below(2) as usize];
-    // With the records that are still in memory, or without them.
+    // The records in memory are written before the shutdown, or not.
     let how = ["shutdown", "shutdown -f"][rng.below(2) as usize];
     let xfs_io = variant.mkfs.contains("exchange=1").then(|| xfsprogs::newer("xfs_io"));
     std::thread::scope(|scope| {
@@ -185,11 +185,11 @@ pub(crate) struct Tally {
     /// States with such changes of attributes.
     pub(crate) of_attributes: u64,
     pub(crate) with_orphans: u64,
-    /// Without orphans and intents, so that free blocks were compared.
+    /// The number of states without orphans and intents, for which free blocks were compared.
     pub(crate) with_usage: u64,
 }
 
-/// A state that the kernel does not recover to a sound volume. Each is noted: there is about one in some hundred states of a small volume.
+/// A state that the kernel does not recover to a sound volume. Each is reported: in a small volume about one in some hundred states is one.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel does not mount it.
@@ -198,7 +198,7 @@ pub(crate) enum Unsound {
     SameDamage,
 }
 
-/// Lets both recover the same state, and compares; then the kernel has recovered the image.
+/// Lets both sides recover the same state, and compares them. Afterwards the image is the one that the kernel has recovered.
 pub(crate) fn compare(
     image: &Image,
     what: &str,
@@ -213,7 +213,7 @@ pub(crate) fn compare(
     })
 }
 
-/// The same with a copy of the image, which ironmap reads.
+/// Compares a state. ironmap reads a copy of the image.
 fn compare_with(
     image: &Image,
     ours: &Image,
@@ -271,7 +271,7 @@ fn compare_with(
     drop(subject);
     let mut subject = Subject::open(ours);
     if log.finished_attributes > 0 {
-        // With attributes, times and blocks of files change.
+        // Changes of attributes also change times and blocks of files.
         tally.of_attributes += 1;
         for record in expected.values_mut() {
             (record.blocks, record.changed) = (None, None);
@@ -289,7 +289,7 @@ fn compare_with(
     Ok(log)
 }
 
-/// Copies a state that the kernel does not recover well to a directory, if one is named.
+/// Copies a state that the kernel does not recover well, if a directory is given.
 fn keep(image: &Image, seed: u64) {
     if let Some(dir) = std::env::var_os("IRONMAP_XFS_KEEP") {
         let copy = Path::new(&dir).join(format!("{seed:#x}"));
@@ -297,8 +297,8 @@ fn keep(image: &Image, seed: u64) {
     }
 }
 
-/// Linux removes the attributes of a removed inode in several transactions: first blocks of values and the content of leaves, later the leaves
-/// themselves. A crash in between leaves an inode that names blocks which it no longer has. Where the kernel's recovery needs these, it reports
+/// Linux removes the attributes of a removed inode in several transactions: first the blocks of values and the content of leaves, later the leaves
+/// themselves. A crash in between leaves an inode with references to freed blocks. If the kernel's recovery needs these, it reports
 /// corruption and keeps the inode in the list of removed ones, and xfs_repair finds it.
 const SAME_DAMAGE: &str = "the kernel's recovery leaves the same damage, and xfs_repair finds it";
 
@@ -331,7 +331,7 @@ impl Checked {
         self.wrong.retain(|finding| by_kernel.wrong.contains(finding) || !is_removed(finding));
     }
 
-    /// Whether there is damage, and all of it is in the kernel's recovery too.
+    /// Whether there is damage, all of which is in the kernel's recovery too.
     fn is_damage_of_linux(&self, by_kernel: &Self) -> bool {
         !self.wrong.is_empty() && self.wrong.iter().all(|finding| by_kernel.wrong.contains(finding))
     }
@@ -367,7 +367,7 @@ fn compare_usage(
     assert!(used.0 >= named, "{what}: {} inodes in use, of which {named} have names", used.0);
     let has_orphans = used.0 > named;
     tally.with_orphans += u64::from(has_orphans);
-    // To finish intents or to remove files the kernel may need blocks for its trees.
+    // The kernel may allocate blocks for its trees to complete intents or to remove files.
     let is_same = log.unfinished.is_empty() && log.finished == 0 && !has_orphans;
     tally.with_usage += u64::from(is_same);
     is_same

@@ -1,4 +1,4 @@
-//! Logs whose last records are torn or damaged: ironmap takes the same records for whole as the kernel.
+//! Logs whose last records are torn or damaged: ironmap and the kernel treat the same records as whole.
 
 use std::fs::File;
 use std::ops::Range;
@@ -20,7 +20,7 @@ const BLOCK: u64 = 512;
 const MAGIC: u32 = 0xfeed_babe;
 /// Steps of the load, at most: no metadata of the last records are at their place yet.
 const STEPS: u64 = 250;
-/// Of a small log, which is full: records that are lost may have begun to overwrite its tail.
+/// The steps that fill a small log: lost records may have begun to overwrite its tail.
 const STEPS_AROUND: u64 = 6000;
 /// Damages to each volume.
 const DAMAGES: u64 = 12;
@@ -46,12 +46,12 @@ impl Log {
         Self { file, start, count: u32_at(96) * block / BLOCK }
     }
 
-    /// Its bytes on the device.
+    /// The byte range of the log on the device.
     pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.start + self.count * BLOCK
     }
 
-    /// All of it.
+    /// The content of the log.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; (self.count * BLOCK) as usize];
         self.file.read_exact_at(&mut bytes, self.start).expect("read the log");
@@ -104,7 +104,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Damages the log before its head; says how.
+/// Damages the log before its head, and returns a description.
 fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
     let records = log.records(head, 14);
     let which = rng.below(records.len() as u64) as usize;
@@ -159,7 +159,7 @@ fn damage(log: &Log, head: u64, rng: &mut Rng) -> String {
 pub(crate) struct Outcomes {
     pub(crate) alike: u64,
     pub(crate) refused_by_both: u64,
-    /// The kernel mounts it, and then finds damage: metadata are at their place whose records are lost. So does ironmap's check.
+    /// The kernel mounts the volume, and then finds damage: metadata are in place although their records are lost. ironmap's check finds it too.
     contradictory: u64,
     /// The kernel refuses, ironmap does not.
     pub(crate) only_opened: Vec<String>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::Known;
 use crate::common::image::Image;
 
-/// Mounts the volume for writing, as one goes back to Linux: nothing is to be recovered, and the bytes are those that were written.
+/// Mounts the volume for writing, like a return to Linux: no recovery is needed, and the bytes are those that were written.
 pub(crate) fn assert_read_by_kernel(image: &Image, files: &BTreeMap<String, Known>, what: &str) {
     let mount = image.mount("noatime");
     for (name, known) in files {

@@ -13,7 +13,7 @@ use ironmap::dio::DioFlags;
 use ironmap::fs::Follow;
 use ironmap::{ErrorKind, File, Queue, QueueOptions, Volume, VolumeOptions};
 
-/// A volume in memory with a file `whole`, beneath a device that fails when it is told to.
+/// A volume in memory with a file `whole`, on a device that fails on request.
 fn world() -> Option<(Arc<Sim>, Volume, File, Queue)> {
     let image = crate::filled(&["-d", "agcount=2"], 4096)?;
     let content = std::fs::read(image.path()).unwrap();
@@ -29,7 +29,7 @@ fn world_on(device: Arc<dyn Device>) -> (Arc<Sim>, Volume, File, Queue) {
     (sim, volume, file, queue)
 }
 
-/// After a flush that failed nobody knows what the device has lost.
+/// After a failed flush the losses of the device are unknown.
 #[test]
 fn a_flush_that_fails_ends_all_writes() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -59,7 +59,7 @@ fn a_closed_volume_takes_no_write() {
     let Some((_, volume, file, mut queue)) = world() else { return };
     let block = Buffer::aligned(4096).unwrap();
     file.submit_write(&mut queue, block, 0, DioFlags::empty(), 1).unwrap();
-    // It is not complete before its completion was taken.
+    // The write is complete only after its completion was taken.
     assert_eq!(volume.close().unwrap_err().kind(), ErrorKind::Busy);
     queue.wait(1).unwrap();
     queue.pop().unwrap().result.unwrap();
@@ -70,7 +70,7 @@ fn a_closed_volume_takes_no_write() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
 }
 
-/// Written data may be lost: no close says otherwise, however often it is asked.
+/// Written data may be lost: no close succeeds, however often it is called.
 #[test]
 fn after_a_failed_flush_no_close_succeeds() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -89,7 +89,7 @@ fn after_a_failed_flush_no_close_succeeds() {
     }
 }
 
-/// The kernel tells a failed flush once, and the next one succeeds: that of a write with O_DSYNC counts for all.
+/// The kernel reports a failed flush once, and the next one succeeds: the failure during an O_DSYNC write must count for all.
 #[test]
 fn after_a_failed_flush_of_a_durable_write_no_sync_succeeds() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -137,7 +137,7 @@ impl Layer for Slow {
     }
 }
 
-/// A close beside another one returns when the data are durable, not before.
+/// A concurrent close returns only when the data are durable.
 #[test]
 fn a_second_close_waits_for_the_first() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);

@@ -14,7 +14,7 @@ use ironmap::{ErrorKind, QueueOptions, Volume};
 /// Byte offset of the data fork in an inode.
 const FORK: usize = 176;
 
-/// No damage keeps anybody waiting for longer.
+/// The longest time that any damage may take.
 const LONG: Duration = Duration::from_secs(20);
 
 fn number(image: &Image, name: &str) -> u64 {
@@ -48,7 +48,7 @@ fn write_sealed(image: &Image, at: u64, mut block: Vec<u8>) {
     device(image).write_all_at(&block, at).unwrap();
 }
 
-/// The headers of groups are no file's. Linux refuses a map that names them.
+/// The headers of groups belong to no file. Linux refuses a map with such blocks.
 #[test]
 fn headers_of_groups_are_not_overwritten() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -58,7 +58,7 @@ fn headers_of_groups_are_not_overwritten() {
         let device = device(&image);
         let layout = Layout::of(&device);
         let mut inode = layout.read(&device, number);
-        // One block of the file, which is the superblock's.
+        // One block of the file is the superblock's.
         inode[FORK..FORK + 16].copy_from_slice(&1_u128.to_be_bytes());
         layout.forge(&device, &inode, number);
     }
@@ -81,7 +81,7 @@ fn headers_of_groups_are_not_overwritten() {
 #[test]
 fn a_circle_of_empty_leaves_ends() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("truncate")]);
-    // Of a large group, so that it has many blocks to go round for.
+    // The group is large, so that it has many blocks for a cycle.
     let dir = scratch();
     let (content, proto) = (vec![7; 4096], dir.path().join("proto"));
     std::fs::write(dir.path().join("content"), content).unwrap();
@@ -97,7 +97,7 @@ fn a_circle_of_empty_leaves_ends() {
     let device = device(&image);
     let layout = Layout::of(&device);
     let mut inode = layout.read(&device, number);
-    // It may share blocks.
+    // The file may share blocks.
     inode[127] |= 2;
     layout.forge(&device, &inode, number);
     drop(device);
@@ -115,7 +115,7 @@ fn a_circle_of_empty_leaves_ends() {
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
-/// Whether blocks are shared, and which attributes a file has, only a write asks.
+/// Only a write reads whether blocks are shared, and which attributes a file has.
 #[test]
 fn damage_that_only_a_write_meets_prevents_no_reading() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

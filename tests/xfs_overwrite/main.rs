@@ -28,15 +28,15 @@ use rustix::fs::{FallocateFlags, fallocate};
 const SIZE: &str = "512M";
 const SEED: u64 = 0x006f_7665_7277;
 
-/// A file as the kernel has it: its content, and where that lies.
+/// A file as the kernel reports it: its content, and the place of that.
 struct Known {
     content: Vec<u8>,
-    /// Ranges of the file with data that are no other file's, and the byte of the device where each begins.
+    /// Ranges of the file with data that it does not share, and the byte of the device where each begins.
     own: Vec<(Range<u64>, u64)>,
 }
 
 impl Known {
-    /// Whether all of a range may be overwritten.
+    /// Whether the whole range may be overwritten.
     fn takes(&self, range: Range<u64>) -> bool {
         if range.end > self.content.len() as u64 {
             return false;
@@ -51,7 +51,7 @@ impl Known {
     }
 }
 
-/// An image with files of every kind, not mounted; `None` where mkfs.xfs or the kernel does not know these options.
+/// An image with files of every kind, not mounted; `None` if mkfs.xfs or the kernel does not support these options.
 fn filled(options: &[&str], block: u64) -> Option<Image> {
     let image = match Image::mkfs_xfs(SIZE, options) {
         Ok(image) => image,
@@ -75,7 +75,7 @@ fn fill(dir: &Path, block: u64) {
     create("whole").write_all_at(&rng.bytes(1 << 20), 0).unwrap();
     create("odd-end").write_all_at(&rng.bytes(3 * block as usize + 77), 0).unwrap();
     create("small").write_all_at(b"seven b", 0).unwrap();
-    // Between two files that grow in turns no blocks are neighbours.
+    // Two files that grow in turns have no adjacent blocks.
     let (one, other) = (create("pieces"), create("other-pieces"));
     for index in 0..300 {
         one.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
@@ -103,7 +103,7 @@ fn fill(dir: &Path, block: u64) {
         for index in [0, 1, 9, 30, 63] {
             copy.write_all_at(&rng.bytes(block as usize), index * block).unwrap();
         }
-        // None is shared any longer.
+        // After this no block is shared.
         assert!(share("once-shared"));
         let alone = File::options().write(true).open(dir.join("once-shared")).unwrap();
         alone.write_all_at(&rng.bytes(64 * block as usize), 0).unwrap();
@@ -147,7 +147,7 @@ fn for_writing() -> FileOptions {
     FileOptions::new().write(true)
 }
 
-/// Fails where a byte of the image differs from `before` outside the data that were written.
+/// Fails if a byte of the image differs from `before` outside the written data.
 fn assert_only_data(image: &Image, before: &[u8], known: &BTreeMap<String, Known>, what: &str) {
     let mut after = std::fs::read(image.path()).unwrap();
     for (file, known) in known {

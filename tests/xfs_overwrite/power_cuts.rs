@@ -1,4 +1,4 @@
-//! Power cuts while files are overwritten: each sector of the data is old or new, synced data are there, and only data were written.
+//! Power cuts during overwrites: each sector of the data is old or new, synced data exist, and only data were written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,9 +20,9 @@ const SECTOR: u64 = 512;
 const STEPS: usize = 500;
 /// Requests in flight, at most.
 const IN_FLIGHT: usize = 6;
-/// Completions come so many calls later at most, so that their order is not that of submission.
+/// The most calls by which a completion is delayed, so that their order differs from that of submission.
 const LATENCY: u32 = 6;
-/// States that are looked at, and the random ones of each cut.
+/// The number of states to check, and of random states at each cut.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
@@ -121,7 +121,7 @@ impl Load<'_> {
         }
     }
 
-    /// Waits until so many requests at most are in flight.
+    /// Waits until at most `left` requests are in flight.
     fn complete(&mut self, left: usize) {
         while self.flights.len() > left {
             self.queue.wait(1).unwrap();
@@ -145,7 +145,7 @@ impl Load<'_> {
         self.record.mark(now);
     }
 
-    /// Makes acknowledged writes durable; those in flight need not be.
+    /// Makes acknowledged writes durable, but not necessarily those in flight.
     fn sync(&mut self) {
         let which = self.rng.below(self.files.len() as u64) as usize;
         self.files[which].0.sync(&mut self.queue).unwrap();
@@ -159,7 +159,7 @@ impl Load<'_> {
     }
 }
 
-/// The sectors of the device to which a range of a file goes: for each, the bytes in it, and where they begin in the range.
+/// The sectors of the device that hold a range of a file: for each, the bytes in it, and their start in the range.
 fn pieces(known: &Known, pos: u64, len: u64) -> Vec<(u64, (Range<usize>, usize))> {
     let mut pieces = Vec::new();
     let mut at = pos;
@@ -211,7 +211,7 @@ fn run(base: &Ram, files: &BTreeMap<String, Known>, seed: u64) -> (Log, Sectors)
     (record.log(), sectors)
 }
 
-/// Fails where the device got a write to a sector without overwritten data.
+/// Fails if the device received a write to a sector without overwritten data.
 fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     for entry in log.entries() {
         match entry {
@@ -286,7 +286,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check finds devices that forget durable data.
+/// The check detects devices that lose durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

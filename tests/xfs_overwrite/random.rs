@@ -105,7 +105,7 @@ variants! {
     large_stripes: ["-d", "su=16k,sw=2,agcount=4"], 4096;
 }
 
-/// Version 4, which few kernels mount any more: the file is made by a prototype, and lies together.
+/// A volume of version 4, which few kernels still mount: the file is made from a prototype, and is contiguous.
 #[test]
 fn without_checksums() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_repair")]);
@@ -138,7 +138,7 @@ fn without_checksums() {
     image.check();
 }
 
-/// A handle that only reads, of a volume for writing, reads as any other.
+/// On a writable volume, a read-only handle reads like any other.
 #[test]
 fn unwritten_ranges_read_as_zeros() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -69,7 +69,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     let file = handle(&volume, "whole", for_writing());
     assert_says(file.append(&mut queue, &[1; 512], DioFlags::empty()), Unsupported, "past the end");
     let fresh = handle(&volume, "pieces", for_writing());
-    // Its map is not read yet.
+    // The new handle has not read the map yet.
     let refused = fresh.write_at_with(&mut queue, &[1; 4096], 0, DioFlags::NOWAIT);
     assert_eq!(refused.unwrap_err().kind(), WouldBlock);
     let (fs, root, who) = (volume.fs(), volume.fs().root(), Credentials::default());
@@ -95,7 +95,7 @@ fn operations_that_need_the_log_are_refused_by_name() {
     assert!(before == std::fs::read(image.path()).unwrap(), "the image was written");
 }
 
-/// Set-id bits stay where the writer may keep them.
+/// Set-id bits stay if the writer may keep them.
 #[test]
 fn set_id_bits_are_kept_for_privileged_writers() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -118,7 +118,7 @@ fn set_id_bits_are_kept_for_privileged_writers() {
     assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o7777, 0o6755);
 }
 
-/// A log that needs recovery, a device of its own for it, and features that are only read.
+/// Refused are a log that needs recovery, a separate log device, and features that are supported for reading only.
 #[test]
 fn volumes_that_are_only_read_are_not_opened_for_writing() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io"), Need::Tool("xfs_db")]);

@@ -1,6 +1,6 @@
-//! `./x bench-page`: the tables of the benchmark pages, made from the files of docs/bench.
+//! `./x bench-page`: generates the tables of the benchmark pages from the files of docs/bench.
 //!
-//! A table of a page stands between two comments. The first names the file; `all` shows each row and column, not only those that the file chooses.
+//! A table stands between two comments. The first names the file. With `all` the table has each row and column, otherwise those that the file selects.
 //!
 //!     <!-- bench NAME -->
 //!     <!-- bench NAME all -->
@@ -64,7 +64,7 @@ pub(crate) fn check(root: &Path) -> Result {
     Ok(())
 }
 
-/// Puts results that `ironmap bench --json` has written in the place of those of a file. Title, commands and notes of the file stay.
+/// Replaces the results in a file by those that `ironmap bench --json` has written. Title, commands and notes of the file stay.
 pub(crate) fn take(root: &Path, name: &str, results: &Path) -> Result {
     let path = root.join(FILES).join(format!("{name}.json"));
     let read = |path: &Path| -> Result<String> {
@@ -107,7 +107,7 @@ fn files(root: &Path) -> Result<Files> {
     Ok(files)
 }
 
-/// The text of a page, and the same with its tables made again.
+/// The text of a page, and the text with its tables generated again.
 fn made(root: &Path, name: &str, files: &Files) -> Result<(String, String)> {
     let page = fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
     let made = with_tables(&page, files).map_err(|why| format!("{name}:{why}"))?;
@@ -127,7 +127,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
         let name = marker.strip_suffix(" -->").ok_or_else(|| at(&"a comment without an end"))?;
         let (name, all) = name.strip_suffix(" all").map_or((name, false), |name| (name, true));
         made += &table(name, all, files).map_err(|why| at(&why))?.markdown();
-        // The lines of the old table.
+        // The lines of the old table are dropped.
         loop {
             match lines.next() {
                 Some((_, END)) => break,
@@ -140,7 +140,7 @@ fn with_tables(page: &str, files: &Files) -> Result<String> {
     Ok(made)
 }
 
-/// The table of a file: all of it, or the part that the file shows.
+/// The table of a file: all of it, or the part that the file selects.
 fn table(name: &str, all: bool, files: &Files) -> Result<Table> {
     let file = files.get(name).ok_or_else(|| format!("no file {FILES}/{name}.json"))?;
     let table = match file.get("ratios") {
@@ -189,7 +189,7 @@ mod tests {
         check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     }
 
-    /// The text around a table stays, and a page that is made again does not change.
+    /// The text around a table stays, and a second run does not change the page.
     #[test]
     fn a_table_takes_the_place_of_the_old_one() {
         let page = "# A\n<!-- bench growth -->\n| old |\n<!-- bench end -->\nB\n<!-- bench ratios -->\n<!-- bench end -->\n";

@@ -1,4 +1,4 @@
-//! A table of a file of docs/bench, as text: from the output of `ironmap bench --json`, or from columns and rows.
+//! A table of a file of docs/bench as text: from the output of `ironmap bench --json`, or from columns and rows.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// The columns that results of `ironmap bench` can have, with the names of its own table. Counters follow with their own names.
+/// The possible columns of results of `ironmap bench`, with the names of its own table. Counters follow with their own names.
 const FIGURES: [&str; 19] = [
     "target",
     "integrity",
@@ -29,10 +29,10 @@ const FIGURES: [&str; 19] = [
     "note",
 ];
 
-/// The columns that tell works of one file apart. The engine is not one of them: a target may be served by another one than the first target.
+/// The columns that distinguish the works of one file. The engine is not among them: a target may use another engine than the first target.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
-/// The column of ratios for the second raw device of a work, which has the name of its device elsewhere.
+/// The column for the ratio of a work's second raw device, whose name differs between works.
 const TWIN: &str = "raw, mounted twin";
 
 #[derive(Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// From a file with results of `ironmap bench`, or with columns and rows.
+    /// The table of a file with results of `ironmap bench`, or with columns and rows.
     pub(crate) fn of(file: &Value) -> Result<Self> {
         if !file["machine"].is_object() {
             return Err("it has no machine".into());
@@ -58,7 +58,7 @@ impl Table {
         Ok(Self { title: text(file, "title")?, columns, rows })
     }
 
-    /// The rows and columns that a file shows on the page: `"show": {"columns": [...], "rows": {"COLUMN": [cells]}}`.
+    /// The rows and columns that a file selects for the page: `"show": {"columns": [...], "rows": {"COLUMN": [cells]}}`.
     pub(crate) fn shown(mut self, show: &Value) -> Result<Self> {
         let keys = show.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
         if let Some(key) = keys.clone().find(|key| !matches!(*key, "columns" | "rows")) {
@@ -88,7 +88,7 @@ impl Table {
         Ok(Self { rows: self.rows.iter().map(row).collect(), columns, ..self })
     }
 
-    /// The ratios of several tables, a row for each work of a table and a column for each target.
+    /// The ratios of several tables, with a row for each work of a table and a column for each target.
     pub(crate) fn ratios(title: String, tables: &[Self], targets: &[String]) -> Result<Self> {
         let mut rows = Vec::new();
         for table in tables {
@@ -117,7 +117,7 @@ impl Table {
         Ok(())
     }
 
-    /// The rows of each work: it ends where the work differs, or where its first target comes again.
+    /// The rows of each work. A work ends where its columns change, or where its first target occurs again.
     fn works(&self) -> Result<Vec<&[Vec<String>]>> {
         let target = self.column("target")?;
         let places: Vec<_> = WORK.iter().filter_map(|name| self.column(name).ok()).collect();
@@ -135,7 +135,7 @@ impl Table {
         Ok(works)
     }
 
-    /// The title, and the parts of a work that are not the same in all works of the file.
+    /// The title, and those parts of a work that differ within the file.
     fn name_of(&self, first: &[String], firsts: &[&Vec<String>]) -> Result<String> {
         let title = self.title.split_once(": ").map_or(self.title.as_str(), |(_, name)| name);
         let mut name = title.to_owned();
@@ -143,7 +143,7 @@ impl Table {
         let depth = self.column("depth")?;
         for part in ["rw", "size", "engine", "batch", "jobs"] {
             let Ok(at) = self.column(part) else { continue };
-            // A batch is not longer than the depth, so it follows the depth.
+            // The batch is limited by the depth, so it changes with the depth.
             if !differs(at) || (part == "batch" && differs(depth)) {
                 continue;
             }
@@ -156,7 +156,7 @@ impl Table {
         Ok(name)
     }
 
-    /// The ratio and spread of a target among rows of one work, or nothing.
+    /// The ratio and spread of a target in the rows of one work, or an empty text.
     fn ratio(&self, rows: &[Vec<String>], wanted: &str) -> Result<String> {
         let (target, ratio) = (self.column("target")?, self.column("ratio")?);
         let found = rows.iter().find(|row| {
@@ -169,7 +169,7 @@ impl Table {
         Ok(row[ratio].clone() + &spread)
     }
 
-    /// As Markdown. Columns of numbers are aligned to the right.
+    /// The table as Markdown. Columns of numbers are aligned to the right.
     pub(crate) fn markdown(&self) -> String {
         let mut text = line(&self.columns);
         for at in 0..self.columns.len() {
@@ -198,13 +198,13 @@ fn line(cells: &[String]) -> String {
     text + "\n"
 }
 
-/// A text of a file.
+/// A text in a file.
 pub(crate) fn text(file: &Value, name: &str) -> Result<String> {
     let text = file[name].as_str();
     text.map(str::to_owned).ok_or_else(|| format!("it has no text {name:?}").into())
 }
 
-/// A list of texts of a file.
+/// A list of texts in a file.
 pub(crate) fn texts(file: &Value, name: &str) -> Result<Vec<String>> {
     let texts = list(file, name)?.iter().map(|text| text.as_str().map(str::to_owned));
     texts.collect::<Option<_>>().ok_or_else(|| format!("{name:?} is not a list of texts").into())
@@ -214,7 +214,7 @@ fn list<'a>(file: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
     file[name].as_array().ok_or_else(|| format!("it has no list {name:?}").into())
 }
 
-/// Columns and rows as the file has them. A column may say how many decimals its numbers have.
+/// The columns and rows in a file. A column may set the decimals of its numbers.
 fn cells(file: &Value) -> Result<(Vec<String>, Vec<Vec<String>>)> {
     let columns = list(file, "columns")?;
     let names = columns.iter().map(|column| column["name"].as_str().map(str::to_owned));
@@ -238,7 +238,7 @@ fn number(value: &Value, decimals: u64) -> String {
     value.as_f64().map_or(value.to_string(), |number| format!("{number:.decimals$}"))
 }
 
-/// The results of `ironmap bench`, without the columns that no row has.
+/// The results of `ironmap bench`, without columns that are empty in all rows.
 fn figures(results: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut names: Vec<String> = FIGURES.map(str::to_owned).to_vec();
     for counters in results.iter().filter_map(|row| row["counters"].as_object()) {
@@ -284,7 +284,7 @@ fn figure(results: &[Value], at: usize, name: &str) -> Option<String> {
     }
 }
 
-/// The target's kind, with its name where an earlier target is of the same kind, and its variant.
+/// The target's kind with its variant, and with its name if an earlier target has the same kind.
 fn label(results: &[Value], at: usize) -> String {
     let target = |row: &Value| row["target"].as_str().unwrap_or_default().to_owned();
     let kind = |target: &str| target.split(':').next().unwrap_or_default().to_owned();
@@ -304,7 +304,7 @@ fn label(results: &[Value], at: usize) -> String {
     }
 }
 
-/// Instructions above the first target of the same work: as the file has them, or else computed.
+/// The instructions above the first target of the same work: from the file, or computed.
 fn above_first(results: &[Value], at: usize) -> Option<f64> {
     let row = &results[at];
     let own = row["instructions_per_io"].as_f64()?;
@@ -380,7 +380,7 @@ mod tests {
         assert!(ratios(PLAIN, &["vol"]).is_err());
     }
 
-    /// A target that another engine serves is of the same work; the first target begins the next one.
+    /// A target with another engine belongs to the same work; the first target begins the next one.
     #[test]
     fn works_are_told_apart_by_the_first_target() {
         let row = |target, engine, ratio| {

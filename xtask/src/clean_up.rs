@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 
 use crate::Result;
 
-/// Programs that tests start and that may stay when the test is killed.
+/// Programs that tests start, and that may outlive a killed test.
 const SERVERS: [&str; 5] = ["nbdkit", "qemu-nbd", "nbd-server", "ceph-mon", "ceph-osd"];
 
-/// Where benches and tests keep for each zram device a file of its name, with the number of the process that made it.
+/// The directory where benches and tests keep a file for each zram device, with the number of the process that made it.
 const ZRAM: &str = "/run/ironmap-bench-zram";
 
 pub(crate) fn run() -> Result {
@@ -17,12 +17,12 @@ pub(crate) fn run() -> Result {
         return Err("clean-up removes mounts and devices: run it as root".into());
     }
     end_servers()?;
-    // The last mounted first.
+    // The last mount is undone first.
     for mount in fs::read_to_string("/proc/mounts")?.lines().rev() {
         let path = mount.split(' ').nth(1).unwrap_or_default();
         if is_abandoned(path) {
             println!("unmounting {path}");
-            // A frozen file system outlives its mount.
+            // A frozen file system stays frozen after its unmount.
             let _ = output("fsfreeze", &["--unfreeze", path]);
             output("umount", &[path]).or_else(|_| output("umount", &["--lazy", path]))?;
         }
@@ -68,7 +68,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     Err(format!("{program} {}: {status}: {}", args.join(" "), said.trim()).into())
 }
 
-/// Ends servers of killed tests, which name a directory of such a test in their arguments or in their environment.
+/// Ends servers of killed tests. Their arguments or environment contain the directory of such a test.
 fn end_servers() -> Result {
     for process in fs::read_dir("/proc")?.flatten() {
         let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
@@ -86,7 +86,7 @@ fn end_servers() -> Result {
     Ok(())
 }
 
-/// A setting of the system that a test had changed: its file, and its previous value.
+/// Restores a setting of the system that a test had changed, from a file with its previous value.
 fn put_back(setting: &Path) -> Result {
     let text = fs::read_to_string(setting).unwrap_or_default();
     if let Some((file, value)) = text.trim_end().split_once(' ') {
@@ -96,12 +96,12 @@ fn put_back(setting: &Path) -> Result {
     Ok(())
 }
 
-/// Tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID: whether a path is of a process that is gone.
+/// Whether a path belongs to an ended process: tests and benches name their files ironmap-test-PID-* and ironmap-bench-PID.
 fn is_abandoned(path: &str) -> bool {
     maker(path).is_some_and(|process| !runs(process))
 }
 
-/// The same of a device, by its mark.
+/// Whether a zram device belongs to an ended process, by its mark.
 fn is_abandoned_zram(device: &str) -> bool {
     let mark = device.strip_prefix("/dev/zram").map(|number| format!("{ZRAM}/zram{number}"));
     let maker = mark.and_then(|mark| fs::read_to_string(mark).ok());
@@ -119,7 +119,7 @@ fn maker(path: &str) -> Option<&str> {
     })
 }
 
-/// Whether a process has not ended: one that nobody waits for is there still, but has no program.
+/// Whether a process runs. A zombie still has a directory in /proc, but no program.
 fn runs(process: &str) -> bool {
     fs::read_link(format!("/proc/{process}/exe")).is_ok()
 }

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Of a log of tests, and one of skips.
+/// Prints the summary of a log of tests and a log of skips.
 fn print_summary(tests: &str, skips: &str) -> Result {
     let tests = fs::read(tests)?;
     let skips = fs::read_to_string(skips)?;

@@ -1,9 +1,9 @@
-//! The summary of what passed, failed and was skipped.
+//! The summary of passed, failed and skipped tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// The summary of a log of tests and one of skips, the numbers last.
+/// The summary of a log of tests and a log of skips, with the totals last.
 pub(crate) fn summary(tests: &str, skips: &str) -> String {
     let mut text = String::new();
     let skips: BTreeSet<_> = skips.lines().collect();
@@ -22,11 +22,11 @@ pub(crate) fn summary(tests: &str, skips: &str) -> String {
         }
         text += &reasons(tests);
     }
-    // A program that a signal ended has no result of its own.
+    // A program that a signal ended prints no result.
     for line in tests.lines().filter(|line| line.contains("process didn't exit successfully")) {
         let _ = writeln!(text, "{line}");
     }
-    // A skipped test returns early, which cargo counts as passed; a skipped part of a test has more than a name.
+    // A skipped test returns early, and cargo counts it as passed. The skip of a part of a test has more than the test's name.
     let returned = skips.iter().filter(|skip| names_a_test(skip)).count();
     let passed = count(tests, "passed;").saturating_sub(returned);
     text + &format!("\n{passed} passed, {failed} failed, {} skipped\n", skips.len())
@@ -60,7 +60,7 @@ fn count(tests: &str, word: &str) -> usize {
     words.filter(|pair| pair.1 == word).filter_map(|pair| pair.0.parse::<usize>().ok()).sum()
 }
 
-/// "SKIP suite::test: why", where the part of a test would be "SKIP suite::test, part: why".
+/// Whether a line has the form "SKIP suite::test: why" of a whole test, not "SKIP suite::test, part: why".
 fn names_a_test(skip: &str) -> bool {
     let name = skip.strip_prefix("SKIP ").and_then(|skip| skip.split_once(": "));
     name.is_some_and(|(name, _)| name.contains("::") && !name.contains([' ', ',']))

@@ -1,4 +1,4 @@
-//! The command line: the subcommands and what their help has in common.
+//! The command line: the subcommands and the common parts of their help.
 
 use std::ffi::OsString;
 
@@ -48,16 +48,16 @@ Exit codes:
 
 If several operations fail, each prints a line on standard error, and the highest exit code is returned.";
 
-/// The section of the options for volumes that are read otherwise than by themselves.
+/// The heading of the options for volumes that cannot be read by their own data alone.
 const RESCUE: &str = "Options for damaged volumes and for devices of their own";
 
-/// Commands that read volumes, by these options too. Commands that change a volume refuse the options, and the others have no use for them.
+/// Commands that read volumes, and accept these options. Commands that change a volume refuse the options, and other commands have no use for them.
 const READS: [&str; 18] = [
     "info", "ls", "stat", "cat", "map", "find", "du", "df", "readlink", "getfattr", "diff",
     "check", "dump", "undelete", "cp", "tar", "mount", "complete",
 ];
 
-/// Commands that open no volume, or only as a device: they do not take the options silently.
+/// Commands that open no volume, or open it only as a device: they do not accept the options silently.
 const NO_VOLUME: [&str; 8] =
     ["bench", "clone", "completions", "demo", "host", "integrity", "man", "umount"];
 
@@ -84,14 +84,14 @@ impl Cli {
             && NO_VOLUME.contains(&name)
             && let Some(option) = given_to_rescue(&command, below)
         {
-            let what = format!("--{option}: ironmap {name} reads no volume that it could apply to");
+            let what = format!("--{option}: ironmap {name} reads no volume to which it applies");
             return Err(command.error(ErrorKind::ArgumentConflict, what));
         }
         Self::from_arg_matches(&matches)
     }
 }
 
-/// An option for damaged volumes that was given to a command.
+/// The option for damaged volumes that was given to a command.
 fn given_to_rescue(command: &clap::Command, given: &ArgMatches) -> Option<String> {
     let rescue = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(RESCUE));
     let named = |arg: &clap::Arg| {
@@ -122,17 +122,17 @@ pub(crate) struct Cli {
     /// Read volumes without their journals, as mount -o ro,noload: the changes in these are missing
     #[arg(long = "noload", global = true, help_heading = RESCUE)]
     pub(crate) no_load: bool,
-    /// Read the volume by the backup of its superblock in this block, as e2fsck -b; where the superblock is damaged, one is found without
+    /// Read the volume with the backup of its superblock in this block, as e2fsck -b; without it, a backup is found if the superblock is damaged
     #[arg(long, global = true, value_name = "BLOCK", help_heading = RESCUE)]
     pub(crate) superblock: Option<u64>,
     /// Read a volume that was cut short as far as it goes; reads past its end are I/O errors
     #[arg(long, global = true, help_heading = RESCUE)]
     pub(crate) truncated: bool,
-    /// The device of the journal, where it is not on the volume's: a volume that needs recovery is recovered in memory; by default it is
+    /// The device of the journal, if it is not on the volume's device: a volume that needs recovery is recovered in memory; by default it is
     /// found by its UUID in /dev/disk/by-uuid
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) journal: Option<Location>,
-    /// The device of the realtime files of an XFS volume, which is only read then; without it these files are listed only
+    /// The device of the realtime files of an XFS volume, which is only read then; without it these files are only listed
     #[arg(long, global = true, value_name = "DEVICE", value_parser = target::volume(), help_heading = RESCUE)]
     pub(crate) realtime: Option<Location>,
     #[command(subcommand)]
@@ -191,7 +191,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command. Failures that it survives go to the report; the failure that ends it is returned.
+    /// Runs the command. Failures after which it continues go to the report; the failure that ends it is returned.
     pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
         match self {
             Self::Info(args) => info::run(args),
@@ -244,7 +244,7 @@ impl Command {
     }
 }
 
-/// Runs a command as its words say.
+/// Runs a command given by its words.
 fn run_line(words: &[&str], report: &mut Report) -> Result<(), Failure> {
     let cli = Cli::parse_words([&["ironmap"], words].concat().into_iter().map(OsString::from));
     let cli = cli.map_err(|error| Failure::new(error.to_string()))?;
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A new command is in the list of those that read, or in that of those that have no volume, or refuses the options for reading itself.
+    /// A new command belongs to one of the two lists, or refuses the options for reading itself.
     #[test]
     fn options_for_damaged_volumes_are_where_they_apply() {
         let changes = [

@@ -1,5 +1,5 @@
-//! Patterns of shells, as `fnmatch(3)` has them without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As there, the locale says whether
-//! a name is characters of UTF-8 or bytes. Ranges go by the number of a character, as in the locale C.UTF-8.
+//! Shell patterns with the syntax of `fnmatch(3)` without flags: `*`, `?`, `[a-z]`, `[!a-z]`, `[[:alpha:]]` and `\`. As there, the locale decides
+//! whether a name is characters of UTF-8 or bytes. Ranges compare code points, as in the locale C.UTF-8.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 /// A pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// By characters, where texts are UTF-8, and by bytes. As in fnmatch(3) of glibc, either suffices.
+    /// The pattern as characters, if the texts are UTF-8, and as bytes. As in fnmatch(3) of glibc, a match of either is enough.
     ways: Vec<Way>,
 }
 
@@ -19,7 +19,7 @@ struct Way {
     utf8: bool,
 }
 
-/// A character, or a byte that is not part of one.
+/// A character, or a byte that is not part of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unit {
     Char(char),
@@ -38,10 +38,10 @@ impl Glob {
         Self { ways: ways.iter().copied().map(way).collect() }
     }
 
-    /// Whether all of the text matches. `*` and `?` stand for slashes and dots at the beginning, too.
+    /// Whether the whole text matches. `*` and `?` stand for slashes and dots at the beginning, too.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.is_ascii() {
-            // Its characters are its bytes: one way decides, and nothing is allocated.
+            // Each character is one byte: one variant decides, without an allocation.
             let unit = |at: usize| text.get(at).map(|byte| Unit::Char((*byte).into()));
             return self.ways[0].matches(text.len(), unit);
         }
@@ -53,10 +53,10 @@ impl Glob {
 }
 
 impl Way {
-    /// Whether a text of so many units matches.
+    /// Whether a text of `len` units matches.
     fn matches(&self, len: usize, text: impl Fn(usize) -> Option<Unit>) -> bool {
         let (mut pattern, mut at) = (&self.pattern[..], 0);
-        // After the last star, and where in the text it ends: only that one can still take more.
+        // The pattern after the last star, and the end of the star's match in the text: only the last star can still take more.
         let mut star = None;
         loop {
             if let [Unit::Char('*'), rest @ ..] = pattern {
@@ -91,10 +91,10 @@ impl Way {
             [Unit::Char('\\'), literal, rest @ ..] => is(literal).then_some(rest),
             [Unit::Char('['), rest @ ..] => match set(rest, unit, fold) {
                 Some((matches, rest)) => matches.then_some(rest),
-                // Without its end it is a bracket.
+                // Without an end, `[` is a literal.
                 None => is(&Unit::Char('[')).then_some(rest),
             },
-            // A backslash at the end stands before nothing.
+            // A backslash at the end has no character to quote.
             [Unit::Char('\\')] | [] => None,
             [literal, rest @ ..] => is(literal).then_some(rest),
         }
@@ -105,14 +105,14 @@ impl Way {
 enum Element {
     One(Unit),
     Class(String),
-    /// Equal for a locale, which knows no other case.
+    /// A class of equal characters, which has one member in this locale.
     Equal(Unit),
-    /// Characters that no locale here has as one.
+    /// An element of several characters, which no locale here has.
     Unknown,
 }
 
-/// Whether a unit is in the set that begins after `[`, and the pattern after the set; `None` where it has no end. `fold` is for letters and
-/// ranges; classes have their own case.
+/// Whether a unit is in the set that begins after `[`, and the pattern after the set. `None` if the set has no end. `fold` applies to letters
+/// and ranges; classes have their own case.
 fn set(text: &[Unit], unit: Unit, fold: impl Fn(Unit) -> Unit) -> Option<(bool, &[Unit])> {
     let negated = matches!(text.first(), Some(Unit::Char('!' | '^')));
     let mut rest = &text[usize::from(negated)..];
@@ -178,9 +178,9 @@ fn element(text: &[Unit]) -> Option<(Element, &[Unit])> {
     }
 }
 
-/// Whether a unit is of a class of POSIX; `None` where there is no such class, so that the pattern matches nothing.
+/// Whether a unit is in a POSIX class. `None` if the class does not exist, so that the pattern matches nothing.
 fn is_of_class(unit: Unit, class: &str) -> Option<bool> {
-    // A byte is of none, as this character.
+    // A byte is in no class, like this character.
     let it = if let Unit::Char(it) = unit { it } else { char::REPLACEMENT_CHARACTER };
     let known = it != char::REPLACEMENT_CHARACTER;
     let alphabetic = it.is_alphabetic() || !it.is_ascii() && it.is_numeric();
@@ -222,7 +222,7 @@ fn units(text: &[u8], utf8: bool) -> impl Iterator<Item = Unit> {
     })
 }
 
-/// Whether the environment's locale has names in UTF-8, as setlocale(3) finds it.
+/// Whether the locale of the environment encodes names in UTF-8, by the rules of setlocale(3).
 fn is_utf8_locale() -> bool {
     let value =
         |name| std::env::var_os(name).filter(|value: &std::ffi::OsString| !value.is_empty());
@@ -295,11 +295,11 @@ mod tests {
         for (pattern, text) in no {
             assert!(!matches(pattern, text), "{pattern} {text}");
         }
-        // As many tries as the text is long for each star, not for all of them together.
+        // The number of tries is the length of the text for each star, not a product over all stars.
         assert!(!matches(&"a*".repeat(40), &"a".repeat(39)));
     }
 
-    /// The results of fnmatch(3) of glibc in the locale C.UTF-8.
+    /// Expected results are those of fnmatch(3) of glibc in the locale C.UTF-8.
     #[test]
     fn characters_of_utf_8_are_one_each_or_bytes() {
         let utf8 = |pattern: &str, text: &[u8]| {

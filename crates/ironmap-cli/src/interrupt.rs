@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP while something is changed: the command stops at the next file and tidies up, so that nothing is left to
-//! recover or to remove.
+//! Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that nothing remains to be
+//! recovered or removed.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ use crate::failure::{Code, Failure};
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The number of the last signal that came, or 0.
+/// The number of the last signal received, or 0.
 static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// The signals that the program was not started to ignore, as by nohup.
+/// The signals that the program was not started to ignore, as nohup does.
 fn heard() -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -28,13 +28,13 @@ fn heard() -> impl Iterator<Item = i32> {
     SIGNALS.into_iter().filter(move |signal| ignored & 1 << (signal - 1) == 0)
 }
 
-/// From now on a first signal is remembered, and a second one ends the program where it stands: a volume with a journal recovers.
+/// Installs handlers: the first signal is recorded, and a second one ends the program at once. A volume with a journal recovers.
 pub(crate) fn catch() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         let ends = Arc::new(AtomicBool::new(false));
         for signal in heard() {
-            // Without a handler the first signal ends the program. They run in this order: the first one ends nothing.
+            // Until both handlers exist, a signal ends the program. They run in this order, so the first signal finds `ends` unset.
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends));
             let _ = flag::register(signal, Arc::clone(&ends));
         }
@@ -42,26 +42,26 @@ pub(crate) fn catch() {
     });
 }
 
-/// From now on signals are remembered, and end nothing.
+/// Installs handlers that record signals, and do not end the program.
 pub(crate) fn remember() {
     for signal in heard() {
         let _ = flag::register_usize(signal, Arc::clone(&CAUGHT), signal as usize);
     }
 }
 
-/// Runs this for each signal from now on, in a thread of its own.
+/// Runs `act` for each later signal, in a thread of its own.
 pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new(heard())?;
     thread::Builder::new().spawn(move || signals.forever().for_each(|_| act()))?;
     Ok(())
 }
 
-/// Whether a signal came.
+/// Whether a signal was received.
 pub(crate) fn caught() -> bool {
     CAUGHT.load(Ordering::Relaxed) != 0
 }
 
-/// Fails once a signal came.
+/// Fails once a signal was received.
 pub(crate) fn check() -> Result<(), Failure> {
     match CAUGHT.load(Ordering::Relaxed) as i32 {
         0 => Ok(()),
@@ -71,15 +71,15 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
-/// The failure, or the signal if one came: anything can fail after that.
+/// The failure, or the signal if one was received: any operation can fail after that.
 pub(crate) fn cause(failure: Failure) -> Failure {
     check().err().unwrap_or(failure)
 }
 
-/// Waits until there is something to read, or nobody who could write any more.
+/// Waits until data can be read, or every writer has closed its end.
 ///
 /// # Errors
-/// `INTR` once a signal came, `CANCELED` once it is not wanted any more.
+/// `INTR` once a signal was received, `CANCELED` once `is_wanted` returns false.
 pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
     let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     while !caught() {
@@ -87,7 +87,7 @@ pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Er
             return Err(Errno::CANCELED);
         }
         match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-            // Interrupted by a signal, which the next turn sees: a read would wait for data that may never come.
+            // After a signal the next turn of the loop checks it. A read here would wait for data that may never come.
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             // The read reports the error.
             _ => return Ok(()),

@@ -1,4 +1,4 @@
-//! The `ironmap` program: files of an ext4 volume that nobody has mounted, and of mounted file systems, from the command line.
+//! The `ironmap` program: files of unmounted ext4 volumes, and of mounted file systems, from the command line.
 
 mod acl;
 mod ahead;

@@ -1,4 +1,4 @@
-//! Modes as `chmod` takes them: `755`, `u+x,go-w`, `g=u`, `a+X`, `+755`.
+//! Modes in the syntax of `chmod`: `755`, `u+x,go-w`, `g=u`, `a+X`, `+755`.
 
 const SET_ID: u32 = 0o6000;
 const ALL: u32 = 0o7777;
@@ -9,11 +9,11 @@ pub(crate) struct ModeChange(Vec<Step>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
-    /// The bits of those that it is for; 0 is everyone, as the umask allows.
+    /// The mode bits of the affected users. 0 means all users, limited by the umask.
     who: u32,
     how: How,
     what: What,
-    /// Set-id bits of directories stay as they are unless they are named.
+    /// Set-id bits that the step names. Others of a directory stay unchanged.
     named: u32,
 }
 
@@ -28,10 +28,10 @@ enum How {
 enum What {
     Bits {
         bits: u32,
-        /// `X`: execution where it is a directory, or someone may execute it already.
+        /// `X`: execute permission for directories, and for files that some user may already execute.
         search: bool,
     },
-    /// The bits of the user, the group or others: how far their bits are to the left.
+    /// Copies the bits of the user, the group or others: the number is the shift of these bits.
     Copy(u32),
 }
 
@@ -52,7 +52,7 @@ impl ModeChange {
         Ok(Self(steps))
     }
 
-    /// The mode that becomes of this one; both are the lower twelve bits.
+    /// The new mode for `mode`; both are the lower twelve bits.
     pub(crate) fn apply(&self, mode: u32, directory: bool, umask: u32) -> u32 {
         self.0.iter().fold(mode, |mode, step| step.apply(mode, directory, umask))
     }
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// `ugo+rwx-s`: for whom, and then one or more operators with what they are about.
+/// Parses `ugo+rwx-s`: the users, then one or more operators with their permissions.
 fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     let start = clause.find(['+', '-', '='])?;
     let mut who = 0;
@@ -102,7 +102,7 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
             _ => How::Set,
         };
         if rest[1..].starts_with(|first: char| first.is_ascii_digit()) {
-            // An octal number is for everyone, whatever the umask, and ends the clause.
+            // An octal number applies to all users, without the umask, and ends the clause.
             let bits = octal(&rest[1..]).filter(|_| who == 0)?;
             let what = What::Bits { bits, search: false };
             steps.push(Step { who: ALL, how, what, named: !0 });

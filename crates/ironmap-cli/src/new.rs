@@ -1,4 +1,4 @@
-//! New files of a volume, as the caller's.
+//! New files of a volume, owned by the caller.
 
 use ironmap::fs::{Credentials, Follow, Inode, NewFile};
 use ironmap::{Error, ErrorKind};
@@ -7,14 +7,14 @@ use crate::failure::Failure;
 use crate::mode::umask;
 use crate::volumes::Name;
 
-/// Whose a new file is: the caller's, as with the kernel.
+/// The credentials of the caller, which the kernel would use too.
 pub(crate) fn caller() -> Credentials {
     let (uid, gid) =
         (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
     Credentials::new(uid, gid, umask())
 }
 
-/// The file of a name; an empty one is made if it does not exist, or `None` without `create`.
+/// The file of a name. A missing file is created empty, or is `None` without `create`.
 pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));
@@ -25,7 +25,7 @@ pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>,
     if name.wants_directory() {
         return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
     }
-    // A link that leads nowhere: as with the kernel, what it leads to is made. A loop of links is another error.
+    // As in the kernel, the missing target of a link is created. A loop of links is another error.
     if let Some(link) = name.look(Follow::NotLast)? {
         let target = link.read_link().map_err(|error| name.failed(&error))?;
         return find_or_create(&name.beside(&target)?, create);

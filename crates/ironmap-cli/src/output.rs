@@ -1,4 +1,4 @@
-//! The output of commands that several of them have: progress bars, and the JSON that docs/cli/json.md describes.
+//! Output that several commands share: progress bars, and the JSON that docs/cli/json.md describes.
 
 use std::fmt;
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::show::{mode_string, rfc3339};
 use crate::terminal::{Out, stdout};
 
-/// A progress bar on standard error, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
     let bar = ProgressBar::new(steps).with_message(what);
@@ -51,7 +51,7 @@ impl JsonArray {
     }
 }
 
-/// How the byte strings of one JSON object are written: as they are where all are UTF-8, else all percent-escaped.
+/// The encoding of the byte strings of one JSON object: unchanged if all are UTF-8, otherwise all percent-escaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Utf8,
@@ -78,7 +78,7 @@ impl Encoding {
         text
     }
 
-    /// Not UTF-8: for `skip_serializing_if`.
+    /// Whether strings are unchanged, for `skip_serializing_if`.
     pub(crate) fn is_utf8(&self) -> bool {
         *self == Self::Utf8
     }
@@ -125,7 +125,7 @@ impl fmt::Display for Served {
     }
 }
 
-/// A file as `ls --json` and `stat --json` give it.
+/// A file in the output of `ls --json` and `stat --json`.
 #[derive(Serialize)]
 pub(crate) struct FileRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ struct XattrRecord {
 }
 
 impl FileRecord {
-    /// The attributes of `stat`; xattrs where they are given.
+    /// A record with the attributes of `stat`, and the xattrs if any are given.
     pub(crate) fn new(
         path: &[u8],
         stat: &Stat,
@@ -215,12 +215,12 @@ impl FileRecord {
         }
     }
 
-    /// The same of a file of this volume.
+    /// Adds the volume that holds the file.
     pub(crate) fn of_volume(self, volume: &Location) -> Self {
         Self { volume: Some(volume.to_string()), ..self }
     }
 
-    /// The same of a file of a mounted file system, whose generation the kernel keeps to itself.
+    /// Turns the record into one of a file of a mounted file system, whose generation the kernel does not report.
     pub(crate) fn of_host(self, served: Option<Served>) -> Self {
         Self { generation: None, served, ..self }
     }

@@ -1,6 +1,6 @@
-//! The progress of a copy: files, bytes, rate and time left, on standard error if that is a terminal.
+//! The progress of a copy: files, bytes, rate and remaining time, on standard error if that is a terminal.
 //!
-//! A thread counts the files while they are copied. The totals appear when it has counted all of them.
+//! A thread counts the files during the copy. The totals appear when the thread has counted all of them.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ impl Total {
     }
 }
 
-/// The size of a file's content; only regular files have any.
+/// The number of content bytes; only regular files have content.
 fn content(kind: FileType, size: u64) -> u64 {
     if kind == FileType::Regular { size } else { 0 }
 }
@@ -37,9 +37,9 @@ fn content(kind: FileType, size: u64) -> u64 {
 /// The progress of one command.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Files that are done.
+    /// The number of finished files.
     files: Arc<AtomicU64>,
-    /// The content that is left of the file that is being copied.
+    /// The remaining bytes of the current file.
     left: Cell<Option<u64>>,
     counter: Option<Counter>,
 }
@@ -51,12 +51,12 @@ struct Counter {
 }
 
 impl Progress {
-    /// Shows nothing.
+    /// A progress that shows nothing.
     pub(crate) fn hidden() -> Self {
         Self::on(ProgressBar::hidden())
     }
 
-    /// Of a copy whose totals are not known.
+    /// The progress of a copy whose totals are unknown.
     pub(crate) fn of_copy() -> Self {
         let progress = Self::on(ProgressBar::new_spinner());
         let done = files(&progress.files, None);
@@ -69,12 +69,12 @@ impl Progress {
         Self { bar, files: Arc::default(), left: Cell::new(None), counter: None }
     }
 
-    /// Shows these totals from now on.
+    /// Sets the totals to show.
     pub(crate) fn set_total(&self, total: Total) {
         show_total(&self.bar, &self.files, total);
     }
 
-    /// Has a thread count, which is told when to stop; `None` if the totals cannot be known. Nothing is counted if nothing is shown.
+    /// Starts a thread that counts, and gets a flag to stop. It returns `None` if the totals cannot be known. A hidden progress counts nothing.
     pub(crate) fn count(
         &mut self,
         count: impl FnOnce(&dyn Fn() -> bool) -> Option<Total> + Send + 'static,
@@ -90,17 +90,17 @@ impl Progress {
                 show_total(&bar, &files, total);
             }
         };
-        // Without a thread there are no totals.
+        // If no thread can be started, the totals stay unknown.
         let thread = thread::Builder::new().spawn(work).ok();
         self.counter = thread.map(|thread| Counter { stop, thread });
     }
 
-    /// Whether nothing is shown.
+    /// Whether the progress is hidden.
     pub(crate) fn is_hidden(&self) -> bool {
         self.bar.is_hidden()
     }
 
-    /// The copy of a file begins.
+    /// Begins the copy of a file.
     pub(crate) fn begin(&self, name: &str, kind: FileType, size: u64) {
         if !self.is_hidden() {
             self.bar.set_message(terminal::name(name.as_bytes()));
@@ -108,18 +108,18 @@ impl Progress {
         self.left.set((kind != FileType::Directory).then(|| content(kind, size)));
     }
 
-    /// So many bytes of it were copied, or are a hole.
+    /// Counts bytes of the current file that were copied, or that are a hole.
     pub(crate) fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
         self.left.set(self.left.get().map(|left| left.saturating_sub(bytes)));
     }
 
-    /// A further name of a file that was copied begins: no content is copied for it.
+    /// Begins a further name of a copied file, which has no content to copy.
     pub(crate) fn begin_link(&self) {
         self.left.set(Some(0));
     }
 
-    /// The file is done. The rest of its size that was not copied is a hole, or was left out.
+    /// Ends the current file. The remainder of its size is a hole, or was left out.
     pub(crate) fn end(&self) {
         if let Some(left) = self.left.take() {
             self.files.fetch_add(1, Ordering::Relaxed);
@@ -127,16 +127,16 @@ impl Progress {
         }
     }
 
-    /// Prints above it.
+    /// Runs `print` with the bar out of the way.
     pub(crate) fn suspend<R>(&self, print: impl FnOnce() -> R) -> R {
         self.bar.suspend(print)
     }
 
-    /// The copy has ended, and nothing is shown any more. A volume can be closed after this: the thread that reads it has ended.
+    /// Ends the progress, and hides it. The counting thread, which reads the volume, has ended after this, so the volume can be closed.
     pub(crate) fn finish(&mut self) {
         if let Some(Counter { stop, thread }) = self.counter.take() {
             stop.store(true, Ordering::Relaxed);
-            // If it has panicked, there were no totals.
+            // If the thread has panicked, the totals are unknown.
             let _ = thread.join();
         }
         self.bar.finish_and_clear();
@@ -170,7 +170,7 @@ fn files(done: &Arc<AtomicU64>, total: Option<u64>) -> impl Files {
     let done = Arc::clone(done);
     move |_: &ProgressState, out: &mut dyn Write| {
         let done = HumanCount(done.load(Ordering::Relaxed));
-        // A writer of text does not fail.
+        // Formatting into a string does not fail.
         let _ = match total {
             Some(total) => write!(out, "{done}/{} files", HumanCount(total)),
             None => write!(out, "{done} files"),

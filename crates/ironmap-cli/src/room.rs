@@ -1,4 +1,4 @@
-//! The image file that a volume is made in: a new one, or one that becomes longer.
+//! The image file for a new volume: a new file, or an existing one that becomes longer.
 
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
@@ -17,28 +17,28 @@ use crate::whole::sync_name;
 
 /// The change of an image that gave it the requested size.
 pub(crate) enum Room {
-    /// It was made.
+    /// The image is new.
     New(NewImage),
-    /// It was extended.
+    /// The image was extended.
     Extended {
-        /// The image.
+        /// The path of the image.
         path: PathBuf,
-        /// Its length before.
+        /// The previous length.
         from: u64,
     },
-    /// Nothing.
+    /// The image already had the size.
     Old,
 }
 
 impl Room {
-    /// It was of no use: the image is as it was. Nothing helps if that fails too.
+    /// Undoes the change after a failure. If this fails too, the image stays longer.
     pub(crate) fn undo(self) {
         if let Self::Extended { path, from } = self {
             let _ = set_len(&path, from);
         }
     }
 
-    /// A volume was made.
+    /// Keeps the image, because the volume was made.
     pub(crate) fn keep(self) {
         if let Self::New(image) = self {
             image.keep();
@@ -46,16 +46,16 @@ impl Room {
     }
 }
 
-/// An image file that this command has made. It is removed when it is dropped, unless it is kept.
+/// An image file that this command has created. Dropping it removes the file, unless it was kept.
 pub(crate) struct NewImage {
-    /// Open for nothing: whether a loop device serves the image is told by leases, which other descriptors prevent.
+    /// An `O_PATH` descriptor: leases tell whether a loop device serves the image, and any other descriptor prevents leases.
     file: File,
     path: PathBuf,
     kept: bool,
 }
 
 impl NewImage {
-    /// Makes one; `None` where a file has the name. The missing target of a symbolic link is made.
+    /// Creates an image; `None` if the file exists. The missing target of a symbolic link is created.
     pub(crate) fn create(path: &Path) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
@@ -63,7 +63,7 @@ impl NewImage {
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => return Ok(None),
             made => made.map_err(failed)?,
         };
-        // By its name, since not every root has a /proc.
+        // The file is opened by its name, since not every root directory has a /proc.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&target, flags, Mode::empty());
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
@@ -77,7 +77,7 @@ impl NewImage {
         &self.path
     }
 
-    /// Gives it this length, without any content.
+    /// Sets the length, without content.
     pub(crate) fn empty(&self, len: u64) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if !self.has_name() {
@@ -86,25 +86,25 @@ impl NewImage {
         let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
         let file = file.map_err(failed)?;
-        // The name may lead to another file since.
+        // Another file may have taken the name.
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
         file.set_len(0).and_then(|()| file.set_len(len)).map_err(failed)
     }
 
-    /// It stays, and its name is durable as far as its directory can be synced.
+    /// Keeps the file. Its name becomes durable if its directory can be synced.
     pub(crate) fn keep(mut self) {
         self.kept = true;
         sync_name(&self.path);
     }
 
-    /// Whether its name is still its own.
+    /// Whether the name still leads to this file.
     fn has_name(&self) -> bool {
         self.path.symlink_metadata().is_ok_and(|named| self.is(&named))
     }
 
-    /// Whether these are attributes of this file.
+    /// Whether `metadata` belongs to this file.
     fn is(&self, metadata: &Metadata) -> bool {
         self.file.metadata().is_ok_and(|own| is_same(&own, metadata))
     }
@@ -113,7 +113,7 @@ impl NewImage {
 impl Drop for NewImage {
     fn drop(&mut self) {
         if !self.kept && self.has_name() {
-            // Nothing helps if that fails too.
+            // An error here leaves the file, and there is nothing else to try.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -127,10 +127,10 @@ fn replaced(path: &Path) -> Failure {
     Failure::new(format!("{}: another program has replaced the image", path.display()))
 }
 
-/// Where a path leads, also where no file is there.
+/// The target of a path with all links followed, even if the file does not exist.
 pub(crate) fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
-    // The kernel follows so many symbolic links.
+    // The kernel follows 40 symbolic links.
     for _ in 0..40 {
         let Ok(link) = target.read_link() else { break };
         target = target.parent().unwrap_or(Path::new("")).join(link);
@@ -138,10 +138,10 @@ pub(crate) fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// Makes an image file of this size, or extends one, which holds nothing unless it is overwritten by `force`.
+/// Creates an image file of this size, or extends one. An existing image must be empty unless `force` overwrites it.
 pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure> {
     let Some(image) = NewImage::create(path)? else {
-        // At the new end there would be no tags, and no backup of a partition table.
+        // The new end would have no tags, and no backup of a partition table.
         if !force && path.is_file() {
             let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
@@ -153,8 +153,8 @@ pub(crate) fn make(path: &Path, size: u64, force: bool) -> Result<Room, Failure>
     Ok(Room::New(image))
 }
 
-/// Refuses to write a raw image by a name that other programs take for another format, unless that is what it `holds`. One that is there is overwritten by
-/// `force`.
+/// Refuses to write a raw image under a name that other programs take for another format, unless `holds` says that it has that format. `force`
+/// overwrites an existing one.
 pub(crate) fn refuse_name(
     target: &Location,
     holds: Option<&str>,
@@ -173,7 +173,7 @@ pub(crate) fn refuse_name(
     }
 }
 
-/// The same for an archive.
+/// Refuses such a name for an archive.
 pub(crate) fn refuse_archive(path: &Path) -> Result<(), Failure> {
     match instead_of(path) {
         Some(_) => {
@@ -188,14 +188,14 @@ fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
     Failure::usage(format!("{}: {content} is not what the name says: {instead}", path.display()))
 }
 
-/// The way to an image of the format that a name says; `None` for other names.
+/// The way to create an image of the format that a name suggests; `None` for other names.
 fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name}, an image that qemu-img create -f qcow2 makes")
         }
-        // They are only read, by their prefix.
+        // ironmap only reads these formats, with their prefix.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} is only read; qemu-img convert -O {format} makes it of a raw image"
@@ -207,12 +207,12 @@ fn instead_of(path: &Path) -> Option<String> {
     })
 }
 
-/// The format that the end of a name says.
+/// The format that the extension of a name suggests.
 fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_string_lossy().to_ascii_lowercase())
 }
 
-/// The error of a volume that cannot be opened to be made. An image of a virtual machine is not made by its first volume, as a raw image is.
+/// The error for a volume that is to be made and cannot be opened. Unlike a raw image, a virtual disk image is not created with its first volume.
 pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     if !matches!(volume.data().medium, Medium::Image(_)) || error.errno() != Errno::ENOENT {
         return error;
@@ -221,10 +221,10 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).context(volume)
 }
 
-/// The option that overwrites a device that holds something.
+/// The option that overwrites a device with content.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Refuses a device that holds something; the error says what to do `instead`.
+/// Refuses a device with content. The error says what to do `instead`.
 pub(crate) fn check_empty(
     device: &dyn Device,
     place: impl Display,
@@ -239,7 +239,7 @@ pub(crate) fn check_empty(
     })
 }
 
-/// Refuses a block device or image that holds something and is to be replaced by other content. A pipe or a terminal holds nothing.
+/// Refuses to replace a block device or image with content. A pipe or a terminal has no content.
 pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> {
     let kind = path.metadata().map(|metadata| metadata.file_type());
     if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
@@ -248,27 +248,27 @@ pub(crate) fn check_replaced(path: &Path, instead: &str) -> Result<(), Failure> 
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display(), instead),
-        // A file that may be written and not read: the host says whether it may be replaced.
+        // The file is writable but not readable: the host decides whether it may be replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }
 }
 
-/// Extends an image file that is shorter; a device, and an image that is long enough, stay as they are.
+/// Extends a shorter image file. A device, or an image that is long enough, stays unchanged.
 pub(crate) fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
         return Ok(Room::Old);
     }
-    // Not that of somebody who has it.
+    // An open for writing fails if another program uses the image.
     let mode = OpenMode { write: true, ..OpenMode::default() };
     drop(BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?);
     set_len(path, size).map_err(failed)?;
     Ok(Room::Extended { path: path.to_owned(), from: metadata.len() })
 }
 
-/// Gives an image file a length.
+/// Sets the length of an image file.
 pub(crate) fn set_len(path: &Path, len: u64) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_len(len)
 }

@@ -1,4 +1,4 @@
-//! How modes, times and owners are shown to people.
+//! The presentation of modes, times and owners to users.
 
 use ironmap::fs::{FileType, Stat, Timestamp};
 use jiff::tz::TimeZone;
@@ -9,7 +9,7 @@ pub(crate) fn mode_string(stat: &Stat) -> String {
     permissions(stat.file_type, stat.mode)
 }
 
-/// The same for a mode that is not, or not yet, the file's.
+/// The same for a mode that differs from the file's.
 pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     let kind = match file_type {
         FileType::Regular => '-',
@@ -21,7 +21,7 @@ pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
         FileType::Socket => 's',
     };
     let mut text = String::from(kind);
-    // For user, group, others: the shift of the three bits, the special bit, its letter.
+    // User, group and others: the shift of the three bits, the special bit, and its letter.
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
@@ -36,7 +36,7 @@ pub(crate) fn permissions(file_type: FileType, mode: u32) -> String {
     text
 }
 
-/// Bytes as people read them, rounded up: `999`, `1.5K`, `234M`, as `ls -h`.
+/// Bytes in short form, rounded up as by `ls -h`: `999`, `1.5K`, `234M`.
 pub(crate) fn human(bytes: u64) -> String {
     let mut unit: u128 = 1;
     for suffix in ["", "K", "M", "G", "T", "P", "E"] {
@@ -135,13 +135,13 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
     }
 }
 
-/// The nanoseconds count forward from the second, before 1970 too; `None` beyond the year 9999.
+/// The instant of a time stamp, whose nanoseconds count forward from the second before 1970 too. `None` beyond the year 9999.
 fn instant(at: Timestamp) -> Option<jiff::Timestamp> {
     let second = jiff::Timestamp::from_second(at.seconds).ok()?;
     second.checked_add(jiff::SignedDuration::from_nanos(i64::from(at.nanoseconds))).ok()
 }
 
-/// Names of owners, by this machine's account data.
+/// Names of owners, from the account data of this host.
 pub(crate) struct Owners {
     cache: UsersCache,
     /// Numbers are shown, not names.

@@ -1,6 +1,6 @@
 //! Sizes on the command line.
 
-/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; with 1000 in place of 1024 `1kB`, `1MB`; and sectors of 512 bytes: `8s`.
+/// Parses bytes: `4096`, `4k`, `1m`, `2G`, `16TiB`; powers of 1000: `1kB`, `1MB`; and sectors of 512 bytes: `8s`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text} is not a size");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -22,7 +22,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     base.pow(power).checked_mul(value).ok_or_else(large)
 }
 
-/// The same, and not 0.
+/// Parses a size other than 0.
 pub(crate) fn some(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err(format!("{text} is not a size above 0")),

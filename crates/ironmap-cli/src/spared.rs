@@ -1,4 +1,4 @@
-//! The files that a volume is in, which are no source and no copy of what the volume holds.
+//! The files in which a volume is stored. A command does not use them as a source, and does not overwrite them.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -12,12 +12,12 @@ use rustix::fs::{fstat, major, minor};
 
 use crate::source::further_devices;
 
-/// Files by device and inode: images and device nodes, and the images of loop devices.
+/// A set of files, by device and inode: images and device nodes, and the images of loop devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
-    /// The files that a volume is opened from, as far as they are there, with the further devices that the command line names.
+    /// The existing files that a volume is opened from, and the further devices on the command line.
     pub(crate) fn of(location: &Location) -> Self {
         let sites = |it: &Location| -> Vec<PathBuf> {
             let sites = [Some(it.data()), it.tags()].into_iter().flatten();
@@ -31,18 +31,18 @@ impl Spared {
         self.0.contains(&(device, inode))
     }
 
-    /// Whether a path leads to one of them.
+    /// Whether a path leads to one of the files.
     pub(crate) fn has(&self, path: &Path) -> bool {
         files_of(path).into_iter().any(|(device, inode)| self.contains(device, inode))
     }
 
-    /// Whether standard input is one of them.
+    /// Whether standard input is one of the files.
     pub(crate) fn has_stdin(&self) -> bool {
         fstat(rustix::stdio::stdin()).is_ok_and(|stat| self.contains(stat.st_dev, stat.st_ino))
     }
 }
 
-/// The paths of a site's files: of an image of a virtual machine, those of its backing files and extents too.
+/// The paths of a site's files. A virtual disk image also has backing files and extents.
 fn paths_of(site: &Site) -> Vec<PathBuf> {
     match &site.medium {
         Medium::Image(address) => {
@@ -54,7 +54,7 @@ fn paths_of(site: &Site) -> Vec<PathBuf> {
     }
 }
 
-/// The file of a path, and of a loop device or its partition the image too.
+/// The file of a path. A loop device or its partition also yields its image.
 fn files_of(path: &Path) -> Vec<(u64, u64)> {
     let Ok(found) = path.metadata() else { return Vec::new() };
     let mut files = vec![(found.dev(), found.ino())];

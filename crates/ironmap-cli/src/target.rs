@@ -18,7 +18,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) volume: Location,
-    /// From the root of the volume, with a slash at the beginning; or from an inode, as `<12>`.
+    /// The path from the root of the volume, with a slash at the beginning, or from an inode, as `<12>`.
     pub(crate) path: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Target {
         Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
     }
 
-    /// The same, and `VOLUME` alone is its root.
+    /// Parses a target, where `VOLUME` alone means its root.
     pub(crate) fn parse_tree(text: &OsStr) -> Result<Self, String> {
         if end_of_volume(text.as_bytes()).is_some() {
             return Self::parse(text);
@@ -41,13 +41,13 @@ impl Target {
         Ok(Self { volume: parse_volume(text)?, path: b"/".to_vec() })
     }
 
-    /// As it is written on the command line.
+    /// The text on the command line.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.volume.to_string().as_bytes(), b":", &self.path].concat()
     }
 }
 
-/// The inode with which a path begins that does not begin at the root, and the rest: `<12>/name`.
+/// The inode at the start of a path that does not start at the root, and the remaining path: `<12>/name`.
 pub(crate) fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
     let text = path.strip_prefix(b"<")?;
     let end = text.iter().position(|byte| *byte == b'>')?;
@@ -64,29 +64,29 @@ fn prefix_of_volume(text: &[u8]) -> usize {
     })
 }
 
-/// Where the host of an address ends that begins here. `None` where none begins.
+/// The end of the host of an address that begins at `at`. `None` if no address begins there.
 fn end_of_host(text: &[u8], at: usize) -> Option<usize> {
     let rest = text.get(at..).filter(|rest| Address::is_one(rest))?;
     let slashes = rest.windows(3).position(|window| window == b"://")? + 3;
     let host =
         rest[slashes..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - slashes);
-    // An address may end with its host: then a path in the volume follows, and its colon.
+    // If the address ends with its host, a colon and a path in the volume follow.
     let ends = host > 0 && rest[..slashes + host].ends_with(b":");
     Some(at + slashes + host - usize::from(ends))
 }
 
-/// Where the prefix ends that begins here and names the format of an image. `None` where none begins.
+/// The end of a prefix at `at` that names the format of an image. `None` if no prefix begins there.
 fn end_of_format(text: &[u8], at: usize) -> Option<usize> {
     image::Address::prefix_of(text.get(at..)?).map(|(_, len)| at + len)
 }
 
-/// Where the volume of `VOLUME:/PATH` ends: at the first `:/`, but those of `integrity:/...`, `nbd://...` and `qcow2:/...` are no ends; or at the
-/// first `:<12>`.
+/// The end of the volume in `VOLUME:/PATH`: the first `:/`, except those of `integrity:/...`, `nbd://...` and `qcow2:/...`; or the first
+/// `:<12>`.
 pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at));
     let skip = begin(prefix).unwrap_or(prefix);
-    // The second half of an integrity device may be an address too.
+    // The second part of an integrity device may be an address too.
     let comma = text[skip..].iter().position(|byte| *byte == b',').map(|comma| skip + comma + 1);
     let second = comma.filter(|_| text[..prefix].ends_with(INTEGRITY.as_bytes()));
     let skip = second.and_then(begin).unwrap_or(skip);
@@ -169,11 +169,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// `VOLUME`, also by a tag of its device.
+/// Parses `VOLUME`, or a tag of its device.
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // No command makes a file of that name: it would be in the memory of /dev.
+    // No command creates a file of that name, which would be in the memory file system of /dev.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(
@@ -183,7 +183,7 @@ pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     Location::parse(link.as_deref().unwrap_or(text)).map_err(|error| error.to_string())
 }
 
-/// The link that udev makes for a device of this tag, as mount(8) takes it: `LABEL=data`. A file of that name is a file.
+/// The link of udev to a device with this tag, in the syntax of mount(8): `LABEL=data`. An existing file of that name takes precedence.
 fn link_of_tag(text: &OsStr) -> Option<OsString> {
     let (tag, value) = text.to_str()?.split_once('=')?;
     let (dir, value) = match tag {
@@ -196,7 +196,7 @@ fn link_of_tag(text: &OsStr) -> Option<OsString> {
     if value.is_empty() || Path::new(text).exists() {
         return None;
     }
-    // As udev(7) writes names of links.
+    // The encoding of link names of udev(7).
     let plain =
         |char: char| char.is_alphanumeric() || !char.is_ascii() || "#+-.:=@_".contains(char);
     let name = value.chars().map(|char| match plain(char) {
@@ -206,7 +206,7 @@ fn link_of_tag(text: &OsStr) -> Option<OsString> {
     Some(format!("/dev/disk/by-{dir}/{}", name.collect::<String>()).into())
 }
 
-/// `VOLUME`, or the volume of `VOLUME:/PATH`.
+/// Parses `VOLUME`, or the volume of `VOLUME:/PATH`.
 pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     match Target::parse(text) {
         Ok(target) => Ok(target.volume),
@@ -214,8 +214,8 @@ pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
     }
 }
 
-/// Sources and destination of a command that has them as `mv`: `directory` is that of `-t`, `no_directory` is `-T`. Says too whether the
-/// destination has to be a directory (`Some(true)`) or counts as none.
+/// Splits the arguments of a command like `mv` into sources and destination: `directory` is the value of `-t`, `no_directory` is `-T`. The
+/// result also says whether the destination must be a directory (`Some(true)`), or is treated as a name.
 pub(crate) fn split_destination<'a, T>(
     targets: &'a [T],
     directory: Option<&'a T>,
@@ -259,7 +259,7 @@ pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse_tree(&text))
 }
 
-/// An error that begins with the volume's name, or with its device's, as those of devices do by themselves.
+/// An error that begins with the name of the volume, or with that of its device, which errors of devices already have.
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
     let (text, name) = (error.to_string(), volume.to_string());
     let begins = |name: &str| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
@@ -267,7 +267,7 @@ pub(crate) fn named(volume: &Location, error: Error) -> Error {
     if begins(&name) || begins(&medium) { error } else { error.context(name) }
 }
 
-/// The parser of an argument that is `VOLUME:/PATH`, or else a path of the host, which `host:` may stand before.
+/// The parser of an argument `VOLUME:/PATH`, or else a path of the host with or without `host:`.
 pub(crate) fn anywhere() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| Subject::parse_anywhere(&text))
 }
@@ -277,7 +277,7 @@ pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
     OsStringValueParser::new().try_map(|text: OsString| Subject::parse(&text))
 }
 
-/// The same where `VOLUME` alone is its root.
+/// The parser of such an argument, where `VOLUME` alone means its root.
 pub(crate) fn subject_or_tree() -> impl TypedValueParser<Value = Subject> {
     let parse = |text: OsString| Subject::parse_by(&text, Target::parse_tree);
     OsStringValueParser::new().try_map(parse)

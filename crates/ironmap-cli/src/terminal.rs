@@ -1,14 +1,14 @@
-//! The one place where text of a volume (names, targets, labels, attributes, and messages with these) becomes text of a terminal.
+//! The one place where text from a volume (names, targets, labels, attributes, and messages with these) becomes text for a terminal.
 //!
-//! Such text can hold sequences that a terminal obeys: they set its title, or the clipboard. Standard output is [`Out`], which lets none through to a
-//! terminal; names are quoted before that, so that they can be told apart and copied. A pipe gets every byte as it is.
+//! Such text can hold escape sequences that change the title of a terminal, or its clipboard. Standard output is [`Out`], which passes none of
+//! them to a terminal. Names are quoted first, so that they can be told apart and copied. A pipe gets every byte unchanged.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::sync::LazyLock;
 
-/// Buffered standard output. A write to a pipe whose reader has gone ends the command quietly.
+/// Buffered standard output. A write to a pipe whose reader has closed it ends the command quietly.
 pub(crate) struct Out {
     to: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -18,13 +18,13 @@ pub(crate) fn stdout() -> Out {
     Out { to: BufWriter::new(io::stdout().lock()), terminal: is_terminal() }
 }
 
-/// Whether people read standard output on a terminal.
+/// Whether standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
     static TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
     *TERMINAL
 }
 
-/// Prints one line, which cannot get lost unseen as with an `Out` that is dropped.
+/// Prints one line, and reports an error that a dropped `Out` would hide.
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
     let mut out = stdout();
     writeln!(out, "{line}")?;
@@ -32,13 +32,13 @@ pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
 }
 
 impl Out {
-    /// Writes what the caller itself has made safe for a terminal, with the colours that it gave it.
+    /// Writes text that the caller has already made safe for a terminal, with its colours.
     pub(crate) fn write_styled(&mut self, text: &[u8]) -> io::Result<()> {
         self.to.write_all(text)
     }
 }
 
-/// A control character becomes `\u001b` on a terminal, which JSON takes too; a byte that is not UTF-8 becomes `\xff`.
+/// On a terminal a control character becomes `\u001b`, which is valid JSON too, and a byte that is not UTF-8 becomes `\xff`.
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.terminal {
@@ -65,7 +65,7 @@ impl Write for Out {
     }
 }
 
-/// Whether a character is for the terminal, and neither part of the text nor of its layout.
+/// Whether a character is a control of the terminal, and neither text nor layout.
 fn controls(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
 }
@@ -83,12 +83,12 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// A name that standard output gets: as [`name`] has it on a terminal, raw in a pipe.
+/// A name for standard output: quoted by [`name`] on a terminal, raw in a pipe.
 pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, [u8]> {
     if is_terminal() { Cow::Owned(name(bytes).into_bytes()) } else { Cow::Borrowed(bytes) }
 }
 
-/// A name for a terminal, in quotes where a shell needs them, as GNU `ls` writes it there.
+/// A name for a terminal, quoted if a shell needs it, in the style of GNU `ls`.
 pub(crate) fn name(bytes: &[u8]) -> String {
     let plain = |char: char| match char {
         ' '..='~' => char.is_ascii_alphanumeric() || "#%+,-./:@]_{}~".contains(char),
@@ -100,9 +100,9 @@ pub(crate) fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// A name in quotes, as a shell takes it and `stat -c %N` writes it.
+/// A name in quotes for a shell, in the style of `stat -c %N`.
 pub(crate) fn quoted(name: &[u8]) -> String {
-    // Characters that are the same within both kinds of quotes.
+    // These characters are the same within both kinds of quotes.
     let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:@]_' ".contains(char);
     if let Ok(text) = std::str::from_utf8(name)
         && text.contains('\'')
@@ -148,7 +148,7 @@ pub(crate) fn quoted(name: &[u8]) -> String {
     shown
 }
 
-/// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and the bytes that are not UTF-8 too.
+/// Text with the bytes in `special` in octal, in the style of `getfattr`. On a terminal, controls and bytes that are not UTF-8 are octal too.
 pub(crate) fn octal(text: &[u8], special: &[u8]) -> Vec<u8> {
     let terminal = is_terminal();
     let mut shown = Vec::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! The volumes that a command changes, and the names in them.
+//! The volumes that a command changes, and names in them.
 
 use std::fmt;
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
 use crate::terminal::quoted;
 
-/// The same location with the one name of each device that all of its names lead to.
+/// The location with canonical device paths.
 fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
 
-/// The volumes of one command, each opened once, however many of the arguments are in it.
+/// The volumes of one command. Each is opened once, even if several arguments name it.
 pub(crate) struct Volumes {
     write: bool,
     opened: Vec<(Location, Rc<Source>)>,
 }
 
 impl Volumes {
-    /// Of a command that changes nothing.
+    /// The volumes of a command that only reads.
     pub(crate) fn to_read() -> Self {
         Self { write: false, opened: Vec::new() }
     }
@@ -47,7 +47,7 @@ impl Volumes {
         result
     }
 
-    /// The same for each target by itself: a failure is reported, and the rest goes on.
+    /// Runs a command for each target. A failure is reported, and the next target follows.
     pub(crate) fn change_each(
         targets: &[Target],
         report: &mut Report,
@@ -92,7 +92,7 @@ impl Volumes {
         Ok(Found { name, inode })
     }
 
-    /// The file of a path, or of an inode's number, for a command that only reads it.
+    /// The file of a path, or of an inode number, for a command that only reads.
     pub(crate) fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let source = self.open(&target.volume)?;
         let inode = source.resolve(&target.path, follow)?;
@@ -100,7 +100,7 @@ impl Volumes {
         Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
-    /// The meaning of DEST, as in `cp`, `mv` and `ln`: a directory to go into, or the name itself.
+    /// The meaning of DEST in `cp`, `mv` and `ln`: a directory that receives files, or the new name itself.
     pub(crate) fn destination(
         &mut self,
         dest: &Target,
@@ -108,7 +108,7 @@ impl Volumes {
     ) -> Result<Destination, Failure> {
         let name = self.name(dest)?;
         let follow = if how.follows { Follow::All } else { Follow::NotLast };
-        // A link that leads to itself is no directory: as a name it may be replaced.
+        // A symbolic link to itself is not a directory: a new file may replace it as a name.
         let may_loop = how.directory.is_none() && !name.wants_directory();
         let there = match how.directory {
             Some(false) => None,
@@ -134,25 +134,25 @@ impl Volumes {
 /// The options of a command for its DEST.
 #[derive(Clone, Copy)]
 pub(crate) struct DestinationIs {
-    /// It has to be a directory (`-t`, or several sources), or is the name itself even if it is one (`-T`).
+    /// Whether DEST must be a directory (`-t`, or several sources), or is the name itself even if it is a directory (`-T`).
     pub(crate) directory: Option<bool>,
-    /// A symbolic link to a directory is that directory.
+    /// Whether a symbolic link to a directory counts as the directory.
     pub(crate) follows: bool,
 }
 
-/// Where something goes.
+/// The destination of a file.
 pub(crate) enum Destination {
-    /// Into this directory, by its own name.
+    /// The directory that receives the file under its own name.
     Into(Name, InodeNo),
-    /// As this name.
+    /// The new name of the file.
     As(Name),
 }
 
 impl Destination {
-    /// The name that a source gets whose last name is this one.
+    /// The new name of a source whose last name is `last`.
     pub(crate) fn name_for(&self, last: &[u8]) -> Name {
         match self {
-            // The content of `..` goes into the directory, not into the one above it.
+            // The content of `..` goes into the directory itself, not above it.
             Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
             Self::Into(dir, number) => dir.below(*number, last),
             Self::As(name) => name.clone(),
@@ -160,13 +160,13 @@ impl Destination {
     }
 }
 
-/// A name in a directory of a volume, whether something has it or not. The volume's root is `.` in itself.
+/// A name in a directory of a volume, with or without a file. The volume's root is `.` in itself.
 #[derive(Clone)]
 pub(crate) struct Name {
     pub(crate) source: Rc<Source>,
     pub(crate) dir: InodeNo,
     pub(crate) name: Vec<u8>,
-    /// As the user wrote it, or from what he wrote on.
+    /// The path as the user wrote it, or a path below it.
     path: Vec<u8>,
 }
 
@@ -200,28 +200,28 @@ impl Name {
         &self.path
     }
 
-    /// A slash at the end asks for a directory.
+    /// Whether a slash at the end of the path asks for a directory.
     pub(crate) fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/")
     }
 
-    /// Whether they are on one volume.
+    /// Whether both names are on one volume.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.source, &other.source)
     }
 
-    /// The failure of an operation here.
+    /// The failure of an operation on this name.
     pub(crate) fn failed(&self, error: &Error) -> Failure {
         Failure::at(self, error)
     }
 
-    /// A name in the directory that this name stands for, whose number is given.
+    /// A name in the directory `dir` that this name stands for.
     pub(crate) fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
         let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// The file of a path that begins in the directory of this name, as the target of a symbolic link does.
+    /// The name at a path from the directory of this name, such as the target of a symbolic link.
     pub(crate) fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -240,7 +240,7 @@ impl Name {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
 
-    /// The same where that may be nothing.
+    /// The file of this name, or `None` if it does not exist.
     pub(crate) fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
         self.try_look(follow).map_err(|error| self.failed(&error))
     }
@@ -253,7 +253,7 @@ impl Name {
         }
     }
 
-    /// Refuses the name of a new file other than a directory if a slash after it asks for one, with the error of the kernel.
+    /// Refuses the name of a new file other than a directory if the path ends with a slash. The error is the kernel's.
     pub(crate) fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -263,7 +263,7 @@ impl Name {
         Err(self.failed(&error))
     }
 
-    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is not one.
+    /// Refuses to remove or rename a file if the path ends with a slash, and the file is not a directory. A link to a directory is not one.
     pub(crate) fn check_directory(&self) -> Result<(), Failure> {
         let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
         match inode.file_type() {
@@ -272,7 +272,7 @@ impl Name {
         }
     }
 
-    /// As `-v` of coreutils shows it.
+    /// The quoted name, as `-v` of coreutils shows it.
     pub(crate) fn quoted(&self) -> String {
         let volume = self.source.location().to_string();
         quoted(&[volume.as_bytes(), b":", &self.path].concat())
@@ -297,7 +297,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A file and the name by which it was found. The name's directory counts only where the command changes names.
+/// A file and the name by which it was found. The name's directory matters only to commands that change names.
 pub(crate) struct Found {
     pub(crate) name: Name,
     pub(crate) inode: Inode,
@@ -316,7 +316,7 @@ impl Found {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The file that a symbolic link leads to, if it is one and leads to a file.
+    /// The target of a symbolic link, if the file is a link and its target exists.
     pub(crate) fn link_leads_to(&self) -> Option<InodeNo> {
         let link = self.inode.file_type() == FileType::Symlink;
         let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
@@ -328,13 +328,13 @@ impl Found {
         self.name.below(self.number(), name)
     }
 
-    /// The failure of an operation on it.
+    /// The failure of an operation on the file.
     pub(crate) fn failed(&self, error: &Error) -> Failure {
         self.name.failed(error)
     }
 }
 
-/// The path of the directory, and the last name; slashes at the end do not count.
+/// The path of the directory, and the last name. Slashes at the end are ignored.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

@@ -1,4 +1,4 @@
-//! Files of the host that appear under their names once they are whole and durable.
+//! Files of the host that get their names once their content is complete and durable.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,24 +13,24 @@ use crate::failure::Failure;
 use crate::room;
 use crate::spared::Spared;
 
-/// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing. Only where no
-/// other file can take its place is it written itself.
+/// A file that is being written. An existing file stays unchanged until [`keep`](Self::keep); a value that is dropped before that leaves nothing.
+/// Only a file that cannot be replaced is written directly.
 pub(crate) struct Whole {
     path: PathBuf,
-    /// Where it is written; `None` where the file itself is written.
+    /// The path of the temporary file, or `None` if the file itself is written.
     part: Option<PathBuf>,
-    /// The same open file that the writer has; `None` for a pipe or a terminal, which has nothing to sync.
+    /// A duplicate of the writer's descriptor; `None` for a pipe or a terminal, which cannot be synced.
     file: Option<File>,
-    /// The existing file keeps its inode, since it has several names or another owner.
+    /// The existing file keeps its inode, because it has several names or another owner.
     in_place: bool,
 }
 
 impl Whole {
-    /// Begins a file that will replace the existing one of this name. That must not be `spared`, nor hold something that is known, unless by `force`; the error says
-    /// what to do `instead`.
+    /// Begins a file that will replace the existing one of this name. Without `force`, an existing file must not be `spared`, nor hold a known
+    /// format. The error says what to do `instead`.
     ///
     /// # Errors
-    /// It is one of these, or the host refuses.
+    /// The existing file may not be replaced, or the host refuses.
     pub(crate) fn create(
         path: &Path,
         spared: &Spared,
@@ -39,7 +39,7 @@ impl Whole {
     ) -> Result<(Self, File), Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let named = path;
-        // Through links, as every program writes.
+        // Links are followed, as in every program that writes.
         let path = path.canonicalize().unwrap_or_else(|_| room::target_of(path));
         let there = match named.metadata() {
             Ok(there) => Some(there),
@@ -64,7 +64,7 @@ impl Whole {
         let part = path.with_file_name(part_name());
         let file = match File::create_new(&part) {
             Ok(file) => file,
-            // The user may write the file, and not its directory.
+            // The user may write to the file, but not to its directory.
             Err(error) if there.is_some() && is_of_directory(&error) => {
                 let file = File::options().write(true).truncate(true).open(&path);
                 return Self::itself(path, file.map_err(failed)?, true).map_err(failed);
@@ -82,16 +82,16 @@ impl Whole {
         Ok((whole, file))
     }
 
-    /// A file that no other one can replace.
+    /// A file that cannot be replaced by another.
     fn itself(path: PathBuf, file: File, synced: bool) -> io::Result<(Self, File)> {
         let same = synced.then(|| file.try_clone()).transpose()?;
         Ok((Self { path, part: None, file: same, in_place: false }, file))
     }
 
-    /// Gives the file its name, once its content is durable: a power cut leaves the old file or the new one.
+    /// Gives the file its name after its content is durable: a power cut leaves the old file or the new one.
     ///
     /// # Errors
-    /// The host's.
+    /// The errors of the host.
     pub(crate) fn keep(mut self) -> Result<(), Failure> {
         let failed = |error| Failure::host(self.path.display(), error);
         if let Some(file) = &self.file {
@@ -103,7 +103,7 @@ impl Whole {
         match renamed {
             Ok(true) => self.part = None,
             Ok(false) => copy(part, &self.path).map_err(failed)?,
-            // The file is a mount by itself.
+            // The file is a mount point.
             Err(error) if is_mount(&error) => copy(part, &self.path).map_err(failed)?,
             Err(error) => return Err(failed(error)),
         }
@@ -112,14 +112,14 @@ impl Whole {
     }
 }
 
-/// Writes a file over another one, which keeps its inode.
+/// Copies a file over another one, which keeps its inode.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut file = File::options().write(true).truncate(true).open(to)?;
     io::copy(&mut File::open(from)?, &mut file)?;
     file.sync_all()
 }
 
-/// A name for a file that is written beside another one. Processes of containers and machines that share a directory may have one number.
+/// A name for a temporary file. It is random because containers and machines that share a directory may have equal process ids.
 pub(crate) fn part_name() -> String {
     static RUN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -127,7 +127,7 @@ pub(crate) fn part_name() -> String {
     format!(".ironmap-{:016x}-{number}.part", *RUN)
 }
 
-/// The output stream of this process that a file is: /dev/stdout is one. Such a file may have no name, and it keeps the content that it has.
+/// The output stream of this process that a path such as /dev/stdout leads to. The file may have no name, and keeps its old content.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
@@ -138,7 +138,7 @@ fn inherited(there: &fs::Metadata) -> Option<File> {
     })
 }
 
-/// Whether a file could not be made because of its directory.
+/// Whether the directory refused a new file.
 fn is_of_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
@@ -155,27 +155,27 @@ impl Drop for Whole {
     }
 }
 
-/// A result of a command: a file that is opened before the work and written after it.
+/// An output file of a command, opened before the work and written after it.
 pub(crate) struct Output {
     whole: Whole,
     file: File,
 }
 
 impl Output {
-    /// Opens it. A file that holds a volume or the like is not replaced.
+    /// Opens the file. A file that holds a volume or the like is not replaced.
     ///
     /// # Errors
-    /// As [`Whole::create`].
+    /// The errors of [`Whole::create`].
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let instead = "name another file for the results";
         let (whole, file) = Whole::create(path, &Spared::default(), false, instead)?;
         Ok(Self { whole, file })
     }
 
-    /// Writes it.
+    /// Writes the content, and keeps the file.
     ///
     /// # Errors
-    /// The host's.
+    /// The errors of the host.
     pub(crate) fn write(mut self, content: &str) -> Result<(), Failure> {
         let written = self.file.write_all(content.as_bytes());
         written.map_err(|error| Failure::host(self.whole.path.display(), error))?;
@@ -183,7 +183,7 @@ impl Output {
     }
 }
 
-/// Makes the name of a file durable, as far as its directory can be synced.
+/// Makes the name of a file durable, if its directory can be synced.
 pub(crate) fn sync_name(path: &Path) {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = File::open(dir.unwrap_or(Path::new(".")));

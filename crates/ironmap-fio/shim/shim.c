@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Turns fio's types to those of shim.h, and does nothing else: where fio keeps what is for its own header to say, so this is compiled
- * against that. What it calls of fio's, the running fio has.
+ * Converts fio's types to those of shim.h, and does nothing else. Only fio's own header defines the layout of its types, so this file is
+ * compiled against that header. The running fio provides the functions of fio that this file calls.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "shim.h"
 
-/* fio writes the job's address to the beginning. */
+/* fio writes the address of the job into the first member. */
 struct options {
 	void *job;
 	char *volume;
@@ -96,7 +96,7 @@ static struct ironmap_job job_of(struct thread_data *td)
 	const struct options *o = td->eo;
 	const struct thread_options *t = &td->o;
 	bool dsync = t->sync_io == O_DSYNC;
-	/* Without create_serialize files are laid out by the jobs, when the first has opened the volume for all. */
+	/* Without create_serialize the jobs lay out the files, after the first of them has opened the volume for all. */
 	bool makes = t->unlink || t->unlink_each_loop || !t->create_serialize;
 
 	return (struct ironmap_job) {
@@ -116,9 +116,9 @@ static struct ironmap_job job_of(struct thread_data *td)
 }
 
 /*
- * Whether this header's thread_data is the running fio's: if a member before the engine's pointer had another size, the pointer would
- * not be here. The version was compared when the library was loaded, but who builds fio may change it. Nothing else of it is looked at
- * before, and nothing at all where it is another.
+ * Whether this header's thread_data is that of the running fio: if a member before the engine's pointer had another size, the pointer
+ * would not be here. The version was compared at the load of the library, but a build of fio may change it. No other member is read
+ * before this check, or after it fails.
  */
 static bool is_same_layout(const struct thread_data *td)
 {
@@ -141,7 +141,7 @@ static int get_file_size(struct thread_data *td, struct fio_file *f, int *exists
 
 	if (error)
 		return error;
-	/* Whatever the host has by that name. */
+	/* The host may have a file of that name. */
 	f->filetype = FIO_TYPE_FILE;
 	f->real_file_size = size;
 	fio_file_set_size_known(f);
@@ -157,7 +157,7 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 	return fio_file_size_known(f) ? 0 : get_file_size(td, f, &exists);
 }
 
-/* fio's pattern, or random data, as its options say. */
+/* Fills a buffer with fio's pattern, or with random data, as fio's options choose. */
 static void fill(void *job, void *memory, uint64_t len)
 {
 	struct thread_data *td = job;
@@ -181,14 +181,14 @@ static enum ironmap_content content_of(struct thread_data *td)
 	}
 }
 
-/* A thread whose setup fails, as it does with create_serialize=0, has failed for fio only where this is noted too. */
+/* fio treats a failed setup, which can happen with create_serialize=0, as a failure of the thread only if this is set too. */
 static int fail_setup(struct thread_data *td, int error)
 {
 	td_verror(td, error, "setup");
 	return 1;
 }
 
-/* fio lays files out by system calls of its own on their names, so with an engine of files elsewhere it leaves that to the engine. */
+/* fio lays out files by system calls on their names. An engine whose files are elsewhere must do this itself. */
 static int setup(struct thread_data *td)
 {
 	const struct thread_options *o = &td->o;
@@ -240,13 +240,13 @@ static int init(struct thread_data *td)
 	td->io_ops_data = ironmap_fio_open_job(&job);
 	if (!td->io_ops_data)
 		return EINVAL;
-	/* Nothing will be in flight: fio is to take the time of submission before it submits. */
+	/* No request will be in flight, so fio must record the time before it submits. */
 	if (!ironmap_fio_buffer(td->io_ops_data, 0))
 		td->flags |= (unsigned long long) FIO_SYNCIO << TD_ENG_FLAG_SHIFT;
 	return 0;
 }
 
-/* Requests in flight own their memory, so it is the engine's; fio has filled its own by now. */
+/* Requests in flight own their memory, so the engine provides it. fio has filled its own memory already. */
 static int post_init(struct thread_data *td)
 {
 	unsigned int i;
@@ -313,15 +313,15 @@ static void end(struct io_u *io_u, const struct ironmap_end *end)
 }
 
 /*
- * Notes when a request was issued. fio does so itself before it calls an engine that waits for each; of another it would do so when
- * queue() has returned, and a request that was carried out in there had taken no time.
+ * Records the time at which a request was issued. For a synchronous engine fio does this before the call. For others it does this after
+ * queue() has returned, so that a request that completed in queue() would take no time.
  */
 static void issue(struct thread_data *td, struct io_u *io_u)
 {
 	if (td_ioengine_flagged(td, FIO_SYNCIO) || !fio_fill_issue_time(td))
 		return;
 	fio_gettime(&io_u->issue_time, NULL);
-	/* For logs of requests. */
+	/* fio's logs of requests need the time. */
 	if (td->o.read_iolog_file)
 		td->last_issue = io_u->issue_time;
 }
@@ -350,7 +350,7 @@ static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u)
 		request.op = IRONMAP_SYNC;
 		break;
 	default:
-		/* Of a range too: more than was asked for. */
+		/* A sync of a range syncs the whole file. */
 		request.op = IRONMAP_DATASYNC;
 	}
 	switch (ironmap_fio_queue(td->io_ops_data, &request, &done)) {
@@ -390,7 +390,7 @@ static struct io_u *event(struct thread_data *td, int number)
 static struct ioengine_ops ops = {
 	.name		= "ironmap",
 	.version	= FIO_IOOPS_VERSION,
-	/* Memory is aligned (RAWIO); names mean nothing to the host (DISKLESSIO); a queue is its thread's (NO_OFFLOAD). */
+	/* Memory is aligned (RAWIO); names are not paths of the host (DISKLESSIO); a queue belongs to its thread (NO_OFFLOAD). */
 	.flags		= FIO_RAWIO | FIO_DISKLESSIO | FIO_NODISKUTIL | FIO_ASYNCIO_SYNC_TRIM |
 			  FIO_ASYNCIO_SETS_ISSUE_TIME | FIO_NO_OFFLOAD,
 	.setup		= setup,

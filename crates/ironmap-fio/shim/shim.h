@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the shim and the engine tell each other. Neither fio's types, whose layout is fio's own matter, nor Rust's cross this line:
+ * The interface between the shim and the engine. Neither fio's types, whose layout may change, nor Rust's types cross it:
  * src/abi.rs has the same structures, and both sides assert their sizes.
  */
 #ifndef IRONMAP_FIO_SHIM_H
@@ -24,7 +24,7 @@ enum ironmap_durable {
 	IRONMAP_SYNC_EACH,
 };
 
-/* What a job asks for. Strings may be NULL. */
+/* The options of a job. Strings may be NULL. */
 struct ironmap_job {
 	const char *volume;
 	const char *engine;
@@ -37,25 +37,25 @@ struct ironmap_job {
 	uint8_t strict;
 	uint8_t fixedbufs;
 	uint8_t simple;
-	uint8_t host;		/* the files are the host's */
+	uint8_t host;		/* the files are on the host */
 	uint8_t unused[3];
 };
 
 enum ironmap_content {
-	IRONMAP_GROWS,		/* made empty, and grows as it is written */
-	IRONMAP_SPARSE,		/* of the full size, without space */
-	IRONMAP_PREALLOCATED,	/* of the full size, without content */
+	IRONMAP_GROWS,		/* created empty; writes extend it */
+	IRONMAP_SPARSE,		/* the full size, without space */
+	IRONMAP_PREALLOCATED,	/* the full size, without content */
 	IRONMAP_WRITTEN,
 };
 
-/* How a file is made that is not there, or too short. */
+/* The way to create a file that is missing or too short. */
 struct ironmap_layout {
 	uint64_t size;
-	uint64_t piece;		/* bytes that one call of fill makes */
+	uint64_t piece;		/* bytes that one call of fill writes */
 	void (*fill)(void *job, void *memory, uint64_t len);
 	void *job;
 	uint32_t content;
-	uint8_t create;		/* whether it may be made at all */
+	uint8_t create;		/* whether the job may create or extend it */
 	uint8_t unused[3];
 };
 
@@ -63,12 +63,12 @@ struct ironmap_request {
 	void *memory;
 	uint64_t len;
 	uint64_t pos;
-	uint64_t file;		/* as ironmap_fio_open_file gave it */
+	uint64_t file;		/* the result of ironmap_fio_open_file */
 	uint32_t op;
-	uint32_t index;		/* which of the job's requests it is */
+	uint32_t index;		/* the number of the request in the job */
 };
 
-/* How a request ended. */
+/* The result of a request. */
 struct ironmap_end {
 	uint64_t done;		/* bytes */
 	uint32_t index;
@@ -81,7 +81,7 @@ _Static_assert(sizeof(struct ironmap_request) == 40, "as in src/abi.rs");
 _Static_assert(sizeof(struct ironmap_end) == 16, "as in src/abi.rs");
 
 /*
- * The engine's. Those that can fail have told why, in a line, when they do, and give an errno; ironmap_fio_open_job gives NULL and
+ * Functions of the engine. A function that fails prints the reason in a line, and returns an errno; ironmap_fio_open_job returns NULL and
  * ironmap_fio_open_file 0.
  */
 int ironmap_fio_file_size(const struct ironmap_job *, const char *path, uint64_t *size, int *exists);
@@ -89,14 +89,14 @@ int ironmap_fio_lay_out(const struct ironmap_job *, const char *path, const stru
 int ironmap_fio_unlink(const struct ironmap_job *, const char *path);
 void *ironmap_fio_open_job(const struct ironmap_job *);
 int ironmap_fio_close_job(void *job);
-void *ironmap_fio_buffer(void *job, uint32_t index);	/* NULL where each request is waited for */
+void *ironmap_fio_buffer(void *job, uint32_t index);	/* NULL if the job waits for each request */
 uint64_t ironmap_fio_open_file(void *job, const char *path, int *error);
 void ironmap_fio_close_file(void *job, uint64_t file);
 
 enum ironmap_queued {
-	IRONMAP_COMPLETED,	/* and the end says how */
+	IRONMAP_COMPLETED,	/* the end has the result */
 	IRONMAP_QUEUED,
-	IRONMAP_BUSY,		/* completions are to be taken first */
+	IRONMAP_BUSY,		/* fio must reap completions first */
 };
 
 int ironmap_fio_queue(void *job, const struct ironmap_request *, struct ironmap_end *);
@@ -104,7 +104,7 @@ int ironmap_fio_commit(void *job);
 int ironmap_fio_reap(void *job, uint32_t min, uint32_t max);
 struct ironmap_end ironmap_fio_end(void *job, uint32_t number);
 
-/* The shim's: the engine as fio wants it, and a line for its user. */
+/* Functions of the shim: the engine in fio's form, and a message for the user. */
 void *ironmap_fio_ops(void);
 void ironmap_fio_tell(const char *line);
 

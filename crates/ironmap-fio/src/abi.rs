@@ -1,4 +1,4 @@
-//! Where C becomes Rust: the functions and structures of `shim/shim.h`. No panic gets out of here.
+//! The C interface: the functions and structures of `shim/shim.h`. No panic leaves this module.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -66,7 +66,7 @@ pub(crate) struct RawEnd {
     error: i32,
 }
 
-// As shim.h asserts.
+// shim.h asserts the same sizes.
 const _: () = assert!(size_of::<RawJob>() == 56);
 const _: () = assert!(size_of::<RawLayout>() == 40);
 const _: () = assert!(size_of::<RawRequest>() == 40);
@@ -82,7 +82,7 @@ unsafe extern "C" {
     fn ironmap_fio_ops() -> *mut c_void;
 }
 
-/// Gives fio the engine, or tells why not.
+/// Passes the engine to fio, or reports why it cannot.
 ///
 /// # Safety
 /// `ops` can be written to.
@@ -102,10 +102,10 @@ pub(crate) unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
     });
 }
 
-/// Runs what C has called. A panic is told, and what C gets is `otherwise`.
+/// Runs a call from C. A panic is reported, and the call returns `otherwise`.
 #[inline(always)]
 fn guard<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    // Work that a panic leaves half done belongs to the job, and fio gets an error: the job ends.
+    // A panic may leave the state of the job half changed. fio gets an error, so the job ends.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         tell(&format!("a bug: {}", message(&*panic)));
         otherwise
@@ -117,7 +117,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// The file that an error is about.
+/// The path of the file, as an error message names it.
 fn named(options: &Options, path: &CStr) -> String {
     let path = path.to_string_lossy();
     match &options.source {
@@ -127,7 +127,7 @@ fn named(options: &Options, path: &CStr) -> String {
 }
 
 /// # Safety
-/// A string that is not null ends in a zero, and stays while it is used.
+/// A string that is not null ends in a zero, and stays valid during its use.
 unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
     if string.is_null() {
         return None;
@@ -137,7 +137,7 @@ unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
 }
 
 /// # Safety
-/// As [`text`] of its strings.
+/// The strings of `raw` are valid as [`text`] requires.
 unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     // SAFETY: the caller's promise.
     let volume = unsafe { text(raw.volume) };
@@ -167,10 +167,10 @@ unsafe fn options(raw: &RawJob) -> Result<Options, Error> {
     })
 }
 
-/// Does something with a job's options and a path, and reports errors of either.
+/// Calls `work` with a job's options and a path, and reports its errors and those of the options.
 ///
 /// # Safety
-/// Both can be read, and so can their strings.
+/// Both pointers and their strings can be read.
 unsafe fn with_options(
     job: *const RawJob,
     path: *const c_char,
@@ -193,7 +193,7 @@ unsafe fn with_options(
 }
 
 /// # Safety
-/// What the pointers lead to can be read, `size` and `exists` written.
+/// `job` and `path` can be read, `size` and `exists` can be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
     job: *const RawJob,
@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
 }
 
 /// # Safety
-/// What the pointers lead to can be read, and `fill` called with its job.
+/// The pointers can be read, and `fill` can be called with its job.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
     job: *const RawJob,
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
         // SAFETY: the caller's promise.
         let raw = unsafe { &*raw };
         let fill = &mut |memory: &mut [u8]| {
-            // SAFETY: the memory is as long as it says, and ours until the call returns.
+            // SAFETY: `memory` has the given length, and the slice is exclusive until the call returns.
             unsafe { (raw.fill)(raw.job, memory.as_mut_ptr().cast(), memory.len() as u64) };
         };
         let content = match raw.content {
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
 }
 
 /// # Safety
-/// What the pointers lead to can be read.
+/// The pointers can be read.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     job: *const RawJob,
@@ -258,12 +258,12 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     };
     // SAFETY: the caller's promise.
     let told = unsafe { with_options(job, path, work) };
-    // fio removes each file twice, before it closes it and after that: not worth a line.
+    // fio removes each file twice, before and after its close: the second removal is not worth a message.
     if gone { Errno::ENOENT.0 } else { told }
 }
 
 /// # Safety
-/// What the pointer leads to can be read. The job is used and closed by the calling thread alone.
+/// `job` can be read. Only the calling thread uses and closes the job.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut c_void {
     let mut opened = ptr::null_mut();
@@ -277,7 +277,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_job(job: *const RawJob) -> *mut
 }
 
 /// # Safety
-/// `job` is one that was opened, is not used any more, and nobody else uses it meanwhile.
+/// `job` was opened, is not used again, and no other thread uses it during the call.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int {
     guard(Errno::EIO.0, || {
@@ -290,14 +290,14 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_job(job: *mut c_void) -> c_int
 }
 
 /// # Safety
-/// `job` is one that was opened, and nobody else uses it for as long as `'a` lasts.
+/// `job` was opened, and no other thread uses it during `'a`.
 unsafe fn job<'a>(job: *mut c_void) -> &'a mut Job {
     // SAFETY: the caller's promise.
     unsafe { &mut *job.cast::<Job>() }
 }
 
 /// # Safety
-/// As [`job`].
+/// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_buffer(raw: *mut c_void, index: u32) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -306,7 +306,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_buffer(raw: *mut c_void, index: u32)
 }
 
 /// # Safety
-/// As [`job`]; the path can be read, and `error` written.
+/// The rules of [`job`] hold; `path` can be read, and `error` written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
     raw: *mut c_void,
@@ -329,7 +329,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_open_file(
 }
 
 /// # Safety
-/// As [`job`].
+/// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u64) {
     // SAFETY: the caller's promise.
@@ -338,8 +338,8 @@ pub(crate) unsafe extern "C" fn ironmap_fio_close_file(raw: *mut c_void, file: u
 }
 
 /// # Safety
-/// As [`job`]; the request can be read and `end` written. Its memory has `len` bytes for a read or a write, and is left alone until
-/// the call returns, or until the request's end was taken where it is in flight.
+/// The rules of [`job`] hold; the request can be read and `end` written. For a read or a write its memory has `len` bytes, and fio leaves it
+/// alone until the call returns, or until it has taken the request's end if the request is in flight.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_queue(
     raw: *mut c_void,
@@ -389,7 +389,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_queue(
 }
 
 /// # Safety
-/// As [`job`].
+/// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
@@ -397,10 +397,10 @@ pub(crate) unsafe extern "C" fn ironmap_fio_commit(raw: *mut c_void) -> c_int {
     guard(Errno::EIO.0, || job.commit().map_or_else(|error| error.errno().0, |()| 0))
 }
 
-/// Gives how many ended, or an errno below 0.
+/// Returns the number of ended requests, or a negative errno.
 ///
 /// # Safety
-/// As [`job`].
+/// The rules of [`job`] hold.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max: u32) -> c_int {
     // SAFETY: the caller's promise.
@@ -413,7 +413,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_reap(raw: *mut c_void, min: u32, max
 }
 
 /// # Safety
-/// As [`job`]; `number` is below the count that was reaped last.
+/// The rules of [`job`] hold; `number` is below the count of the last reap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_end(raw: *mut c_void, number: u32) -> RawEnd {
     // SAFETY: the caller's promise.

@@ -24,52 +24,52 @@ pub(crate) enum Op {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
-    /// Which of the job's requests it is, below the depth.
+    /// The number of the request in the job, below the depth.
     pub(crate) index: usize,
-    /// As [`Job::open_file`] gave it.
+    /// The number that [`Job::open_file`] returned.
     pub(crate) file: usize,
     pub(crate) pos: FilePos,
-    /// Where its memory is.
+    /// The address of its memory.
     pub(crate) address: usize,
     pub(crate) len: usize,
 }
 
 /// The result of a request.
 pub(crate) enum Queued {
-    /// It ended within the call, with so many bytes.
+    /// The request ended within the call, with this number of bytes.
     Completed(Result<usize>),
-    /// Its [`End`] comes later.
+    /// The request is in flight, and its [`End`] follows.
     InFlight,
-    /// Completions are to be taken before it can be done.
+    /// fio must reap completions before the request can run.
     Busy,
 }
 
-/// How a request in flight ended.
+/// The result of a request that was in flight.
 pub(crate) struct End {
     pub(crate) index: usize,
     pub(crate) result: Result<usize, Errno>,
 }
 
-/// The memory of one request. fio writes to it and reads from it by its address, while no request has it.
+/// The memory of one request. fio accesses it by its address while no request uses it.
 #[derive(Default)]
 struct IoUnit {
-    /// `None` while a request has it.
+    /// The buffer, or `None` while a request uses it.
     buffer: Option<Buffer>,
-    /// The rest of it, if a shorter request is in flight.
+    /// The remainder of the buffer, if a shorter request is in flight.
     rest: Option<Buffer>,
 }
 
 /// One of fio's threads.
 pub(crate) struct Job {
-    // First, so that requests in flight end while the rest is there.
+    // The queue is dropped first: requests in flight end while their files exist.
     queue: Queue,
     units: Vec<IoUnit>,
     files: Vec<Option<File>>,
     ends: Vec<End>,
     options: Options,
-    /// The first error has been told: fio itself tells no more than the errno.
+    /// The first error has been printed. fio itself prints only the errno.
     told: bool,
-    // Last: the last user of a volume closes it.
+    // The store is dropped last: the last user of a volume closes it.
     store: Store,
 }
 
@@ -84,21 +84,21 @@ impl Job {
         Ok(Self { queue, units, files, ends, options, told: false, store })
     }
 
-    /// Ends it: requests in flight first, then the files, then the volume itself, if no other job has it.
+    /// Ends the job: requests in flight first, then the files, then the volume, if no other job uses it.
     pub(crate) fn close(self) -> Result<()> {
         let Self { queue, units, files, store, .. } = self;
         drop((queue, units, files));
         store.close()
     }
 
-    /// A request's memory, while no request has it.
+    /// A request's memory, while no request uses it.
     #[cfg(test)]
     pub(crate) fn memory(&mut self, index: usize) -> &mut Buffer {
         self.units[index].buffer.as_mut().expect("no request has it")
     }
 
-    /// The address of a request's memory; `None` where requests are waited for and fio's own is to be used: at depth 1, of an engine whose
-    /// requests complete at once.
+    /// The address of a request's memory. `None` if fio's own memory is to be used, because the job waits for each request: at depth 1, with an
+    /// engine that completes requests at once.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
         self.units.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
     }
@@ -119,15 +119,15 @@ impl Job {
         }
     }
 
-    /// Whether a request's memory is the buffer that is kept for it, so that it can be in flight. Else it is fio's own, at depth 1, or
-    /// the rest of a request that was cut short.
+    /// Whether the memory is the request's own buffer, so that the request can be in flight. Otherwise it is fio's own memory at depth 1, or
+    /// the remainder of a request that was cut short.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {
         let transfers = matches!(request.op, Op::Read | Op::Write);
         transfers && self.units.get(request.index).is_some_and(|unit| unit.is_of(request))
     }
 
-    /// Starts a read or write whose memory is the job's own.
+    /// Starts a read or write in a buffer of the job.
     #[inline(always)]
     pub(crate) fn submit(&mut self, request: &Request) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);
@@ -150,7 +150,7 @@ impl Job {
         }
     }
 
-    /// Does a request whose memory is lent, and waits for it. Inlined, since each return after a system call costs (docs/BENCHMARKS.md).
+    /// Runs a request in fio's memory, and waits for it. Inlined, since each return after a system call costs time (docs/BENCHMARKS.md).
     #[inline(always)]
     pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);
@@ -159,7 +159,7 @@ impl Job {
         let result = match request.op {
             Op::Read => file.read_at(queue, memory, pos),
             Op::Write => file.write_at_with(queue, memory, pos, durable),
-            // A punch waits for all requests on the range; those of this thread end only when it takes them.
+            // A punch waits for all requests on the range. Requests of this thread end only when it reaps them.
             Op::Trim if queue.outstanding() > 0 => return Queued::Busy,
             Op::Trim => self.store.punch(file, pos, request.len),
             Op::Sync => file.sync(queue).map(|()| 0),
@@ -176,7 +176,7 @@ impl Job {
         self.queue.poll()
     }
 
-    /// Takes `max` completions at most, and waits for `min`; gives how many there were.
+    /// Takes at most `max` completions, and waits for at least `min`. Returns the number taken.
     pub(crate) fn reap(&mut self, min: usize, max: usize) -> Result<usize> {
         self.ends.clear();
         if min == 0 {
@@ -200,7 +200,7 @@ impl Job {
         Ok(self.ends.len())
     }
 
-    /// One of those that were last taken.
+    /// An end of the last reap.
     pub(crate) fn end(&self, number: usize) -> Option<&End> {
         self.ends.get(number)
     }
@@ -239,7 +239,7 @@ impl IoUnit {
         self.buffer.as_ref().is_some_and(fits)
     }
 
-    /// So many bytes of the memory, for a request.
+    /// Takes `len` bytes of the memory for a request.
     #[inline]
     fn take(&mut self, len: usize) -> Option<Buffer> {
         let mut buffer = self.buffer.take()?;
@@ -251,12 +251,12 @@ impl IoUnit {
         Some(buffer)
     }
 
-    /// Takes it back.
+    /// Returns the memory after a request.
     #[inline]
     fn put(&mut self, memory: Memory) {
         let Memory::Flat(mut buffer) = memory else { return };
         if let Some(rest) = self.rest.take() {
-            // They were cut from each other.
+            // The two parts were split from one buffer, so they join.
             let _ = buffer.unsplit(rest);
         }
         self.buffer = Some(buffer);

@@ -1,13 +1,12 @@
-//! The fio engine: `ioengine=external:libironmap_fio.so` makes files of an unmounted volume, or of mounted file
-//! systems, fio's targets.
+//! The fio engine: with `ioengine=external:libironmap_fio.so` fio's files are those of an unmounted volume, or of mounted file
+//! systems.
 //!
-//! A request goes from fio to `shim/shim.c`, which is compiled against fio's own header and turns its types to those of `shim/shim.h`;
-//! then to `abi`, where C becomes Rust and no panic gets out; then to the `job`, a thread's queue and memory. Its files
-//! are in a `store`: a volume, which is opened once in a process and `shared`, or the host. They are made before the jobs begin (`layout`).
-//! Messages to the user are printed once (`tell`).
-//! An engine that was not built for the fio that loads it is refused (`version`).
+//! fio passes a request to `shim/shim.c`, which is compiled against fio's own header and converts its types to those of `shim/shim.h`.
+//! Then `abi` turns C into Rust, and stops panics. A `job` is a thread's queue and memory. Its files are in a `store`: a volume, which
+//! the process opens once and which is `shared`, or the host. `layout` creates files before the jobs begin. `tell` prints each message to
+//! the user once. `version` refuses to run in another version of fio than the one the engine was built for.
 //!
-//! It is under GPL-2.0, since fio's header is part of it. The library and the program do not depend on it.
+//! The crate is under GPL-2.0, since it includes fio's header. The library and the program do not depend on it.
 #![allow(unsafe_code, reason = "it speaks C")]
 
 #[cfg_attr(not(fio), allow(dead_code, reason = "without fio's source nothing calls it"))]

@@ -3,12 +3,12 @@
 use ironmap::dio::{DioFlags, StablePages};
 use ironmap::{Engine, Error, FileOptions, Result};
 
-/// Where a job's files are.
+/// The place of a job's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// On a volume, as the user wrote it.
+    /// A volume, by the name that the user wrote.
     Volume(String),
-    /// On the host, in mounted file systems.
+    /// Mounted file systems of the host.
     Host,
 }
 
@@ -20,12 +20,12 @@ pub(crate) struct Options {
     /// Whether the job writes.
     pub(crate) writes: bool,
     pub(crate) file: FileOptions,
-    /// Of every write.
+    /// The durability of each write.
     pub(crate) durable: DioFlags,
     pub(crate) depth: u32,
-    /// Bytes of the longest request.
+    /// The bytes of the longest request.
     pub(crate) max_block: usize,
-    /// Bytes before the data of each buffer, so that its address is as misaligned as the job wants it.
+    /// The bytes before the data of each buffer, which give its address the requested misalignment.
     pub(crate) pad: usize,
     pub(crate) fixed_buffers: bool,
     pub(crate) simple: bool,
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// A way to keep memory from changing, by its name.
+/// The method with this name that keeps memory from changing.
 pub(crate) fn stable_pages(name: &str) -> Result<StablePages> {
     StablePages::ALL.into_iter().find(|way| way.name() == name).ok_or_else(|| {
         let names: Vec<_> = StablePages::ALL.iter().map(|way| way.name()).collect();

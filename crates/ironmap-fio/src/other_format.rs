@@ -1,4 +1,4 @@
-//! Jobs on files of a format that only tests have: nothing here may ask for more than every format has.
+//! Jobs on files of a format that only tests have: a job may use only the features that every format has.
 
 #[path = "../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]
@@ -38,7 +38,7 @@ fn request(op: Op, file: usize, block: u64) -> Request {
     Request { op, index: 0, file, pos, address: 0, len: BLOCK }
 }
 
-/// Queued requests, those that are waited for, holes and syncs, and the error of a file that is not there.
+/// Queued and synchronous requests, holes and syncs, and the error of a missing file.
 #[test]
 fn a_job_reads_and_writes_files_of_another_format() {
     let fs = MemFs::new(Arc::new(Ram::new(8 << 20)), Kind::WHOLE);

@@ -1,4 +1,4 @@
-//! Volumes that are open in this process: one for all jobs that name it, since it is opened exclusively.
+//! Volumes that are open in this process. All jobs that name a volume share it, since it is opened exclusively.
 
 use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,37 +10,37 @@ use crate::tell::tell;
 
 static VOLUMES: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// A volume by the name that jobs give it. It stays known when nobody has it open.
+/// A volume by the name that jobs give it. The entry stays while the volume is closed.
 struct Shared {
     name: String,
-    /// Some job of this process writes, or will.
+    /// Whether a job of this process writes, or will write.
     writes: bool,
     open: Option<Open>,
 }
 
 struct Open {
     volume: Volume,
-    /// As it was asked for.
+    /// The requested engine.
     engine: Engine,
     writable: bool,
     users: usize,
-    /// A child that fio forks has a copy of all this, which is worth nothing there.
+    /// The process that opened the volume. A child that fio forks has a copy of this value, which is useless there.
     process: u32,
 }
 
-/// A volume that is open, for one of its users. The last one closes it.
+/// A reference to an open volume. The last user closes it.
 pub(crate) struct Lent {
-    /// `None` when it was given back.
+    /// The volume, or `None` after it was returned.
     volume: Option<Volume>,
     name: String,
 }
 
-/// Locked while a volume is opened and closed too, so that nobody meets one that is half closed.
+/// The lock is held during opens and closes too, so that no job sees a volume that is half closed.
 fn volumes() -> MutexGuard<'static, Vec<Shared>> {
     VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a job's needs of its volume. fio prepares all jobs before the first begins: the first one opens it with the needs of all.
+/// Records a job's needs of its volume. fio prepares all jobs before the first begins, so the first one opens it with the needs of all.
 pub(crate) fn expect(name: &str, writes: bool) {
     entry(&mut volumes(), name).writes |= writes;
 }
@@ -72,7 +72,7 @@ pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Erro
     Ok(Lent { volume: Some(volume), name })
 }
 
-/// Gives jobs a volume that no location names, as that of the first job that opens it.
+/// Provides jobs with a volume that has no location, as if the first job had opened it.
 #[cfg(test)]
 pub(crate) fn give(name: &str, volume: Volume) {
     let (engine, writable, users) = (Engine::Auto, volume.fs().is_writable(), 0);
@@ -102,7 +102,7 @@ fn check(open: &Open, name: &str, engine: Engine, write: bool) -> Result<(), Err
     Ok(())
 }
 
-/// fio makes processes of jobs unless told otherwise, and only one of them can have a volume.
+/// Adds a hint to the error: by default fio runs jobs as processes, and only one process can have a volume open.
 fn explain(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Busy => {
@@ -118,10 +118,10 @@ impl Lent {
         self.volume.as_ref().expect("it is there until it is given back")
     }
 
-    /// Gives the volume back.
+    /// Returns the volume.
     ///
     /// # Errors
-    /// Those of its close, for the last user.
+    /// The errors of the close, for the last user.
     pub(crate) fn close(mut self) -> Result<(), Error> {
         self.give_back()
     }

@@ -28,7 +28,7 @@ impl Store {
         })
     }
 
-    /// As it is; of the host, as it was asked for.
+    /// The engine in use. On the host it is the requested one.
     pub(crate) fn engine(&self, options: &Options) -> Engine {
         match self {
             Self::Volume(lent) => lent.volume().engine(),
@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// A file of the host that the kernel serves is reported: the figures are the kernel's then.
+    /// Opens a file. If the kernel serves a host file, that is reported, because the figures then measure the kernel.
     pub(crate) fn open_file(&self, path: &[u8], options: FileOptions) -> Result<File> {
         match self {
             Self::Volume(lent) => {

@@ -10,7 +10,7 @@ unsafe extern "C" {
     fn ironmap_fio_tell(line: *const c_char);
 }
 
-/// A line for fio's user, told once: all jobs of a kind meet the same errors.
+/// Prints a line for fio's user once, since all jobs of a kind have the same errors.
 pub(crate) fn tell(line: &str) {
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -21,7 +21,7 @@ pub(crate) fn tell(line: &str) {
     drop(told);
     let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
     #[cfg(all(fio, not(test)))]
-    // SAFETY: it is a C string, which the function only reads.
+    // SAFETY: the argument is a C string, which the function only reads.
     unsafe {
         ironmap_fio_tell(line.as_ptr());
     }

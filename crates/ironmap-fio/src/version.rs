@@ -1,14 +1,14 @@
-//! Which fio this engine was built for, and which one has loaded it.
+//! The version of fio that this engine was built for, and the version of the running fio.
 
 use std::ffi::CStr;
 
-/// fio-3.33; empty where fio's source was not at hand.
+/// The version, such as fio-3.33; empty if the build had no source of fio.
 pub(crate) const BUILT_FOR: &str = env!("FIO_VERSION");
 
-/// Compares the running fio with the one whose header this was built against: the layout of its structures is known for that one only.
+/// Compares the running fio with the version of the header: the layout of fio's structures is known for that version only.
 ///
 /// # Errors
-/// A line for the user.
+/// The message for the user.
 pub(crate) fn check() -> Result<(), String> {
     compare(BUILT_FOR, running().as_deref())
 }
@@ -29,7 +29,7 @@ fn compare(built_for: &str, running: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// As the program that has loaded this library names itself.
+/// The version that the running program reports.
 fn running() -> Option<String> {
     // SAFETY: the name is a C string, and the pseudo handle is always valid.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fio_version_string".as_ptr()) };

@@ -9,25 +9,25 @@ use crate::source::Source;
 /// The results of one launch for one target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
-    /// Nanoseconds a request, median over the chunks.
+    /// Nanoseconds per request, the median over the chunks.
     pub ns: f64,
-    /// The same of the best chunk.
+    /// Nanoseconds per request in the fastest chunk.
     pub ns_best: f64,
     /// Speed relative to the first target, median over the rounds of chunks.
     pub ratio: f64,
-    /// Nanoseconds of a CPU that a request takes of its thread.
+    /// CPU time in nanoseconds that a request takes in its thread.
     pub cpu_ns: f64,
-    /// The median of the latency in nanoseconds, in a pass of its own; 0 without one.
+    /// The median latency in nanoseconds, measured in a separate pass; 0 without one.
     pub p50: u64,
-    /// 99 of a hundred requests take at most this.
+    /// The 99th percentile of the latency.
     pub p99: u64,
-    /// 999 of a thousand.
+    /// The 99.9th percentile of the latency.
     pub p99_9: u64,
     /// The engine that served the requests.
     pub engine: String,
     /// Facts that explain the figures.
     pub notices: Vec<String>,
-    /// Counts of what the library did, by name.
+    /// Counters of the library, by name.
     pub counters: Vec<(String, u64)>,
 }
 
@@ -35,13 +35,13 @@ pub struct Measured {
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) chunks: Vec<Chunk>,
-    /// Of all files, at the end, in nanoseconds.
+    /// The time of the final sync of all files, in nanoseconds.
     pub(crate) sync_ns: u64,
     pub(crate) latency: Option<Histogram<u64>>,
     pub(crate) counters: Vec<(&'static str, u64)>,
 }
 
-/// A thread's requests of one round, between these times in nanoseconds since the launch, and what they cost it of a CPU.
+/// A thread's requests in one round: their number, start and end in nanoseconds since the launch, and CPU time.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk {
     pub(crate) requests: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Chunk {
     pub(crate) cpu_ns: u64,
 }
 
-/// One target's figures over all threads.
+/// The figures of one target over all threads.
 pub(crate) fn measured(
     plan: &Plan,
     jobs: &[Vec<Tally>],
@@ -90,8 +90,8 @@ pub(crate) fn measured(
     }
 }
 
-/// Requests a nanosecond of all threads together, for each round. Where each block is written once, of all rounds and the sync at their
-/// end together: deferred work must count too.
+/// Requests per nanosecond of all threads together, for each round. If each block is written once, one figure covers all rounds and the final
+/// sync, so that deferred work counts too.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {
@@ -109,7 +109,7 @@ fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     (0..rounds).map(round).map(|(requests, ns)| requests as f64 / ns as f64).collect()
 }
 
-/// The median of values; 0 of none.
+/// The median of the values, or 0 without values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! How one thread drives a target: one request at a time, or many in flight.
+//! The loops of one thread over a target: one request at a time, or many in flight.
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use ironmap::{Errno, Error, File, Queue, QueueOptions, Result};
 use crate::positions::{Course, Spot};
 use crate::source::{Shared, Source};
 
-/// A target as one thread drives it.
+/// A target with the queue of one thread.
 pub(crate) struct Target {
     route: Route,
     writing: Writing,
@@ -21,23 +21,23 @@ pub(crate) struct Target {
 /// The options of writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
-    /// Each is durable when it completes.
+    /// Each write is durable when it completes.
     dsync: bool,
-    /// The file is synced after so many.
+    /// The number of writes between two syncs.
     sync_every: u64,
-    /// Writes until it is.
+    /// The number of writes until the next sync.
     until_sync: u64,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a thread has one of each target")]
 enum Route {
-    /// A device for each file.
+    /// A queue to a device, with a device of the queue for each file.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
 
 impl Target {
-    /// The calling thread's queue to a target.
+    /// Opens the calling thread's queue to a target.
     pub(crate) fn attach(source: &Source, depth: u32, writing: Writing) -> Result<Self> {
         let options = QueueOptions::new().depth(depth);
         let mut route = match &source.route {
@@ -48,7 +48,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "a further file"))?);
                 }
-                // The ranges of one device.
+                // Several ranges of one device use the same device of the queue.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// The counters of the target: simple hits and misses by reason, and reads of a host file that the kernel served.
+    /// The counters of the target: hits and misses of the simple path, and reads of a host file that the kernel served.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();
@@ -105,7 +105,7 @@ impl Target {
         }
     }
 
-    /// Runs one request at a time, and calls `after` with the memory of each that is complete.
+    /// Runs one request at a time, and calls `after` with the memory of each completed request.
     #[inline(always)]
     pub(crate) fn run_sync<C: Course>(
         &mut self,
@@ -116,7 +116,7 @@ impl Target {
     ) -> Result<()> {
         let writing = &mut self.writing;
         let (bio_flags, dio_flags) = writing.flags();
-        // Address and length of a local are in registers.
+        // A local variable keeps the address and the length in registers.
         let Some(mut buf) = buffers.pop() else { return Err(Error::invalid("no buffer")) };
         let result = match &mut self.route {
             Route::Device(queue, devs) => {
@@ -132,7 +132,7 @@ impl Target {
         result
     }
 
-    /// Keeps up to as many requests in flight as there are buffers, and calls `after` with the memory of each that is complete.
+    /// Keeps a request in flight for each buffer, and calls `after` with the memory of each completed request.
     pub(crate) fn run_async<C: Course>(
         &mut self,
         count: u64,
@@ -157,9 +157,9 @@ impl Target {
 }
 
 impl Writing {
-    /// A sync is due after each so many writes; 0: never.
+    /// Creates the options. A sync follows every `sync_every` writes, or never if it is 0.
     pub(crate) fn new(dsync: bool, sync_every: u64) -> Self {
-        // So many writes take longer than a load runs.
+        // A load ends long before this number of writes.
         let sync_every = if sync_every == 0 { u64::MAX } else { sync_every };
         Self { dsync, sync_every, until_sync: sync_every }
     }
@@ -173,7 +173,7 @@ impl Writing {
         }
     }
 
-    /// Whether the file is to be synced after one more write.
+    /// Counts a write, and returns whether a sync must follow.
     #[inline(always)]
     fn is_sync_due(&mut self) -> bool {
         self.until_sync -= 1;
@@ -185,14 +185,14 @@ impl Writing {
     }
 }
 
-/// How many requests are handed over and waited for together.
+/// The numbers of requests that are submitted together and reaped together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     pub(crate) submit: usize,
     pub(crate) complete: usize,
 }
 
-/// The files of a target, by number. One alone costs no lookup.
+/// The files of a target, by number. A single file needs no lookup.
 #[derive(Clone, Copy)]
 struct Pick<'a, T, C> {
     first: &'a T,
@@ -201,7 +201,7 @@ struct Pick<'a, T, C> {
 }
 
 impl<'a, T, C: Course> Pick<'a, T, C> {
-    /// A target has one file at least.
+    /// The files of a target, which has at least one.
     fn of(all: &'a [T]) -> Self {
         Self { first: &all[0], all, course: PhantomData }
     }
@@ -212,7 +212,7 @@ impl<'a, T, C: Course> Pick<'a, T, C> {
     }
 }
 
-/// One thread's way through a target.
+/// A thread's access to a target.
 trait Lane<C> {
     fn transfer_now(&mut self, buf: &mut Buffer, spot: Spot) -> Result<usize>;
     fn submit(&mut self, buffer: Buffer, spot: Spot) -> Result<()>;
@@ -344,7 +344,7 @@ fn short() -> Error {
     Error::invalid("a transfer was short")
 }
 
-/// Nothing in it may return across a system call, which can cost more than the measured request.
+/// Inlined completely: a return after a system call can cost more than the measured request.
 #[inline(always)]
 fn sync_loop<C: Course>(
     lane: &mut impl Lane<C>,
@@ -354,7 +354,7 @@ fn sync_loop<C: Course>(
     mut course: C,
     after: &mut impl FnMut(&[u8]),
 ) -> Result<()> {
-    // A copy is in a register, where the original is in memory.
+    // The copy stays in registers; the original is in memory.
     let mut own = *writing;
     for _ in 0..count {
         let spot = course.next();
@@ -386,7 +386,7 @@ fn async_loop<C: Course>(
             let Some(buffer) = buffers.pop() else { break };
             let spot = course.next();
             lane.submit(buffer, spot)?;
-            // The requests that have completed until then, as fio does it.
+            // As in fio, the sync covers the requests completed so far.
             if spot.write && own.is_sync_due() {
                 lane.sync(spot.file)?;
             }

@@ -1,7 +1,7 @@
 //! The loads of `ironmap bench`: one launch, from its plan to its figures.
 //!
-//! They are a crate of their own because the program is built for size and they are not: each request that they count goes through code of the
-//! library that is inlined here. The interface is the program's own; it is not stable.
+//! They have their own crate because the program is optimized for size, and loads must be fast: each measured request runs library code
+//! that is inlined here. The interface is for the program only, and is not stable.
 
 pub mod errors;
 pub mod figures;

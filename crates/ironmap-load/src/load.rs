@@ -1,4 +1,4 @@
-//! One launch: all targets interleaved chunk by chunk on the same work, in one process, each thread pinned.
+//! One launch in one process: the targets take turns in chunks of the same work, and each thread is pinned.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use crate::positions::{Course, Mix, Positions, Uniform};
 use crate::prepare;
 use crate::source::{Opener, Source};
 
-/// The length of a chunk: short enough that a disturbance hits all targets alike. Threads that share a CPU get as much each.
+/// The length of a chunk: short enough that a disturbance affects all targets equally. Threads that share a CPU get longer chunks.
 const CHUNK: Duration = Duration::from_millis(2);
-/// So many chunks where each block is written once.
+/// The number of chunks if each block is written once.
 const ONCE_CHUNKS: u64 = 64;
-/// Requests of the pass that measures latency, which costs time itself and so is a pass of its own.
+/// The number of requests in the latency pass. Measuring latency takes time itself, so it has a separate pass.
 const LATENCY_REQUESTS: u64 = 2000;
 
 /// A thread's share of a launch.
 struct Job {
     targets: Vec<Driven>,
-    /// The memory of all targets that have none of their own, so that they meet the same pages.
+    /// Memory for all targets without registered buffers, so that they use the same pages.
     shared: Vec<Buffer>,
     touch: bool,
     batch: Batch,
@@ -35,23 +35,23 @@ struct Job {
 
 struct Driven {
     target: Target,
-    /// Registered with the target's own queue.
+    /// Buffers registered with the target's own queue.
     registered: Option<Vec<Buffer>>,
     immediate: bool,
-    /// The device is a mapping, whose pages fault when they are met for the first time.
+    /// The device is a mapping, whose pages fault at their first access.
     mapped: bool,
     positions: Positions,
-    /// How many of a hundred requests are reads.
+    /// The percentage of reads.
     reads: u8,
     tally: Tally,
 }
 
-/// The shared state of the threads of a launch.
+/// The state that the threads of a launch share.
 struct Launch<'a> {
     plan: &'a Plan,
     sources: &'a [Source],
     begun: Instant,
-    /// Requests of a chunk, summed over the threads.
+    /// The number of requests in a chunk, summed over the threads.
     per_chunk: AtomicU64,
     barrier: Barrier,
     failed: AtomicBool,
@@ -62,7 +62,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Measured>> {
     run_on(plan, Vec::new())
 }
 
-/// The same with volumes that are open already, of any format: each serves the `vol:` targets of its name, and is closed at the end.
+/// Runs a plan with opened volumes of any format: each serves the `vol:` targets of its name, and is closed at the end.
 pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measured>> {
     let sources = Opener::new(plan, volumes)?.open_all()?;
     let before: Vec<_> = sources.iter().map(Source::write_counts).collect();
@@ -82,7 +82,7 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
         .enumerate()
         .map(|(index, source)| measured(plan, &jobs, source, index))
         .collect();
-    // All of them before the first volume is closed, which costs handles too.
+    // All counters are read before the first close, because a close counts handles too.
     for ((source, before), measured) in sources.iter().zip(before).zip(&mut measured) {
         let verified = source.verified();
         measured.counters.extend(verified.into_iter().map(|(name, count)| (name.into(), count)));
@@ -104,7 +104,7 @@ pub fn run_on(plan: &Plan, volumes: Vec<(String, Volume)>) -> Result<Vec<Measure
 }
 
 impl Launch<'_> {
-    /// One thread's work. A thread that failed goes on to every barrier, so that the others are not left waiting there.
+    /// The work of one thread. A thread that fails still goes through every barrier, because the other threads wait there.
     fn job(&self, number: usize) -> Result<Vec<Tally>> {
         let plan = self.plan;
         pin(plan, number);
@@ -122,7 +122,7 @@ impl Launch<'_> {
             per_chunk = own.div_ceil(ONCE_CHUNKS).max(1);
             rounds = own / per_chunk;
         } else {
-            // All at the same time, as they will be measured.
+            // All threads calibrate at the same time, since they will be measured at the same time.
             self.barrier.wait();
             self.attempt(&mut result, |job| {
                 let requests = job.calibrate(self.chunk())?;
@@ -135,7 +135,7 @@ impl Launch<'_> {
         }
         for round in 0..rounds as usize {
             for turn in 0..plan.targets.len() {
-                // Each target begins a round as often as the others: the effect of one on the caches reaches all others alike.
+                // Each target is equally often the first of a round, so that the cache effects of one target reach all others equally.
                 let index = (round + turn) % plan.targets.len();
                 self.barrier.wait();
                 self.attempt(&mut result, |job| {
@@ -161,11 +161,11 @@ impl Launch<'_> {
                 Ok(())
             });
         }
-        // The queues belong to this thread; their counters do not.
+        // The queues must be dropped in this thread; the results are passed on.
         result.map(|job| job.targets.into_iter().map(Driven::tally).collect())
     }
 
-    /// The requests that fit into the range of each file.
+    /// The number of requests that fit into the range of each file.
     fn blocks(&self) -> u64 {
         let limit = self.plan.size.map_or(u64::MAX, |size| size / self.plan.files as u64);
         let len = self.sources.iter().map(|source| source.len).min().unwrap_or(0).min(limit);
@@ -209,7 +209,7 @@ impl Launch<'_> {
                 .then(|| target.register_buffers(plan.depth as usize, plan.block))
                 .transpose()?;
             registered.iter_mut().flatten().for_each(|buffer| prepare::fill(buffer));
-            // Each thread and target goes its own way: the same positions again would find the data in the processor's caches.
+            // Each thread and target has its own sequence: at equal positions the data would be in the processor's caches.
             let place = (number * plan.targets.len() + index) as u64;
             let places = (plan.jobs * plan.targets.len()) as u64;
             let all = blocks * plan.files as u64;
@@ -217,7 +217,7 @@ impl Launch<'_> {
             let state = if plan.rw.is_random() {
                 random
             } else if plan.is_once() {
-                // Each thread's part of the file begins where that of the one before ends; it is the next one that is taken.
+                // A thread's part of the file follows that of the previous thread. The state is the position before the first request.
                 (all / plan.jobs as u64 * number as u64 + all - 1) % all
             } else {
                 all / places * place
@@ -253,13 +253,13 @@ fn pin(plan: &Plan, number: usize) {
     if let Some(cpu) = plan.cpus.get(number % plan.cpus.len().max(1)) {
         let mut set = CpuSet::new();
         set.set(*cpu);
-        // A refused pin costs only repeatability.
+        // If the pin is refused, the figures only vary more.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
 impl Job {
-    /// Warms every target up, and gives the number of requests of a chunk: the number that takes the first target a chunk's time.
+    /// Warms up every target, and returns the number of requests in a chunk: as many as the first target completes in the time of a chunk.
     fn calibrate(&mut self, chunk: Duration) -> Result<u64> {
         let mut per_chunk = 0;
         let Self { targets, shared, batch, touch } = self;
@@ -270,7 +270,7 @@ impl Job {
                 driven.chunk(own.total(), shared, *batch, Watch::Nothing)?;
                 driven.positions = own;
             }
-            // Costs of the first requests are not part of the speed.
+            // The extra costs of the first requests are not measured.
             driven.chunk(64, shared, *batch, Watch::data(*touch))?;
             let start = Instant::now();
             let mut requests = 0;
@@ -291,7 +291,7 @@ impl Driven {
         Tally { counters: self.target.counters(), ..self.tally }
     }
 
-    /// One copy for all passes: it has all ways of a request in it.
+    /// Not inlined, so that the code of all kinds of requests exists once for all passes.
     #[inline(never)]
     fn chunk(
         &mut self,
@@ -325,7 +325,7 @@ impl Driven {
         Ok(())
     }
 
-    /// Measures the time of single requests, one in flight.
+    /// Measures the latency of single requests, with one in flight.
     fn measure_latency(&mut self, shared: &mut Vec<Buffer>) -> Result<()> {
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)
             .map_err(|error| Error::invalid(error.to_string()))?;
@@ -340,12 +340,12 @@ impl Driven {
     }
 }
 
-/// The use of a request that is complete.
+/// The treatment of a completed request.
 enum Watch<'a> {
     Nothing,
-    /// Its data are looked at.
+    /// Its data are read.
     Data,
-    /// Its time is taken: one is in flight.
+    /// Its latency is recorded, with one request in flight.
     Latency(&'a mut Latency),
 }
 
@@ -354,7 +354,7 @@ impl Watch<'_> {
         if touch { Self::Data } else { Self::Nothing }
     }
 
-    /// Not inlined: the loops of requests that nobody looks at test one flag each.
+    /// Not inlined: without a watch the loops only test one flag per request.
     #[inline(never)]
     fn look(&mut self, bytes: &[u8]) {
         match self {
@@ -369,7 +369,7 @@ impl Watch<'_> {
 
 struct Latency {
     histogram: Histogram<u64>,
-    /// When the next request begins.
+    /// The start of the next request.
     since: Instant,
 }
 
@@ -380,7 +380,7 @@ impl Latency {
     }
 }
 
-/// Inlined, since a return that was called for before a system call is slow on some machines, and would count as latency.
+/// Inlined: on some machines a return to a caller from before a system call is slow, and would count as latency.
 #[inline(always)]
 fn drive(
     target: &mut Target,

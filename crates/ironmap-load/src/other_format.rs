@@ -1,4 +1,4 @@
-//! Loads on files of a format that only tests have: nothing here may ask for more than every format has.
+//! Loads on files of a format that only tests have: a load may use only the features that every format has.
 
 #[path = "../../../tests/mem_fs/format/mod.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]
@@ -51,14 +51,14 @@ fn plan(rw: Rw, depth: u32, jobs: usize) -> Plan {
     }
 }
 
-/// Reads and writes of the simple path.
+/// The number of reads and writes of the simple path.
 fn simple_hits(measured: &Measured) -> u64 {
     let simple = |name: &str| matches!(name, "simple_hits" | "overwrites");
     let counts = measured.counters.iter().filter(|(name, _)| simple(name));
     counts.map(|(_, count)| count).sum()
 }
 
-/// Each work, synchronous and queued, from one thread and two: on the simple path where it is on, and only written bytes change.
+/// Each kind of work, synchronous and queued, from one and two threads. It uses the simple path if that is on, and changes only written bytes.
 #[test]
 fn files_of_another_format_are_measured() {
     let fs = MemFs::new(Arc::new(Ram::new(4 * LEN as u64)), Kind::WHOLE);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::positions::Rw;
 use crate::target::TargetSpec;
 
-/// The state of the files before they are measured.
+/// The state of the files before the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// Allocated and written.
@@ -17,51 +17,51 @@ pub enum Content {
 /// The work of one launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The targets; the others are compared with the first one.
+    /// The targets. All are compared with the first one.
     pub targets: Vec<TargetSpec>,
-    /// The name of the engine that serves them.
+    /// The name of the requested engine.
     pub engine: String,
-    /// The work.
+    /// The kind of work.
     pub rw: Rw,
-    /// Of a hundred requests of a mix.
+    /// The percentage of reads in a mix.
     pub reads: u8,
-    /// Bytes of a request.
+    /// The bytes of a request.
     pub block: usize,
-    /// How many files of each target.
+    /// The number of files of each target.
     pub files: usize,
-    /// The content that the files get before they are measured.
+    /// The content to give the files before the measurement.
     pub content: Option<Content>,
     /// Each write is durable when it completes.
     pub dsync: bool,
-    /// The file is synced after so many writes of a job; 0 for never.
+    /// The number of writes of a job between two syncs of the file; 0 for never.
     pub fsync: u64,
-    /// Requests in flight of a thread.
+    /// The requests in flight per thread.
     pub depth: u32,
-    /// Threads.
+    /// The number of threads.
     pub jobs: usize,
     /// Requests that are submitted together.
     pub batch_submit: usize,
     /// Completions that are waited for together.
     pub batch_complete: usize,
-    /// The memory is registered with the queue.
+    /// Whether the memory is registered with the queue.
     pub fixed_buffers: bool,
-    /// The memory of each request is looked at when it is complete.
+    /// Whether the data of each completed request are read.
     pub touch: bool,
-    /// Of host files on XFS: none shares blocks with others from now on.
+    /// The caller's promise for host files on XFS: from now on they share no blocks with other files.
     pub assume_no_dedupe: bool,
-    /// Limit of the range in bytes.
+    /// The limit of the range in bytes.
     pub size: Option<u64>,
-    /// How long each target is measured, in milliseconds.
+    /// The time to measure each target, in milliseconds.
     pub runtime_ms: u64,
     /// The CPUs that the threads are pinned to, in turn.
     pub cpus: Vec<usize>,
-    /// So many requests of the target of this index and nothing else, for counting instructions. The others are opened all the same: where
-    /// one goes can depend on another.
+    /// The index of the only target to run, and its number of requests, to count instructions. The other targets are opened too, because the
+    /// position of one can depend on another.
     pub only: Option<(usize, u64)>,
 }
 
 impl Plan {
-    /// Whether each block is written once, since it is another work the second time.
+    /// Whether each block is written only once, because a second write is different work.
     pub fn is_once(&self) -> bool {
         self.content == Some(Content::Unwritten)
     }

@@ -16,9 +16,9 @@ pub enum Rw {
     Randread,
     /// Writes at random positions.
     Randwrite,
-    /// Both, one after the other in the file.
+    /// Reads and writes, one after the other in the file.
     Mixed,
-    /// Both, at random positions.
+    /// Reads and writes at random positions.
     RandMixed,
 }
 
@@ -32,7 +32,7 @@ impl Rw {
         (Self::RandMixed, "randrw"),
     ];
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(rw, _)| *rw == self).map_or("", |(_, name)| name)
     }
@@ -46,7 +46,7 @@ impl Rw {
         !matches!(self, Self::Read | Self::Randread)
     }
 
-    /// How many of a hundred requests are reads, `mixed` of them in a mix.
+    /// The percentage of reads, which is `mixed` in a mix.
     pub(crate) fn reads(self, mixed: u8) -> u8 {
         match self {
             Self::Read | Self::Randread => 100,
@@ -67,38 +67,38 @@ impl FromStr for Rw {
     }
 }
 
-/// Where one request goes.
+/// The place of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
-    /// Which of the target's files.
+    /// The number of the file.
     pub(crate) file: usize,
     pub(crate) at: u64,
     pub(crate) write: bool,
 }
 
-/// Where requests go: random or one after the other, over all files of a target, and what they do there.
+/// The sequence of requests: random or one after the other, over all files of a target, and whether each writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     pub(crate) state: u64,
-    /// Random numbers that choose between reading and writing.
+    /// The random state that chooses between reading and writing.
     pub(crate) dice: u64,
-    /// Requests that fit into each file's range.
+    /// The number of requests that fit into each file's range.
     pub(crate) blocks: u64,
     pub(crate) block: u64,
     pub(crate) random: bool,
-    /// Where the first file's range begins: one file costs no lookup.
+    /// The start of the first file's range, so that one file needs no lookup.
     pub(crate) base: u64,
-    /// Where each file's range begins.
+    /// The start of each file's range.
     pub(crate) bases: Arc<[u64]>,
 }
 
 impl Positions {
-    /// The requests that fit into all ranges.
+    /// The number of requests that fit into all ranges.
     pub(crate) fn total(&self) -> u64 {
         self.blocks * self.bases.len() as u64
     }
 
-    /// In the only file.
+    /// The next request in the only file.
     #[inline(always)]
     fn next_in_one(&mut self, write: bool) -> Spot {
         let block = if self.random {
@@ -117,7 +117,7 @@ impl Positions {
         }
         let (file, block) = if self.random {
             self.state = xorshift(self.state);
-            // The block is chosen by the upper bits, the file by the lower ones.
+            // The upper bits choose the block, the lower ones the file.
             let file = scaled(self.state << 32, self.bases.len() as u64);
             (file as usize, scaled(self.state, self.blocks))
         } else {
@@ -127,7 +127,7 @@ impl Positions {
         Spot { file, at: self.bases[file] + block * self.block, write }
     }
 
-    /// The next one, where so many of a hundred are reads.
+    /// The next request, of which `reads` percent are reads.
     fn next_mixed(&mut self, reads: u8) -> Spot {
         self.dice = xorshift(self.dice);
         let write = scaled(self.dice, 100) >= u64::from(reads);
@@ -135,7 +135,7 @@ impl Positions {
     }
 }
 
-/// The parameters that are the same for all requests of a thread, so that no request reads them: the loop that drives a target is made for each.
+/// A sequence whose parameters are compiled in, so that no request reads them: the loop over a target is compiled for each course.
 pub(crate) trait Course {
     /// Whether there is more than one file.
     const MANY: bool;
@@ -155,7 +155,7 @@ impl<const WRITE: bool> Course for Uniform<'_, WRITE> {
     }
 }
 
-/// Any files, of whose requests so many of a hundred are reads.
+/// Any number of files, with the percentage of reads.
 pub(crate) struct Mix<'a>(pub(crate) &'a mut Positions, pub(crate) u8);
 
 impl Course for Mix<'_> {
@@ -174,7 +174,7 @@ fn xorshift(mut state: u64) -> u64 {
     state ^ (state << 17)
 }
 
-/// A number below `limit`.
+/// Scales a random number to one below `limit`.
 #[inline(always)]
 fn scaled(random: u64, limit: u64) -> u64 {
     ((u128::from(random) * u128::from(limit)) >> 64) as u64

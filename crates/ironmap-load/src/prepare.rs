@@ -1,4 +1,4 @@
-//! The files of a bench that writes, made before they are measured: by the kernel where they are mounted, by ironmap where not.
+//! The files of a bench that writes, created before the measurement: by the kernel if the target is mounted, otherwise by ironmap.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,19 +16,19 @@ use crate::target::{TargetSpec, Variant};
 
 /// The fill word: a page of one repeated word costs zram a memset to read and to write.
 pub const FILL: u32 = 0xdead_beef;
-/// Bytes of all files together where `--size` does not say.
+/// The total bytes of all files without `--size`.
 const SIZE: u64 = 512 << 20;
-/// Bytes of one write.
+/// The bytes of one write.
 const PIECE: usize = 1 << 20;
 
 /// The files of each target of a bench that writes.
 #[derive(Clone, Copy)]
 pub struct ToWrite {
-    /// How many.
+    /// The number of files.
     pub files: usize,
-    /// Bytes of all together.
+    /// The total bytes of all files.
     pub size: Option<u64>,
-    /// Their state before they are measured.
+    /// The state of the files before the measurement.
     pub content: Content,
 }
 
@@ -37,12 +37,12 @@ impl ToWrite {
         Self { files: plan.files, size: plan.size, content }
     }
 
-    /// Bytes of each.
+    /// The bytes of each file.
     fn size(&self) -> u64 {
         self.size.unwrap_or(SIZE) / self.files as u64
     }
 
-    /// Makes them by the kernel.
+    /// Creates the files through the kernel.
     pub fn make(&self, path: &Path) -> Result<()> {
         for path in paths(path, self.files) {
             let made = make_by_kernel(&path, self.size(), self.content);
@@ -52,7 +52,7 @@ impl ToWrite {
     }
 }
 
-/// The files that a target's path stands for: itself, or as many with a number after it.
+/// The files of a target's path: the path itself, or numbered names.
 pub fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     if files == 1 {
         return vec![path.to_owned()];
@@ -65,12 +65,12 @@ pub fn paths(path: &Path, files: usize) -> Vec<PathBuf> {
     (0..files).map(numbered).collect()
 }
 
-/// Makes the files of a plan's targets, in place of those that are there.
+/// Creates the files of a plan's targets, replacing existing ones.
 pub fn files(plan: &Plan, content: Content) -> Result<()> {
     let wanted = ToWrite::of(plan, content);
     let mut made: Vec<TargetSpec> = Vec::new();
     for target in &plan.targets {
-        // The variants of a target have their files in common.
+        // The variants of a target share their files.
         let same = target.with(Variant::USUAL).unwrap_or_else(|| target.clone());
         if made.contains(&same) {
             continue;
@@ -114,7 +114,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     let volume = options.open(name)?;
     let fs = volume.fs();
     if !fs.capabilities().contains(Capabilities::METADATA) {
-        // They have to be there.
+        // The files must exist already.
         return Ok(());
     }
     let mut queue = volume.queue(&QueueOptions::new().depth(1))?;
@@ -147,7 +147,7 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
     volume.close()
 }
 
-/// Fills memory with the word.
+/// Fills memory with the fill word.
 pub fn fill(buffer: &mut [u8]) {
     buffer.chunks_mut(4).for_each(|word| word.copy_from_slice(&FILL.to_le_bytes()[..word.len()]));
 }

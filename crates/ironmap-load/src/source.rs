@@ -1,4 +1,4 @@
-//! Targets, open: where their requests go, and the range that these hit.
+//! Open targets: the way of their requests, and the range that they use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -21,16 +21,16 @@ use crate::plan::{Content, Plan};
 use crate::prepare::paths;
 use crate::target::{TargetSpec, Variant};
 
-/// An open target, shared by the threads: where its requests go, and the range that they hit.
+/// An open target, shared by the threads: the way of its requests, and the range that they use.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) spec: TargetSpec,
     pub(crate) route: Shared,
-    /// First byte of each file's range, in the target's own terms.
+    /// The first byte of each file's range, as the target counts bytes.
     pub(crate) bases: Vec<u64>,
-    /// Length of each range in bytes.
+    /// The length of each range in bytes.
     pub(crate) len: u64,
-    /// For files that ironmap has mapped: where the ranges lie on the device.
+    /// The places of the ranges on the device, for files that ironmap has mapped.
     placements: Vec<Placement>,
     pub(crate) engine: Engine,
     pub(crate) notices: Vec<String>,
@@ -38,23 +38,23 @@ pub(crate) struct Source {
 
 #[derive(Clone)]
 pub(crate) enum Shared {
-    /// A device, and the files that its queues are to serve beside it.
+    /// A device, and the files that its queues serve too.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
     Host(Host, File),
 }
 
-/// Where a file's range lies.
+/// The place of a file's range on the device.
 #[derive(Clone, Copy)]
 struct Placement {
-    /// On the file system's own device.
+    /// The byte on the file system's own device.
     physical: u64,
-    /// That device's size, and where it begins on its disk, if it is a partition.
+    /// The size of that device and its start on the disk, if it is a partition.
     partition: Option<(u64, u64)>,
 }
 
 impl Placement {
-    /// The same place on a device of this size: a partition, or its disk, or the twin of one of them.
+    /// The same place on a device of this size: the partition, its disk, or a twin of either.
     fn on(self, device: u64) -> u64 {
         match self.partition {
             Some((size, start)) if size != device => start + self.physical,
@@ -63,7 +63,7 @@ impl Placement {
     }
 }
 
-/// How targets are opened, and what several of them share: a volume is exclusive, and a host opens a device once.
+/// Opens targets. Several can share an object: a volume is opened exclusively, and a host opens a device once.
 pub(crate) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
@@ -72,17 +72,17 @@ pub(crate) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    /// `volumes` are open already, each for the targets that have this name.
+    /// Creates an opener. The opened `volumes` serve the targets of their names.
     pub(crate) fn new(plan: &'a Plan, volumes: Vec<(String, Volume)>) -> Result<Self> {
         let engine = plan.engine.parse()?;
         Ok(Self { plan, engine, volumes, hosts: Vec::new() })
     }
 
-    /// Opens all targets, so that they hit the same blocks as far as that can be.
+    /// Opens all targets. They use the same blocks if possible.
     pub(crate) fn open_all(mut self) -> Result<Vec<Source>> {
         let specs = &self.plan.targets;
         let mut sources = specs.iter().map(|spec| self.open(spec)).collect::<Result<Vec<_>>>()?;
-        // A raw target without an offset of its own hits the very blocks of the files.
+        // A raw target without an offset uses the blocks of the files.
         let mapped = sources.iter().find(|source| !source.placements.is_empty());
         if let Some((placements, len)) =
             mapped.map(|source| (source.placements.clone(), source.len))
@@ -97,7 +97,7 @@ impl<'a> Opener<'a> {
                 }
             }
         }
-        // And the kernel reads the same part of a host file.
+        // The kernel reads the same part of a host file.
         let hosts: Vec<Source> =
             sources.iter().filter(|source| source.is_host()).cloned().collect();
         for source in &mut sources {
@@ -107,7 +107,7 @@ impl<'a> Opener<'a> {
                 (source.bases, source.len) = (host.bases.clone(), host.len);
             }
         }
-        // A target without files is divided into as many ranges.
+        // A target without files is divided into one range for each file.
         let files = self.plan.files as u64;
         for source in sources.iter_mut().filter(|source| source.bases.len() == 1 && files > 1) {
             let (base, len) = (source.bases[0], source.len / files / PAGE * PAGE);
@@ -117,7 +117,7 @@ impl<'a> Opener<'a> {
         Ok(sources)
     }
 
-    /// The range is the longest extent of a mapped file, so that a raw target can be laid over the same blocks.
+    /// Opens a target. The range is the longest extent of a mapped file, so that a raw target can use the same blocks.
     fn open(&mut self, spec: &TargetSpec) -> Result<Source> {
         match spec {
             TargetSpec::Raw { path, offset } => self.open_raw(spec, path, offset.unwrap_or(0)),
@@ -143,7 +143,7 @@ impl<'a> Opener<'a> {
         if name.starts_with(INTEGRITY.as_bytes()) || Address::is_one(name) || is_image {
             return self.open_location(spec, path, base);
         }
-        // A device that is written must be nobody else's; beside a volume on it, it is ours already.
+        // A device that is written must be opened exclusively, unless a volume of this bench already holds it.
         let exclusive = self.plan.rw.writes()
             && !self.plan.targets.iter().any(|other| {
                 let TargetSpec::Vol { volume, .. } = other else { return false };
@@ -152,7 +152,7 @@ impl<'a> Opener<'a> {
         self.raw(spec, base, self.engine_over(self.block_file(path, exclusive)?)?)
     }
 
-    /// A device as it is: it takes whole logical blocks alone.
+    /// Opens a device for raw access, with whole logical blocks only.
     fn raw(&self, spec: &TargetSpec, base: u64, opened: OpenedEngine) -> Result<Source> {
         let OpenedEngine { device, engine, notices } = opened;
         let unit = device.limits().logical_block;
@@ -166,7 +166,7 @@ impl<'a> Opener<'a> {
         Ok(Source { bases: vec![base], len, engine, notices, ..Source::new(spec, route) })
     }
 
-    /// An integrity device or an export is opened once, also where a volume on it is measured beside it.
+    /// Opens an integrity device or an export. A volume target on it shares the same opened device.
     fn open_location(&mut self, spec: &TargetSpec, name: &Path, base: u64) -> Result<Source> {
         let above = self.plan.targets.iter().find_map(|other| match other {
             TargetSpec::Vol { volume, .. } if Path::new(volume) == name => Some(volume),
@@ -247,7 +247,7 @@ impl<'a> Opener<'a> {
             let route = Shared::Host(host, file);
             return Ok(Source { len, engine, notices, ..Source::new(spec, route) });
         }
-        // The engine that raw: and vol: would have on this device.
+        // The engine is the one that raw: and vol: would use on this device.
         let device_path = report.device.as_ref().and_then(|device| device.device_path.as_ref());
         let (engine, mut notices) = match device_path {
             Some((device_path, kind)) if *kind != DevicePathKind::NvmeChar => {
@@ -289,7 +289,7 @@ impl<'a> Opener<'a> {
         Ok((host, file))
     }
 
-    /// As `O_DIRECT` is, which takes nothing that is misaligned.
+    /// The options of files, with `O_DIRECT`'s refusal of misaligned requests.
     fn options(&self, spec: &TargetSpec) -> FileOptions {
         FileOptions::new()
             .direct(true)
@@ -298,11 +298,11 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// Ranges of a device begin with pages.
+/// The ranges of a device are aligned to pages.
 const PAGE: u64 = 4096;
 
 impl Source {
-    /// Without a range.
+    /// A source without a range.
     fn new(spec: &TargetSpec, route: Shared) -> Self {
         let (spec, engine, notices) = (spec.clone(), Engine::Auto, Vec::new());
         Self { spec, route, bases: vec![0], len: 0, placements: Vec::new(), engine, notices }
@@ -312,13 +312,13 @@ impl Source {
         matches!(self.spec, TargetSpec::Host { .. })
     }
 
-    /// Whether it is a host file, and this path leads to it.
+    /// Whether the target is a host file, and `path` leads to it.
     fn is_of(&self, path: &Path) -> bool {
         let TargetSpec::Host { path: own, .. } = &self.spec else { return false };
         is_same(own, path)
     }
 
-    /// The costs of writing of the target's volume, if it has one.
+    /// The write costs of the target's volume, if it has one.
     pub(crate) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.route {
             Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
@@ -339,7 +339,7 @@ impl Source {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Closes a volume that was written.
+    /// Closes a volume after writes.
     pub(crate) fn close(&self) -> Result<()> {
         match &self.route {
             Shared::Volume(volume, _) => volume.close(),
@@ -348,7 +348,7 @@ impl Source {
     }
 }
 
-/// Whether a volume stands on a device or image, or has its tags there.
+/// Whether a volume or its tags are on this device or image.
 fn stands_on(volume: &Location, path: &Path) -> bool {
     let sites = [Some(volume.data()), volume.tags()].into_iter().flatten();
     sites.filter_map(Site::path).any(|site| is_same(site, path))
@@ -364,7 +364,7 @@ fn reported(file: &File) -> Result<HostReport> {
     file.host().ok_or_else(|| Error::invalid("is not a host file"))
 }
 
-/// The size of the device that a file's file system is on, and where it begins on its disk; `None` if that is a disk.
+/// The size of a file system's device and its start on the disk; `None` if the device is a whole disk.
 fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
     let named = |error| io(&error, path.display().to_string());
     let dev = path.metadata().map_err(named)?.dev();
@@ -375,7 +375,7 @@ fn partition(path: &Path) -> Result<Option<(u64, u64)>> {
         .map(|device_path| (device_path.size, device_path.base)))
 }
 
-/// Of extents of a kind.
+/// The longest extent of a kind.
 fn longest_extent(file: &File, kind: IomapType) -> Result<(u64, u64, u64)> {
     let mut longest = (0, 0, 0);
     for iomap in file.mappings() {

@@ -7,16 +7,16 @@ use clap::ValueEnum;
 use ironmap::dio::StablePages;
 use serde::{Deserialize, Serialize};
 
-/// How the memory of requests is kept from changing.
+/// The method that keeps the memory of requests from changing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Integrity {
-    /// As [`StablePages::ZeroCopy`].
+    /// [`StablePages::ZeroCopy`].
     ZeroCopy,
-    /// As [`StablePages::Bounce`].
+    /// [`StablePages::Bounce`].
     Bounce,
-    /// As [`StablePages::Lazy`].
+    /// [`StablePages::Lazy`].
     Lazy,
-    /// As [`StablePages::Owned`].
+    /// [`StablePages::Owned`].
     Owned,
 }
 
@@ -31,20 +31,20 @@ impl From<Integrity> for StablePages {
     }
 }
 
-/// How a target goes about it, where there are several ways.
+/// The options of a target that has several ways to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// The simple path is on.
     pub simple: bool,
-    /// As the device needs it, if not given.
+    /// The method that keeps memory from changing; by default the device's needs decide.
     pub integrity: Option<Integrity>,
 }
 
 impl Variant {
-    /// The default.
+    /// The default variant.
     pub const USUAL: Self = Self { simple: true, integrity: None };
 
-    /// The method that keeps memory from changing, by name.
+    /// The method that keeps memory from changing, if one was chosen.
     pub fn stable_pages(self) -> Option<StablePages> {
         self.integrity.map(StablePages::from)
     }
@@ -54,7 +54,7 @@ impl Variant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant describes its fields")]
 pub enum TargetSpec {
-    /// A block device, image, export or integrity device itself, from this byte on where one is named.
+    /// A block device, image, export or integrity device itself, starting at `offset` if one is given.
     Raw { path: PathBuf, offset: Option<u64> },
     /// A file through the kernel's file system.
     Kernel { path: PathBuf },
@@ -67,7 +67,7 @@ pub enum TargetSpec {
 }
 
 impl TargetSpec {
-    /// The same target in another variant, where it has some.
+    /// The target in another variant, if it has variants.
     pub fn with(&self, variant: Variant) -> Option<Self> {
         match self {
             Self::Vol { volume, path, .. } => {
@@ -78,7 +78,7 @@ impl TargetSpec {
         }
     }
 
-    /// The variant, where there are several.
+    /// The variant, if the target has variants.
     pub fn variant(&self) -> Option<Variant> {
         match self {
             Self::Vol { variant, .. } | Self::Host { variant, .. } => Some(*variant),

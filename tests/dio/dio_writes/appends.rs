@@ -1,4 +1,4 @@
-//! Files that grow under many writes in flight, of several threads: appends get places of their own, the size follows completed writes, and
+//! Files that grow by many writes in flight from several threads: each append gets its own place, the size follows completed writes, and
 //! synced data stay.
 
 use ironmap::dio::DioFlags;
@@ -107,8 +107,8 @@ fn appends_of_many_threads_lie_one_after_the_other() {
     }
 }
 
-/// Each thread writes every so manieth piece past the end, later ones before earlier ones: between them are zeros until all are there,
-/// and never the old content of the blocks.
+/// The threads write pieces past the end in turns, later ones before earlier ones: between them are zeros until all pieces exist, and
+/// never the old content of the blocks.
 #[test]
 fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     for len in [1536, BLOCK, 3 * BLOCK] {
@@ -148,7 +148,7 @@ fn extending_writes_in_flight_of_many_threads_leave_all_their_data() {
     }
 }
 
-/// The size follows an extending write when that is complete, not when it is submitted; and one that is refused leaves no gap.
+/// An extending write changes the size at its completion, not at its submission. A refused one leaves no gap.
 #[test]
 fn the_size_follows_when_a_write_is_complete() {
     let bench = Bench::new(EXT4);

@@ -18,7 +18,7 @@ use crate::common::image::{Image, words};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const NONE: DioFlags = DioFlags::empty();
 
-/// The device is, from above: a record of requests, faults, and memory. Nothing is committed unless asked for.
+/// The device consists, from the top, of a record of requests, faults, and memory. Only a request commits.
 pub(crate) struct Bench {
     image: Image,
     ram: Arc<Ram>,
@@ -30,7 +30,7 @@ pub(crate) struct Bench {
 /// The requests of a write to the device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Writes, and those of them that are durable when they end.
+    /// The number of writes, and the number of those that are durable at their end.
     pub(crate) writes: usize,
     pub(crate) through: usize,
     pub(crate) flushes: usize,
@@ -78,7 +78,7 @@ impl Bench {
         self.volume.open_inode(self.fs().inode(number).unwrap(), options.write(true)).unwrap()
     }
 
-    /// A file of so many written blocks, durable.
+    /// A durable file of this many written blocks.
     pub(crate) fn written(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         self.fs().write(number, FilePos(0), &vec![0x11; (blocks * BLOCK) as usize]).unwrap();
@@ -86,7 +86,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// A file of so many blocks that were never written, durable.
+    /// A durable file of this many unwritten blocks.
     pub(crate) fn unwritten(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         let how = Fallocate::Allocate { keep_size: false };
@@ -103,7 +103,7 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the device with data that must never be seen, and frees them; gives the sectors.
+    /// Fills the device with data that must never be visible, and frees them. Returns the sectors.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -145,12 +145,12 @@ impl Bench {
         seen
     }
 
-    /// A volume on what the device holds now, as after a power cut with nothing lost that it was given.
+    /// A volume on the present content of the device, as after a power cut that loses nothing.
     pub(crate) fn after_crash(&self) -> Self {
         Self::on(Image::none(), self.ram.snapshot())
     }
 
-    /// The image as it is then, which nobody has recovered.
+    /// The image after a power cut, without a recovery.
     pub(crate) fn cut(&self) -> Image {
         let image = self.image.copy();
         self.ram.store(&std::fs::File::create(image.path()).unwrap()).unwrap();
@@ -197,7 +197,7 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
     map
 }
 
-/// A write by each way that there is, each of which must come to the same.
+/// Every way to write. Each must have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,

@@ -1,4 +1,4 @@
-//! Appends beside what cuts a file or moves its content: each goes where the file ends when it is written, not where that was when it came.
+//! Appends during operations that cut a file or move its content: each append goes to the end of the file at the time of the write.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -18,7 +18,7 @@ const APPENDERS: u64 = 3;
 enum Call {
     Lent,
     Queued,
-    /// Of a length that is not that of sectors.
+    /// A length that is not a multiple of sectors.
     Odd,
 }
 
@@ -46,7 +46,7 @@ impl Call {
     }
 }
 
-/// A file that was cut ends there: an append that comes later does not go where the file has ended before.
+/// After a file is cut, later appends go to the new end.
 #[test]
 fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     for way in CALLS {
@@ -62,7 +62,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                         let before = ended_before_cut.load(SeqCst);
                         begun.fetch_add(1, SeqCst);
                         let at = way.append(&file, &mut queue, 0);
-                        // All that can be before it in a file that was empty since.
+                        // The most appends that can precede it, since the file was empty.
                         let most = begun.load(SeqCst) - before;
                         ended.fetch_add(1, SeqCst);
                         assert!(
@@ -76,7 +76,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
                 let before = ended.load(SeqCst);
                 bench.fs().truncate(file.inode(), 0)?;
                 ended_before_cut.store(before, SeqCst);
-                // So that there is something to cut.
+                // The file must not be empty when it is cut.
                 while ended.load(SeqCst) < before + 4 && !stop.load(SeqCst) {
                     std::hint::spin_loop();
                 }
@@ -90,7 +90,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
     }
 }
 
-/// Content that moves takes the end along: no append is written into the content that has come to its place.
+/// Operations that move content move the end too: no append is written into the moved content.
 #[test]
 fn no_append_is_lost_where_content_moves() {
     for way in CALLS {
@@ -132,7 +132,7 @@ fn no_append_is_lost_where_content_moves() {
     }
 }
 
-/// A file without extents, whose appends the file system writes, has one place for each too; and so has content within the inode.
+/// In a file without extents, and in inline content, the file system writes appends, and each gets its own place.
 #[test]
 fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {

@@ -17,8 +17,8 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const DSYNC: DioFlags = DioFlags::DSYNC;
 
-/// Written extents and clean metadata: force unit access for each bio, and no flush. Where the device would flush for that, it is asked to
-/// flush when the data are written: of a flush that it makes by itself and that fails, nobody else would know.
+/// Written extents with clean metadata use force unit access for each bio, without a flush. If the device would implement that by a flush, it is
+/// told to flush after the data instead: a failure of its own internal flush would not be reported to other writers.
 #[test]
 fn dsync_of_a_pure_overwrite_is_written_through() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -66,7 +66,7 @@ fn queued_dsync_writes_share_a_flush() {
     assert_eq!(seen.flushes, 1, "{seen:?}");
 }
 
-/// One segment that is not written makes it a commit, or a flush, at the end; acknowledged data survive a power cut.
+/// One unwritten segment makes the write end with a commit or a flush. Acknowledged data survive a power cut.
 #[test]
 fn dsync_that_needs_metadata_commits_them_and_flushes() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -107,8 +107,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
     }
 }
 
-/// A write that was not synced leaves blocks that count as unwritten until they are converted. To write over it with DSYNC must not be
-/// taken for an overwrite of durably mapped blocks.
+/// An unsynced write leaves blocks that are unwritten until their conversion. A DSYNC overwrite of them must not be mistaken for an overwrite of
+/// durably mapped blocks.
 #[test]
 fn dsync_over_what_is_not_converted_converts_it() {
     for way in CALLS {
@@ -123,7 +123,7 @@ fn dsync_over_what_is_not_converted_converts_it() {
     }
 }
 
-/// The same of a size that has grown without a transaction, into blocks that were preallocated past it.
+/// A DSYNC write also converts below a size that has grown without a transaction, into preallocated blocks past the old size.
 #[test]
 fn dsync_below_a_size_that_is_not_converted_converts_it() {
     for way in CALLS {
@@ -143,7 +143,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A file that was made just now: its map is in no committed transaction, also if another handle has opened it since.
+/// The map of a new file is in no committed transaction, even if another handle has opened the file since.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -161,7 +161,7 @@ fn dsync_commits_a_map_that_someone_else_has_changed() {
     assert!(found == [[0x22; BLOCK as usize], [0x11; BLOCK as usize]].concat());
 }
 
-/// All of the metadata, where DSYNC leaves out metadata that are not needed to read the data.
+/// SYNC commits all metadata. DSYNC omits metadata that are not needed to read the data.
 #[test]
 fn sync_commits_also_the_time_of_an_overwrite() {
     for way in CALLS {
@@ -212,7 +212,7 @@ fn atomic_writes_are_refused_where_the_device_does_not_promise_them() {
     assert_eq!(seen.writes, 0);
 }
 
-/// A power of two at a multiple of itself, in one written extent; else nothing is written, let alone a part.
+/// An atomic write must be a power of two at a multiple of its length, in one written extent. Otherwise nothing is written.
 #[test]
 fn atomic_writes_are_one_bio_or_refused() {
     require!([Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -253,15 +253,15 @@ fn atomic_writes_are_one_bio_or_refused() {
     }
 }
 
-/// The log of a volume is full of transactions of earlier lives, in which files were made that are deleted since: a recovery replays none of
-/// them, neither ironmap's nor the kernel's (lwext4 issue 86). The lives end by a close and by a power cut in turn.
+/// The log of a volume is full of transactions of earlier sessions, whose files were deleted since: no recovery replays any of them, neither
+/// ironmap's nor the kernel's (lwext4 issue 86). The sessions end with a close and with a power cut in turn.
 #[test]
 fn transactions_of_earlier_lives_bring_nothing_back() {
     let name = |life: usize, number: usize| format!("life{life}-{number}");
     let mut image = Image::in_memory("24M", &words(EXT4));
     for life in 0..8 {
         let bench = Bench::with_image(image, Ram::LIMITS);
-        // The later ones are shorter: the rest of the log is of the one before.
+        // Each session is shorter than the previous one, so the end of the log keeps old transactions.
         for number in 0..16 - life {
             drop(bench.written(&name(life, number), 1));
             if life > 0 {

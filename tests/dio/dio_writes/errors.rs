@@ -20,7 +20,7 @@ fn fail_sector(bench: &Bench, file: &File, pos: u64) {
     bench.faults.set_faults(faults);
 }
 
-/// The error, not a short count; reported as an event once; and other data are as before.
+/// The write returns the error, not a short count; one event reports it; and other data are unchanged.
 #[test]
 fn an_error_in_the_middle_is_the_error_and_no_short_count() {
     for way in CALLS {
@@ -72,7 +72,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
             let bytes = content(&file, &mut queue);
             assert!(bytes.iter().all(|byte| *byte == 0), "{way:?}: {len} at {pos}");
         }
-        // Those that were allocated below the end stay, as blocks without content.
+        // Blocks that were allocated below the end stay, without content.
         drop((file, queue));
         let left = bench.volume.ext4().unwrap().free_space();
         assert_eq!(free.blocks - left.blocks, 4, "{way:?}");
@@ -81,7 +81,7 @@ fn an_error_while_a_file_grows_leaves_size_and_space_as_they_were() {
     }
 }
 
-/// A sync that fails is told to the writer who asked for one.
+/// A failed sync is reported to the writer that requested it.
 #[test]
 fn an_error_of_the_sync_is_an_error_of_the_write() {
     for way in CALLS {
@@ -120,7 +120,7 @@ fn short_transfers_are_continued() {
     }
 }
 
-/// Space for a part: that part is written, as a count, and the next write is refused. Existing blocks can be overwritten.
+/// If space remains for a part, that part is written, its length is returned, and the next write is refused. Existing blocks can be overwritten.
 #[test]
 fn without_space_for_all_a_part_is_written_and_counted() {
     for way in CALLS {
@@ -146,7 +146,7 @@ fn without_space_for_all_a_part_is_written_and_counted() {
     }
 }
 
-/// An append that finds space for a part keeps that, and says so; the place after it is the next one's.
+/// An append that finds space for a part writes that part, and reports its length. The next append follows it.
 #[test]
 fn an_append_that_is_cut_short_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -163,7 +163,7 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     bench.close();
 }
 
-/// A device's error is an error of the write alone, also where the file system writes the data itself and frees what it had taken for it.
+/// An error of the device fails only the write, even if the file system writes the data itself and frees the blocks allocated for it.
 #[test]
 fn data_that_cannot_be_written_does_not_end_the_volume() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {

@@ -1,5 +1,5 @@
-//! Remains of writes when other events happen: a place that was not used, blocks past the end, conversions beside commits,
-//! queues that go, journals that end.
+//! Effects of writes on later events: an unused place, blocks past the end, conversions beside commits, dropped queues,
+//! ended journals.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -26,7 +26,7 @@ const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 /// A thread that waits for requests of a queue wakes up when the queue is dropped.
 #[test]
 fn a_queue_that_ends_with_writes_in_flight_blocks_no_thread() {
-    // The queue may go just before the other looks whether he has to wait: then once more.
+    // The queue may end just before the other thread starts to wait, so the test retries.
     assert!((0..20).any(|_| has_waited_for_a_queue_that_goes()), "nobody has waited");
 }
 
@@ -38,7 +38,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
     let (tell, told) = mpsc::channel();
     let (fs, number) = (bench.fs().clone(), file.inode());
-    // No scoped thread: it would be waited for if it hung.
+    // This is not a scoped thread, because the scope would wait for a hung thread.
     let changer = std::thread::spawn(move || {
         let result = fs.truncate(number, BLOCK);
         tell.send(()).unwrap();
@@ -52,8 +52,8 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().write_counts().drains == 1
 }
 
-/// The size is the first thing that a conversion brings to the journal: whatever commits come between its transactions, no state of the
-/// device has written blocks past the end that no recovery would find.
+/// A conversion writes the size to the journal first: with any commits between its transactions, no state of the device has written
+/// blocks past the end that a recovery would miss.
 #[test]
 fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -105,7 +105,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
     bench.close();
 }
 
-/// Overwrites need no transaction, but they are refused when the volume takes none any more.
+/// Overwrites need no transaction, but they are refused once the volume accepts no further transactions.
 #[test]
 fn nothing_is_overwritten_after_the_close_or_an_abort() {
     for closed in [true, false] {
@@ -174,7 +174,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// A file that cannot be converted is told, and keeps nothing else from being durable.
+/// A failed conversion of one file is reported, and does not stop other files from becoming durable.
 #[test]
 fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);
@@ -193,7 +193,7 @@ fn a_failed_conversion_blocks_no_other_commit() {
     bench.close();
 }
 
-/// An append that fails after it was submitted gives its place back, and so does what an append found no space for.
+/// An append that fails after its submission returns its place, and so does an append without space.
 #[test]
 fn an_append_in_flight_that_fails_leaves_no_gap() {
     let bench = Bench::new(EXT4);
@@ -303,7 +303,7 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// A write that is done is no error because of ranges that wait to be converted.
+/// A completed write does not fail because other ranges wait for a conversion.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -317,7 +317,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     }
     other.wait(1).unwrap();
     assert!(other.pop().unwrap().result.is_ok());
-    // With NOWAIT there is no conversion in the write.
+    // With NOWAIT the write does not convert.
     for range in 0..1040 {
         let cost = bench.cost(|| {
             let pos = FilePos((range * 2 + 1) * BLOCK);
@@ -330,7 +330,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     bench.close();
 }
 
-/// Of a write of several bios with NOWAIT no part is refused when another is written.
+/// A write of several bios with NOWAIT is refused or written as a whole.
 #[test]
 fn nowait_is_not_refused_in_the_middle() {
     require!([Need::Bare("it counts requests of the device below")]);

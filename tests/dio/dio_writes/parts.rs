@@ -39,7 +39,7 @@ fn nowait_is_not_refused_after_a_short_transfer() {
     }
 }
 
-/// Extents cut the memory of a request where blocks begin. Where the device does not take such an address, the request is copied.
+/// Extents split the memory of a request at their block borders. If the device does not accept such an address, the request is copied.
 #[test]
 fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     for stable_writes in [false, true] {
@@ -66,7 +66,7 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
             let before = queue.stats().bounced;
             way.write((&file, &mut queue), memory(64 << 10, 0x22), 0, NONE).unwrap();
             assert_eq!(queue.stats().bounced, before + 1, "{way:?}");
-            // All of them are written now, and lie side by side: nothing is cut.
+            // All blocks are written and contiguous, so nothing is split.
             file.sync(&mut queue).unwrap();
             way.write((&file, &mut queue), memory(64 << 10, 0x33), 0, NONE).unwrap();
             let copied = u64::from(stable_writes && way == Call::Lent);
@@ -77,7 +77,7 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
     }
 }
 
-/// So does the longest transfer, if the buffers before a cut have odd lengths together.
+/// The longest transfer splits memory the same way, if the buffers before a split have odd lengths together.
 #[test]
 fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     let limits = Limits { dma_align: 4096, logical_block: 512, ..Ram::LIMITS };
@@ -99,7 +99,7 @@ fn buffers_that_the_longest_transfer_cuts_at_such_an_address_are_copied() {
     bench.close();
 }
 
-/// Where space ends, a write of several buffers gives how much was written, as one of a single buffer does.
+/// At the end of the space a write of several buffers returns the written length, like a write of a single buffer.
 #[test]
 fn several_buffers_are_cut_where_space_ends() {
     for (mkfs, odd) in [("-t ext3 -b 1024", 0), ("-t ext3 -b 1024", 100), (EXT4, 0), (EXT4, 100)] {
@@ -116,7 +116,7 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// One sector that cannot be zeroed keeps its own block from being converted, and nothing else: acknowledged data stay.
+/// A sector that cannot be zeroed prevents the conversion of its own block only: acknowledged data stay.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);
@@ -152,7 +152,7 @@ fn a_sector_that_fails_takes_only_its_block_along() {
     }
 }
 
-/// Blocks preallocated past the end after a failed write there are kept; those of the failed write are not.
+/// Blocks preallocated past the end are kept after a failed write there; the blocks of the failed write are not.
 #[test]
 fn a_failed_append_takes_nothing_along_that_comes_later() {
     let bench = Bench::new(EXT4);

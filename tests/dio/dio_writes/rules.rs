@@ -15,7 +15,7 @@ use crate::dio_writes::bench::{BLOCK, Bench, CALLS, Call, NONE, content, kind, m
 
 const EXT4: &str = "-t ext4 -b 4096";
 
-/// Position, length and address in units of the device, also where a part of the request would be aligned; and nothing happens.
+/// Position, length and address must be multiples of the device's units, even if a part of the request is aligned. A refusal has no effect.
 #[test]
 fn strict_handles_refuse_what_is_misaligned() {
     let bench = Bench::new(EXT4);
@@ -42,7 +42,7 @@ fn strict_handles_refuse_what_is_misaligned() {
     assert!(content(&file, &mut queue) == before);
 }
 
-/// A block of 4096 bytes on a device with sectors of 512: the sector is what counts.
+/// With a block of 4096 bytes on a device with sectors of 512, the sector is the unit.
 #[test]
 fn the_unit_is_the_sector_and_not_the_block() {
     let bench = Bench::new(EXT4);
@@ -97,7 +97,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // The first write after the change must see it, though the queue knows the file.
+    // The first write after the change must see the flag, even though the queue has cached the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -121,7 +121,7 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     assert!(bytes[8192..] == [[0x33; 512], [0x33; 512], [0x33; 512], [0x44; 512]].concat());
 }
 
-/// They are gone before the data is written, for an overwrite too; and an overwrite after that is as cheap as any.
+/// A write removes them before the data is written, for an overwrite too. A later overwrite is as cheap as any.
 #[test]
 fn set_id_bits_and_capabilities_go_with_a_write() {
     let capability = {
@@ -160,7 +160,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
     }
 }
 
-/// Aligned to the block or not, by one bio or several, an overwrite of written blocks starts no handle and excludes nobody.
+/// Aligned to the block or not, in one bio or several, an overwrite of written blocks starts no handle and excludes no thread.
 #[test]
 fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -180,7 +180,7 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// Nor does a write into blocks that were never written, before it is converted; and then many cost one handle.
+/// A write into blocks that were never written starts no handle before its conversion; then many writes share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);
@@ -220,7 +220,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     file.submit_write(&mut queue, memory(2 * BLOCK, 0x22), FilePos(4 * BLOCK), NONE, 1).unwrap();
     assert_eq!(map(&file)[1], (IomapType::Unwritten, 2), "while it is in flight");
     bench.fs().sync().unwrap();
-    // Only the allocation is durable now.
+    // Only the allocation is durable at this point.
     let crashed = bench.after_crash();
     let (other, mut other_queue) = (crashed.open(file.inode(), false), crashed.queue());
     assert!(content(&other, &mut other_queue).iter().all(|byte| *byte == 0));
@@ -233,7 +233,7 @@ fn holes_are_allocated_unwritten_and_converted_after_the_data() {
     bench.close();
 }
 
-/// Old content of the device shows neither beside the written data, nor past the end, nor between.
+/// Old content of the device is visible neither beside the written data, nor past the end, nor between.
 #[test]
 fn old_content_of_blocks_is_never_shown() {
     for (pos, len) in [(512, 512), (3 * 512, BLOCK), (2 * BLOCK + 512, 512), (BLOCK + 512, 3072)] {
@@ -277,7 +277,7 @@ fn vectored_writes_take_their_buffers_in_order() {
     bench.close();
 }
 
-/// A position that was advanced by what a completion gave, and then again, corrupted data once (Linux 6.1.64).
+/// Linux 6.1.64 corrupted data because it advanced the position by the count of a completion twice.
 #[test]
 fn a_write_gives_its_count_and_the_next_append_begins_after_it() {
     let bench = Bench::new(EXT4);
@@ -309,7 +309,7 @@ fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     assert!(image.dump("/file") == [[0; BLOCK as usize], [0x22; BLOCK as usize]].concat());
 }
 
-/// A writer with `CAP_FSETID` leaves set-id bits, and takes capabilities.
+/// A writer with `CAP_FSETID` keeps set-id bits, and still removes capabilities.
 #[test]
 fn set_id_bits_stay_where_the_handle_keeps_them() {
     let bench = Bench::new(EXT4);

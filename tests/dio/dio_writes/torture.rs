@@ -21,20 +21,20 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// In so many sectors all write; after them each thread has stripes of bytes.
+/// The number of sectors that all threads write. After them each thread has stripes of bytes.
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
-/// As long a silence is a deadlock.
+/// The time without progress that counts as a deadlock.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Ends the process with a message where the threads make no more progress.
+/// Ends the process with a message if the threads make no progress.
 struct Watchdog {
     steps: AtomicU64,
     done: AtomicBool,
 }
 
-/// Lets the dog go when the threads have ended, also by a panic.
+/// Ends the watchdog when the threads have ended, also after a panic.
 struct Leash<'a>(&'a Watchdog);
 
 impl Drop for Leash<'_> {
@@ -71,7 +71,7 @@ fn time() -> Duration {
     seconds.map_or(Duration::from_millis(1200), Duration::from_secs)
 }
 
-/// A sector says who wrote it, with which of his writes, and for which sector of the file.
+/// Writes into a sector its writer, the number of the write, and the sector's place in the file.
 fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     let words = [writer, write, place];
     for (at, word) in sector.chunks_mut(8).enumerate() {
@@ -79,7 +79,7 @@ fn sign(sector: &mut [u8], writer: u64, write: u64, place: u64) {
     }
 }
 
-/// The writer of a sector, and the number of the write; `None` for zeros.
+/// The writer of a sector and the number of the write, or `None` for zeros.
 fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     if sector.iter().all(|byte| *byte == 0) {
         return None;
@@ -96,7 +96,7 @@ fn signed(sector: &[u8], place: u64, what: &str) -> Option<(u64, u64)> {
     Some((writer, write))
 }
 
-/// A write of a thread: which sectors. Kept, so that in the end each sector can be asked for.
+/// The sectors of a thread's write, kept so that the final content can be compared.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     first: u64,
@@ -114,7 +114,7 @@ struct Writer<'a> {
     what: &'a str,
 }
 
-/// Where a thread's bytes lie, beside those of the others.
+/// The place of a thread's bytes, beside those of other threads.
 fn stripe_at(writer: u64, stripe: u64) -> u64 {
     SECTORS * SECTOR + (stripe * THREADS + writer - 1) * STRIPE
 }
@@ -170,7 +170,7 @@ impl Writer<'_> {
         self.dog.steps.fetch_add(1, Relaxed);
     }
 
-    /// Writes a few bytes that share their sectors with those of other threads, each of whom must find his own in the end.
+    /// Writes a few bytes that share their sectors with those of other threads. At the end each thread must find its own bytes.
     fn write_stripe(&mut self) {
         let stripe = self.rng.below(STRIPES);
         let fill = self.rng.below(255) as u8 + 1;
@@ -275,7 +275,7 @@ fn torture(mkfs: &str, engine: Engine, mutator: Mutator, seed: u64) {
         volume.open_inode(inode, ironmap::FileOptions::new().write(true)).unwrap()
     };
     let (dog, until) = (&Watchdog::new(), Instant::now() + time());
-    // One handle for all, and one for each in turn.
+    // All threads share one handle, or each has its own, in turn.
     let shared = &open_file();
     let done: Vec<(Vec<Made>, [u8; STRIPES as usize])> = std::thread::scope(|scope| {
         let _leash = Leash(dog);

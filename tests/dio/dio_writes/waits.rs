@@ -18,7 +18,7 @@ use crate::require;
 const EXT4: &str = "-t ext4 -b 4096";
 const NOWAIT: DioFlags = DioFlags::NOWAIT;
 
-/// An allocation, growth, a size that is to be zeroed up to, a request that is not whole sectors: EAGAIN, and nothing has happened.
+/// An allocation, growth, zeroing up to the size, or a request with partial sectors gives EAGAIN, without any effect.
 #[test]
 fn nowait_is_refused_where_metadata_would_change() {
     let bench = Bench::new(EXT4);
@@ -84,7 +84,7 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// A write in flight that makes its file longer is noted when it ends: a close before that would lose it.
+/// A write in flight that extends its file is recorded when it ends: a close before that would lose it.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -98,7 +98,7 @@ fn a_volume_is_not_closed_over_its_writes_in_flight() {
     assert!(image.ask_debugfs("stat file\n").contains("Size: 4096"));
 }
 
-/// No handle is needed for a block that was never written: with NOWAIT it is written like any other.
+/// A block that was never written needs no handle: with NOWAIT it is written like any other.
 #[test]
 fn nowait_writes_into_unwritten_blocks() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -110,7 +110,7 @@ fn nowait_writes_into_unwritten_blocks() {
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
 }
 
-/// Each extent, written or not, needs a slot: where there are too few, NOWAIT is refused before a part of it is written.
+/// Each extent, written or not, needs a slot. With too few slots, NOWAIT is refused before any part is written.
 #[test]
 fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     let bench = Bench::new(EXT4);
@@ -127,7 +127,7 @@ fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     assert!(!found.contains(&0x44), "a part of it was written");
 }
 
-/// Waits until a write with NOWAIT is refused, as it is while someone waits for the file.
+/// Waits until a write with NOWAIT is refused, because another thread waits for the file.
 pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bool) {
     let mut queue = bench.queue();
     loop {
@@ -164,7 +164,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     for (name, change) in changes {
         let bench = Bench::new(EXT4);
         let (file, mut queue) = (bench.written(name, 8), bench.queue());
-        // One by a single bio, one of several mappings.
+        // One request is a single bio, the other has several mappings.
         file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
         file.submit_write(&mut queue, memory(BLOCK, 0x33), FilePos(20 * BLOCK), NONE, 2).unwrap();
         let completed = AtomicBool::new(false);
@@ -186,7 +186,7 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
     }
 }
 
-/// A thread that would have to take the completion itself gets an error, and the file stays as it was.
+/// A thread that would have to take the completion itself gets an error, and the file stays unchanged.
 #[test]
 fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let bench = Bench::new(EXT4);
@@ -204,7 +204,7 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     assert_eq!(file.size(), 0);
 }
 
-/// The queue itself takes its completions where one of its writes must wait for the others: sub-sector writes, appends, syncs.
+/// The queue itself takes its completions if one of its writes must wait for its others: sub-sector writes, appends, syncs.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
     let bench = Bench::new(EXT4);
@@ -232,8 +232,8 @@ fn a_queue_does_not_wait_for_itself() {
     bench.close();
 }
 
-/// A buffer in flight is owned by its request: to drop queue, file and volume handle at any time frees nothing that is written from
-/// (foyer issue 1286), and submitted data are written.
+/// A request owns its buffer while it is in flight: dropping queue, file and volume handle at any time frees no memory of a write (foyer issue
+/// 1286), and submitted data are written.
 #[test]
 fn handles_may_go_while_writes_are_in_flight() {
     let bench = Bench::new(EXT4);
@@ -251,7 +251,7 @@ fn handles_may_go_while_writes_are_in_flight() {
     assert!(image.dump("/many")[..40 * BLOCK as usize].iter().all(|byte| *byte == 0x22));
 }
 
-/// Two files are written at the same time: no lock is the volume's (lwext4 issue 83).
+/// Two files are written at the same time: no lock covers the whole volume (lwext4 issue 83).
 #[test]
 fn a_file_that_waits_keeps_no_other_waiting() {
     let bench = Bench::new(EXT4);
@@ -271,7 +271,7 @@ fn a_file_that_waits_keeps_no_other_waiting() {
     assert_eq!(one.size(), 0);
 }
 
-/// An inode that has to be read again is not waited for with NOWAIT: refused before the device is asked for anything.
+/// If an inode must be read again, NOWAIT is refused before any request to the device.
 #[test]
 fn an_inode_that_is_not_in_memory_is_not_read() {
     const FILES: usize = 64;
@@ -283,7 +283,7 @@ fn an_inode_that_is_not_in_memory_is_not_read() {
     let bench = Bench::with_image(bench.close(), Ram::LIMITS);
     let found = |number| bench.fs().lookup(ROOT, name(number).as_bytes()).unwrap().number();
     let files: Vec<_> = (0..FILES).map(|number| bench.open(found(number), false)).collect();
-    // Each block several times: blocks that are read once do not evict those in use.
+    // Each block is read several times, because blocks that are read once do not evict blocks in use.
     for number in 1000..100_000 {
         assert_eq!(kind(bench.fs().inode(InodeNo(number)).map(drop)), ErrorKind::NotFound);
     }

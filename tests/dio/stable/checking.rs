@@ -1,4 +1,4 @@
-//! A device that keeps a tag for every sector: computed over a request's memory, which is looked at again a moment later.
+//! A device that keeps a tag for every sector: it computes the tag over a request's memory, and compares it a moment later.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ const SECTOR: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
-    /// While somebody scribbles, a request is under way until all of its memory was scribbled over.
+    /// While a scribbler runs, a request stays in flight until all of its memory was overwritten.
     pub(crate) rounds: Rounds,
     /// Reads that did not match.
     pub(crate) mismatches: AtomicU64,
@@ -62,7 +62,7 @@ impl Checks {
     }
 }
 
-/// All of a device, part by part.
+/// Visits the whole device in parts.
 fn for_each_part(device: &dyn Device, mut work: impl FnMut(DevOffset, &[u8])) {
     let mut content = vec![0; 1 << 20];
     for at in (0..device.size()).step_by(content.len()) {

@@ -1,4 +1,4 @@
-//! Host files whose device computes over data take the same ways, as long as they are read around the kernel.
+//! Host files on a device that computes over data use the same methods, as long as they are read around the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::stable::scribbler::Range;
 
 const SEED: u64 = 0x57ab1e;
 
-/// That the kernel reads what fails raw must not hide that something has failed.
+/// The kernel's own read after a failed raw read must not hide the failure.
 #[test]
 fn raw_reads_into_scribbled_memory_do_not_fail() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -25,7 +25,7 @@ fn is_whole(results: &[ironmap::Result<usize>], len: usize) -> bool {
     results.iter().all(|result| matches!(result, Ok(count) if *count == len))
 }
 
-/// And reads return the written data.
+/// A large request works with a small pool, and reads return the written data.
 #[test]
 fn a_large_request_needs_no_large_pool() {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -72,7 +72,7 @@ fn a_large_request_needs_no_large_pool() {
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
     for engine in [Engine::Psync, Engine::IoUring, Engine::Dax] {
-        // The device itself allocates nothing, so it is not the one that checks.
+        // The device itself allocates nothing, so this is not the checking device.
         let image = Image::mke2fs("32M", &["-t", "ext4"]);
         let options = VolumeOptions::new().engine(engine).write(true);
         let volume = options.open(image.location()).unwrap();

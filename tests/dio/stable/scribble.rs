@@ -16,7 +16,7 @@ use crate::stable::checking::{Checks, checking};
 use crate::stable::scribbler::Range;
 
 const SIZES: [usize; 6] = [512, 4096, 20 << 10, 64 << 10, (300 << 10) - 512, 1 << 20];
-/// Requests in flight together, of those that can be.
+/// The number of requests in flight together, for kinds that allow it.
 const DEPTH: usize = 3;
 const NONE: DioFlags = DioFlags::empty();
 
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Safe code cannot change it meanwhile.
+    /// Whether safe code cannot change the memory during the request.
     fn is_out_of_reach(self) -> bool {
         matches!(self, Self::Borrowed | Self::Owned | Self::OwnedVectored)
     }
@@ -57,7 +57,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With a file of 4 MiB; over memory where no engine is given.
+    /// A bench with a file of 4 MiB, in memory if no engine is given.
     pub(crate) fn new(engine: Option<Engine>) -> Self {
         let options = ["-t", "ext4", "-b", "4096"];
         let image = match engine {
@@ -116,7 +116,7 @@ pub(crate) fn memory(kind: Kind, size: usize) -> Vec<Buffer> {
     lens.into_iter().map(filled).collect()
 }
 
-/// Carries requests out, and gives what came of each.
+/// Runs requests, and returns their results.
 pub(crate) fn run(
     (op, kind): (Op, Kind),
     queue: &mut Queue,
@@ -199,7 +199,7 @@ fn scribbled(bench: &Bench, way: StablePages, what: (Op, Kind), size: usize, sim
     let errors = results.iter().filter(|result| result.is_err()).count();
     let bad_tags = bench.checks.bad_tags(&*bench.below);
     if errors + bad_tags > 0 {
-        // All tags are right again for the next one.
+        // The write makes all tags right again for the next round.
         let (file, mut queue) = (bench.open(None), bench.queue());
         file.write_at(&mut queue, &Buffer::aligned(4 << 20).unwrap(), FilePos(0)).unwrap();
         assert_eq!(bench.checks.bad_tags(&*bench.below), 0);

@@ -1,5 +1,5 @@
-//! Threads that write to memory which is in flight.
-// That is what no safe code can do.
+//! Threads that write to memory of requests in flight.
+// Safe code cannot do that.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,17 +17,17 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Waits, while somebody scribbles, until one of the threads has been over all of it.
+    /// Waits, while the scribblers run, until one of them has overwritten all of it.
     pub(crate) fn pass(&self) {
         let from = self.count.load(Ordering::Acquire);
-        // One of the threads has then ended two rounds, and the second one began meanwhile.
+        // By then one of the threads has ended two rounds, and the second one began after the call.
         let over = || self.count.load(Ordering::Acquire) > from + THREADS;
         while self.on.load(Ordering::Acquire) && !over() {
             std::thread::yield_now();
         }
     }
 
-    /// Does some work while threads scribble over buffers, which must not be freed meanwhile.
+    /// Runs `work` while threads scribble over buffers, which must not be freed before the return.
     pub(crate) fn during<R>(&self, memory: &[Range], work: impl FnOnce() -> R) -> R {
         self.on.store(true, Ordering::Release);
         std::thread::scope(|scope| {
@@ -48,7 +48,7 @@ impl Rounds {
                 for at in (0..range.len).step_by(128) {
                     value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
                     let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
-                    // SAFETY: the byte is within memory that is alive, as `during` asks for. Its use by others is the subject of the test.
+                    // SAFETY: `during` requires that the memory is alive. Concurrent use of the byte is the subject of the test.
                     unsafe { to.write_volatile((value >> 56) as u8) };
                 }
             }

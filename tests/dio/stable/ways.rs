@@ -20,7 +20,7 @@ const REQUESTS: [(Op, Kind); 5] = [
     (Op::Write, Kind::Owned),
 ];
 
-/// Which of these requests each way copies.
+/// The requests that each method copies.
 const COPIED: [(StablePages, [bool; 5]); 4] = [
     (StablePages::ZeroCopy, [false, false, false, false, false]),
     (StablePages::Bounce, [true, true, true, true, true]),
@@ -40,14 +40,14 @@ fn each_way_copies_what_it_says_and_nothing_else() {
                 assert!(matches!(results[..], [Ok(count)] if count == size), "{results:?}");
                 let what = format!("{way:?}: {op:?} {kind:?} of {size}");
                 assert_eq!(queue.stats().bounced, u64::from(copies), "{what}");
-                // Not only is nothing copied: there is nothing that it could be copied to.
+                // The queue without copies does not even have bounce memory.
                 assert_eq!(queue.bounce_bytes() > 0, copies, "{what}");
             }
         }
     }
 }
 
-/// The simple path is for requests that are not copied, and says why it was not taken.
+/// Requests that are not copied take the simple path; the others count the reason of the miss.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);
@@ -85,7 +85,7 @@ fn the_device_decides_where_the_handle_does_not() {
     assert_eq!(kinds.map(|kind| bounced(kind, &mut queue)), [1, 0, 0]);
 }
 
-/// A sector that is wrong on the device fails whatever the way: tried twice at most, told once, and nothing beside it fails.
+/// A wrong sector on the device fails with every method: it is read at most twice, reported once, and other reads succeed.
 #[test]
 fn wrong_data_on_the_device_are_an_error_by_every_way() {
     let bench = Bench::new(None);

@@ -55,7 +55,7 @@ fn plant(tree: &Path) {
 }
 
 fn base(name: &'static str, size: &str, options: &str) -> Base {
-    // Where names come to lie is the same each time: tmpfs lists files in the order of their making.
+    // The layout must be the same each time: tmpfs lists files in the order of their creation.
     let tree = scratch_in(Path::new("/dev/shm"));
     plant(tree.path());
     let options = format!("{options} -E hash_seed=8f8e3a6d-3dad-4a3a-9990-0b7c5e21f0e3");

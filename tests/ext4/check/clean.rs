@@ -62,7 +62,7 @@ fn volumes_filled_by_mke2fs_are_clean() {
     grow(source.path(), scope("1024", false));
     for (name, size, options) in SETS {
         let image = Image::populated(size, &words(options), source.path());
-        // mke2fs does not account for what it copies.
+        // mke2fs does not charge the quota for copied files.
         agree(name, &image.path(), !options.contains("quota"));
         image.rebuild_directories();
         agree(&format!("{name}, directories rebuilt"), &image.path(), true);
@@ -104,7 +104,7 @@ fn many_names(dir: &Path) {
     }
 }
 
-/// A journal that was left dirty: the volume is what e2fsck makes of it by the journal alone.
+/// A dirty journal: the check must see the volume as e2fsck's replay of the journal leaves it.
 #[test]
 fn dirty_volumes_are_checked_as_recovered() {
     require!([Need::Root]);
@@ -114,7 +114,7 @@ fn dirty_volumes_are_checked_as_recovered() {
         ("orphan file", "-t ext4 -b 4096 -O orphan_file"),
     ] {
         let image = Image::mke2fs("96M", &words(options));
-        // No commit by time: the journal holds only the commits of sync.
+        // No commit happens by a timer: the journal holds only the commits of sync.
         let mount = image.mount("noatime,commit=300");
         let dir = mount.dir().join("tree");
         std::fs::create_dir(&dir).unwrap();

@@ -1,8 +1,8 @@
-//! Where ironmap and e2fsck differ for a reason.
+//! Intended differences between ironmap and e2fsck, with their reasons.
 
 /// A difference that is not a fault.
 pub(crate) struct Exception {
-    /// In the text of e2fsck or of ironmap.
+    /// A part of the text of e2fsck or of ironmap.
     pub(crate) text: &'static str,
     pub(crate) reason: &'static str,
 }

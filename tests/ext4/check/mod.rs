@@ -1,7 +1,7 @@
-//! `ironmap check` against e2fsck: both find something wrong, or neither does.
+//! `ironmap check` against e2fsck: both find a fault, or neither does.
 //!
-//! Sound volumes of many feature sets, made by mke2fs and filled by it or by the kernel, and volumes damaged in one place, by
-//! debugfs or by changed bytes. Where the two differ for a reason, [`exceptions`] names it.
+//! The volumes are sound ones of many feature sets, made by mke2fs and filled by it or by the kernel, and volumes damaged in one place, by
+//! debugfs or by changed bytes. [`exceptions`] names the intended differences.
 
 #![allow(unreachable_pub, reason = "fuzz/ gives two of the shared types out")]
 

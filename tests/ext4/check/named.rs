@@ -1,4 +1,4 @@
-//! Single cases in which the two checkers could differ, each with what both say of it.
+//! Single cases in which the two checkers could differ, with the expected result of each.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn both(what: &str, image: &Image, commands: &str, clean: bool) {
     assert_eq!(ironmap(&image.path()).clean, clean, "{what}: {}", e2fsck(&image.path()).text);
 }
 
-/// Old versions of mke2fs gave a journal a block more than its size says. A journal that is shorter than its size is not whole.
+/// Old versions of mke2fs gave a journal one block more than its size. A journal that is shorter than its size is incomplete.
 #[test]
 fn a_journal_may_have_a_block_past_its_end() {
     for options in ["-t ext3 -b 1024 -J size=4", "-t ext4 -b 1024 -J size=4"] {
@@ -43,7 +43,7 @@ fn a_journal_may_have_a_block_past_its_end() {
     }
 }
 
-/// With `shared_blocks` files may have blocks together, but not those of the volume's own structures.
+/// With `shared_blocks` files may share blocks with each other, but not with the volume's own structures.
 #[test]
 fn shared_blocks_are_shared_where_the_volume_says_so() {
     let image = volume("-t ext2 -b 1024");
@@ -53,7 +53,7 @@ fn shared_blocks_are_shared_where_the_volume_says_so() {
     both("not allowed", &image, &share, false);
     image.debugfs("feature shared_blocks\n");
     let counted = image.copy();
-    // Only counts are left for e2fsck.
+    // Only wrong counts remain for e2fsck.
     counted.repair();
     assert_eq!(counted.bmap("two", 1..2)[0], shared, "they are not shared any more");
     both("allowed", &counted, "feature\n", true);
@@ -67,7 +67,7 @@ fn attributes_need_the_feature() {
     both("without the feature", &image, "feature -ext_attr\n", false);
 }
 
-/// Inodes that nobody uses have a checksum and the time of their deletion.
+/// Unused inodes have a checksum and a deletion time.
 #[test]
 fn unused_inodes_are_looked_at() {
     let deleted = |commands: &str, clean| {

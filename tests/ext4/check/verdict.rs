@@ -13,7 +13,7 @@ pub(crate) struct Verdict {
     pub(crate) text: String,
 }
 
-/// `e2fsck -fn`. 4: errors were left; 8: it could not even begin, since the superblock is wrong.
+/// The verdict of `e2fsck -fn`. Exit code 4: errors remain; 8: it could not begin, since the superblock is wrong.
 pub(crate) fn e2fsck(image: &Path) -> Verdict {
     let output = output("e2fsck", &["-fn".as_ref(), image.as_os_str()]);
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -37,7 +37,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// Asserts that both say the same; where `clean`, that nothing is wrong.
+/// Asserts that both verdicts are the same, and with `clean`, that nothing is wrong.
 pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     let (theirs, ours) = (e2fsck(image), ironmap(image));
     let same = theirs.clean == ours.clean && (theirs.clean || !clean);
@@ -54,7 +54,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume, and prints where the two differ without a named reason.
+    /// Counts a damaged volume, and prints a difference that no exception explains.
     pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
         let list = match (theirs.clean, ours.clean) {
             (true, true) => return self.neither += 1,

@@ -16,7 +16,7 @@ use crate::crash::fsck::Fsck;
 /// Processors are shared with other tests.
 const THREADS: usize = 2;
 
-/// Its checksum stands in another sector than what changes in it: Linux refuses a torn one, too.
+/// The superblock. Its checksum is in another sector than its changing fields: Linux refuses a torn one too.
 pub(crate) const SUPERBLOCK: Range<DevOffset> = DevOffset(1024)..DevOffset(2048);
 
 /// The fault, for a reader.
@@ -52,7 +52,7 @@ pub(crate) trait Rules: Sync {
     fn operations(&self) -> String;
 }
 
-/// One state, and the means to check it.
+/// One state after a crash, and the tools to check it.
 pub(crate) struct Crashed<'a> {
     pub(crate) image: Ram,
     pub(crate) log: &'a Log,
@@ -64,7 +64,7 @@ pub(crate) struct Crashed<'a> {
 }
 
 impl Crashed<'_> {
-    /// Whether this is one state of so many: the same ones each time.
+    /// Whether this state is one of every `count` states. The choice is reproducible.
     pub(crate) fn one_in(&self, count: u64) -> bool {
         self.chance.is_multiple_of(count)
     }
@@ -75,13 +75,13 @@ impl Crashed<'_> {
 pub(crate) struct Plan {
     /// Random states at each cut.
     pub(crate) random: u32,
-    /// At most so many states, evenly spread.
+    /// The most states to check, evenly spread.
     pub(crate) limit: usize,
-    /// One state in so many is shown to e2fsck as well.
+    /// The interval of states that e2fsck checks too.
     pub(crate) fsck_one_in: u64,
-    /// The recovery of one state in so many is cut in turn.
+    /// The interval of states whose recovery is cut in turn.
     pub(crate) interrupt_one_in: u64,
-    /// One state in so many is mounted by the kernel, which takes root.
+    /// The interval of states that the kernel mounts, which needs root.
     pub(crate) mount_one_in: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn count(counter: &AtomicUsize) {
 }
 
 impl<R: Rules> Case<R> {
-    /// Fails the test at a state that breaks a rule. It is kept as an image to look at.
+    /// Fails the test at a state that breaks a rule. The state is kept as an image.
     pub(crate) fn assert_holds(&self, seed: u64, plan: Plan, counts: &Counts) {
         count(&counts.workloads);
         if let Err((state, fault)) = self.check(seed, plan, counts) {
@@ -156,7 +156,7 @@ impl<R: Rules> Case<R> {
         Crashes::new(&self.base, self.log.clone()).with_atomic(SUPERBLOCK)
     }
 
-    /// The image of a state, the operations, and what reached the device until then; the path without the last part.
+    /// Stores the image of a state, the operations, and the writes up to it. Returns the path without the extension.
     fn keep(&self, state: CrashState) -> String {
         let name = format!("crash-{}-{state}", self.name).replace([' ', ':', ','], "-");
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -178,7 +178,7 @@ impl<R: Rules> Case<R> {
     }
 }
 
-/// Looks at so many states at most, evenly spread, on several threads.
+/// Checks at most `limit` states, evenly spread, on several threads.
 ///
 /// # Errors
 /// The first state that breaks a rule, and its fault.

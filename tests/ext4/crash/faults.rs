@@ -34,9 +34,9 @@ fn a_recovery_that_meets_an_error_can_be_repeated() {
         let case = by_kernel(seed, layout);
         let mut crashes = case.crashes();
         let names = crashes.names(seed, 0);
-        // In the middle, with everything that was written.
+        // A state in the middle of the writes, without a loss.
         let image = crashes.state(names[names.len() / 2]);
-        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
         let image = image.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let (seen, _) = look(&image).unwrap();
         let (result, requests) = open_and_close(&Arc::new(image.snapshot()), Faults::default());
@@ -76,7 +76,7 @@ struct Outcome {
     /// The error of the workload, or of closing the volume.
     result: ironmap::Result<()>,
     returned: usize,
-    /// None where the volume could not be opened.
+    /// The number of events, or `None` if the volume could not be opened.
     events: Option<usize>,
     /// Whether [`LATER`] was made and synced.
     later: bool,
@@ -100,7 +100,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
                 outcome.later = made.and_then(|_| fs.sync()).is_ok();
             }
             let closed = volume.close();
-            // A volume that goes on being written goes on to the end.
+            // If the volume accepts changes after the error, it accepts them to the end.
             assert!(!outcome.later || closed.is_ok(), "{ran:?}, then {closed:?}");
             outcome.result = ran.and(closed);
             outcome.events = Some(volume.events().take().0.len());
@@ -129,8 +129,8 @@ fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults>
     })
 }
 
-/// An error at any one request of a workload, be it a read, a write or a flush, is an error of one of its operations, and an
-/// event; the device then has a state that a crash could have left there. The volume is read-only from then on, or as it was.
+/// An error at any one request of a workload, be it a read, a write or a flush, is reported by one of its operations, and by
+/// an event. The device then has a state that a crash could have left. The volume is read-only from then on, or works as before.
 #[test]
 fn a_workload_that_meets_an_error_keeps_its_promises() {
     let Effort { states, long, .. } = Effort::new();
@@ -138,7 +138,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     let (mut faulty, mut read_only, mut repairs) = (0, 0, 0);
     for (seed, format) in workloads(&[&OURS[..], &QUOTA, &UNJOURNALED].concat()) {
         let base = volume::stale("12M", format);
-        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
         let base = base.with_limits(Limits { logical_block: 1024, ..Ram::LIMITS });
         let history = workload(seed, 60, Style::of(format));
         let journal = !UNJOURNALED.contains(&format);
@@ -184,7 +184,7 @@ fn a_workload_that_meets_an_error_keeps_its_promises() {
     );
 }
 
-/// An error at any one request of mkfs is its error; and what then takes itself for a volume is one without fault.
+/// An error at any one request of mkfs makes it fail. If a volume can be opened afterwards, it is sound.
 #[test]
 fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
     let Effort { long, .. } = Effort::new();

@@ -1,4 +1,4 @@
-//! e2fsck as the judge of an image: it may recover the journal, and then has nothing to repair.
+//! e2fsck as the judge of an image: it may recover the journal, and must then find no fault.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ impl Fsck {
         self.dir.path().join("image")
     }
 
-    /// The volume as e2fsck's recovery leaves it; or the fault, if it had to repair more than that.
+    /// The volume after e2fsck's recovery, or the fault if e2fsck had to repair more than that.
     pub(crate) fn recovered(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
         let said = self.run("-fy")?;
@@ -34,12 +34,12 @@ impl Fsck {
         }
     }
 
-    /// The volume as e2fsck leaves it, whatever it had to do: of a volume with an error on record it does not believe the list of
+    /// The volume after any repair by e2fsck. If the superblock records an error, e2fsck ignores the list of
     /// orphans.
     pub(crate) fn repaired(&self, image: &Ram) -> Result<Ram, String> {
         self.store(image);
-        // e2fsck 1.47.0 says that errors are left if it must make lost+found in a root directory whose checksums or index it has just
-        // repaired: it finds the old checksum there, or no space for a new one. Its next run finishes the work.
+        // e2fsck 1.47.0 reports remaining errors if it must create lost+found in a root directory whose checksums or index it has just
+        // repaired: it finds the old checksum there, or no space for a new one. Its next run completes the work.
         match self.run("-fy") {
             Err(fault) if fault.contains(NO_LOST_AND_FOUND) => self.run("-fy")?,
             first => first?,
@@ -47,7 +47,7 @@ impl Fsck {
         self.found_clean()
     }
 
-    /// Fails where there is anything to recover or to repair.
+    /// Fails if e2fsck would recover or repair anything.
     pub(crate) fn clean(&self, image: &Ram) -> Result<(), String> {
         self.store(image);
         self.run("-fn").map(drop)
@@ -78,9 +78,9 @@ impl Fsck {
 const NO_LOST_AND_FOUND: &str =
     "Error creating /lost+found directory (ext2fs_link): Directory block ";
 
-/// Fields that a volume in use may leave to its recovery, because Linux does: the superblock's counts of free blocks and inodes
-/// are written when a volume is unmounted, and until then those of the groups are right; a flag says that it is in use. Of an
-/// orphan file e2fsck says that it holds orphans when it has just seen to them.
+/// Faults that Linux too leaves to the recovery of a volume in use: the superblock's counts of free blocks and inodes
+/// are written at the unmount, and until then those of the groups are valid; a flag says that the volume is in use. e2fsck reports that an
+/// orphan file holds orphans after it has just processed them.
 const FORGIVEN: [&str; 4] = [
     "Orphan file (inode ",
     "Free blocks count wrong (",
@@ -88,7 +88,8 @@ const FORGIVEN: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
 ];
 
-/// Work that e2fsck 1.47 leaves undone when it removes an orphan, and then reports: values of its attributes in inodes of their own. After ironmap has removed the same orphan, no fault is allowed.
+/// Faults that e2fsck 1.47 leaves after it removes an orphan whose attribute values are in separate inodes. If ironmap has removed it,
+/// none is allowed.
 const OF_ORPHANS: [&str; 3] = [
     "Connect to /lost+found? yes",
     "ref count is 2, should be 1.  Fix? yes",
@@ -97,8 +98,8 @@ const OF_ORPHANS: [&str; 3] = [
 
 /// A repair beyond recovery. e2fsck prints recovery and orphans as messages; for a fault it asks a question.
 fn repair(said: &str) -> Option<&str> {
-    // A commit block that is torn after its fields is valid for Linux, and for e2fsck an error: it goes on without its transaction,
-    // and does not believe the list of orphans any more.
+    // For Linux a commit block that is torn after its fields is valid, for e2fsck it is an error: e2fsck continues without its transaction,
+    // and then ignores the list of orphans.
     if said.contains("was corrupt, replay was aborted.") {
         return None;
     }

@@ -1,11 +1,11 @@
-//! Workloads by chance, of which each operation is possible when it comes.
+//! Random workloads in which each operation is possible at its time.
 
 use crate::common::rng::Rng;
 use crate::crash::history::History;
 use crate::crash::op::{Op, Renaming, Set, Space, Special};
 use crate::crash::state::{Names, Node};
 
-/// A file grows to so many bytes at most, all files together to so many.
+/// The limits of the size of a file, and of all files together.
 const FILE_LIMIT: u64 = 48 << 10;
 const TOTAL_LIMIT: usize = 1 << 20;
 const DIRECTORIES: u64 = 4;
@@ -20,14 +20,14 @@ pub(crate) struct Style {
     extents: bool,
     /// Values of attributes may be larger than a block.
     large_values: bool,
-    /// There are so many names, so that they meet often; or many and long ones, mostly made, so that directories grow.
+    /// The number of names: few, so that operations meet, or many long ones that are mostly created, so that directories grow.
     names: u64,
-    /// In front of every name.
+    /// The prefix of every name.
     prefix: &'static str,
 }
 
 impl Style {
-    /// Of volumes that mke2fs makes by these options.
+    /// The style for volumes that mke2fs makes with these options.
     pub(crate) fn of(format: &str) -> Self {
         Self {
             extents: !format.contains("ext3") && !format.contains("ext2"),
@@ -138,7 +138,7 @@ pub(crate) const KINDS: [(Kind, u64); 36] = [
     (Sync, 6),
 ];
 
-/// So many operations by a seed.
+/// A history of `count` operations from a seed.
 pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
     let (mut rng, mut history) = (Rng::new(seed), History::new(seed));
     while history.ops.len() < count {
@@ -147,7 +147,7 @@ pub(crate) fn workload(seed: u64, count: usize, style: Style) -> History {
     history
 }
 
-/// One more operation, mostly: the one that is thought of may not be possible.
+/// Adds one more operation, unless the chosen one is not possible.
 pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
     let mut point = rng.below(KINDS.iter().map(|(_, weight)| weight).sum());
     let mut chosen = KINDS.iter().find_map(|(kind, weight)| {
@@ -163,7 +163,7 @@ pub(crate) fn push_any(rng: &mut Rng, history: &mut History, style: Style) {
     }
 }
 
-/// An operation of a kind, or none where the one that was thought of is not possible.
+/// An operation of this kind, or `None` if the chosen one is not possible.
 pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style) -> Option<Op> {
     let names = history.now();
     let free = |rng: &mut Rng| free(rng, names, style);
@@ -172,7 +172,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
     let file = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::File(_)));
     let directory = |rng: &mut Rng| any(rng, names, |node| matches!(node, Node::Directory(_)));
     let renamed = |rng: &mut Rng, how| Some(Op::Rename { from: leaf(rng)?, to: free(rng)?, how });
-    // A rename of one name of a file to another one does nothing.
+    // A rename between two names of one file has no effect.
     let two = |rng: &mut Rng, how| {
         let (from, to) = (leaf(rng)?, leaf(rng)?);
         (names[&from] != names[&to]).then_some(Op::Rename { from, to, how })
@@ -241,7 +241,7 @@ pub(crate) fn choose(kind: Kind, rng: &mut Rng, history: &History, style: Style)
         Punch => space(rng, history, style, Space::Punch)?,
         Collapse => space(rng, history, style, Space::Collapse)?,
         Insert => space(rng, history, style, Space::Insert)?,
-        // New files in a directory inherit this one.
+        // New files in a directory inherit this flag.
         NoDump => Op::Set { path: file(rng)?, what: Set::NoDump(rng.below(3) > 0) },
         Permissions | Owner | Accessed | Xattr | LargeXattr | RemoveXattr | Acl => {
             let path = any(rng, names, |node| node.id().is_some())?;
@@ -263,7 +263,7 @@ fn set(kind: Kind, rng: &mut Rng, history: &History, style: Style, path: &str) -
         Accessed => Set::Accessed(1_000_000 + rng.below(1 << 30) as i64),
         // Kept in the inode, or in a block: all of them fit into the smallest one.
         Xattr => Set::Xattr { name, len: [1, 30, 200][rng.below(3) as usize] },
-        // In an inode of its own, where there are such.
+        // On some volumes a large value is in a separate inode.
         LargeXattr => {
             let large = [1500, 3000, 9000][rng.below(3) as usize];
             Set::Xattr { name, len: if style.large_values { large } else { 250 } }
@@ -309,16 +309,16 @@ fn total(history: &History) -> usize {
     files.map(|file| history.content(file).len()).sum()
 }
 
-/// A name that is there.
+/// An existing name.
 fn any(rng: &mut Rng, names: &Names, wanted: impl Fn(&Node) -> bool) -> Option<String> {
     let fit: Vec<_> = names.iter().filter(|(_, node)| wanted(node)).map(|(path, _)| path).collect();
     (!fit.is_empty()).then(|| fit[rng.below(fit.len() as u64) as usize].clone())
 }
 
-/// A name for a file that is not there, in the root or in a directory that is.
+/// A name for a new file, in the root or in an existing directory.
 fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let number = rng.below(style.names);
-    // Of different lengths, so that entries are split and joined.
+    // The lengths differ, so that entries are split and joined.
     let padding = if style.grows() { 200 + number % 40 } else { number * 7 };
     let name = format!("{}f{number}{}", style.prefix, "-".repeat(padding as usize));
     let path = match any(rng, names, |node| matches!(node, Node::Directory(_))) {
@@ -328,7 +328,7 @@ fn free(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     (!names.contains_key(&path)).then_some(path)
 }
 
-/// A name for a directory that is not there, in the root.
+/// A name for a new directory, in the root.
 fn free_directory(rng: &mut Rng, names: &Names, style: Style) -> Option<String> {
     let path = format!("{}d{}", style.prefix, rng.below(DIRECTORIES));
     (!names.contains_key(&path)).then_some(path)

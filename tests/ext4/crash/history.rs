@@ -1,8 +1,8 @@
 //! The changes of a workload, and the states of a volume that they allow after a crash.
 //!
-//! The name space, and the attributes of inodes, go from one transaction to the next, so they are as they were after one of
-//! the operations: not before the last whose promise had been given, not after the one that was under way. Each byte of a file
-//! is one that the file held there since the last promise for its data, or zero where it had none.
+//! The name space and the attributes of inodes change by transactions, so they show the state after one of
+//! the operations: not before the last promised one, and not after the one in progress. Each byte of a file
+//! is a byte that the file held there since the last promise for its data, or zero if it had none.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ pub(crate) const STALE: u8 = 0xDB;
 /// The promise of a completed operation about earlier ones.
 #[derive(Clone, Debug)]
 struct Promise {
-    /// The operation that gave it.
+    /// The number of the operation that made the promise.
     number: usize,
-    /// The state that this operation left, or a later one.
+    /// The state after this operation, or after a later one, is promised.
     state: usize,
-    /// The data of this file; of all without one.
+    /// The promise covers the data of this file, or of all files with `None`.
     file: Option<Id>,
 }
 
@@ -28,23 +28,23 @@ struct Promise {
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) ops: Vec<Op>,
-    /// Its data differ from those of other workloads, except by chance.
+    /// The seed of the data, which differ from those of other workloads except by chance.
     seed: u64,
     /// Each state with the operation that made it.
     states: Vec<(usize, State)>,
-    /// By file, or directory, that has none: each content with the operation that made it.
+    /// For each file: each content with the operation that made it. Directories have none.
     contents: Vec<Vec<(usize, Vec<u8>)>>,
-    /// By file or directory: the last operation on it, its names, or names in it.
+    /// For each file or directory: the last operation on it, its names, or names in it.
     touched: Vec<usize>,
     /// Operations that moved content of a file, and how far up.
     shifts: Vec<(Id, usize, i64)>,
     promises: Vec<Promise>,
-    /// How many files are open that were removed.
+    /// The number of removed files that are still open.
     held: usize,
 }
 
 impl History {
-    /// Of an empty volume.
+    /// The history of an empty volume.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             ops: Vec::new(),
@@ -62,22 +62,22 @@ impl History {
         &self.states[self.states.len() - 1].1
     }
 
-    /// The name space as it is now.
+    /// The current name space.
     pub(crate) fn now(&self) -> &Names {
         &self.state().names
     }
 
-    /// The attributes of a file or directory now.
+    /// The current attributes of a file or directory.
     pub(crate) fn about(&self, id: Id) -> &About {
         &self.state().about[&id]
     }
 
-    /// How many files are open now that were removed.
+    /// The number of removed files that are still open.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// The content of a file as it is now.
+    /// The current content of a file.
     pub(crate) fn content(&self, file: Id) -> &[u8] {
         self.contents[file].last().map_or(&[], |(_, content)| content)
     }
@@ -186,7 +186,7 @@ impl History {
         self.touched.push(number);
     }
 
-    /// An operation concerns what a path stands for, and the directory that holds it.
+    /// Records an operation for the file of a path, and for the directory that holds it.
     fn touch(&mut self, number: usize, path: &str) {
         let parent = path.rsplit_once('/').map(|(parent, _)| parent);
         for path in [path].into_iter().chain(parent) {
@@ -203,7 +203,7 @@ impl History {
         self.contents[file].push((number, content));
     }
 
-    /// Whether a volume may look like this when so many operations had returned; gives the fault otherwise.
+    /// Checks whether a volume may have this tree after `returned` operations have returned, or returns the fault.
     pub(crate) fn check(&self, tree: &Tree, returned: usize) -> Result<(), String> {
         let under_way = returned + 1;
         let promised = self.promises.iter().filter(|promise| promise.number <= returned);
@@ -233,7 +233,7 @@ impl History {
         for path in tree.keys().filter(|path| !names.contains_key(*path)) {
             faults.push(format!("{path}: should not be there"));
         }
-        // Which inode each file has shown so far, and under how many names it should be.
+        // The inode that each file has shown so far, and the expected number of its names.
         let mut inodes = BTreeMap::new();
         let mut contents = Vec::new();
         for (path, node) in names {
@@ -271,7 +271,7 @@ impl History {
         if distinct.len() != inodes.len() {
             faults.push("two files share an inode".to_owned());
         }
-        // It costs most.
+        // This check is the most expensive one.
         if faults.is_empty() {
             for (path, file, content) in contents {
                 let fault = self.fault_of(file, content, returned);
@@ -299,7 +299,7 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // Data written after a shift go to the blocks where they are: they show at the old place while the shift is not there.
+        // Data written after a shift go to the shifted blocks: without the shift they appear at the old place.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {
             if *of == file && (since + 1..=returned + 1).contains(number) {

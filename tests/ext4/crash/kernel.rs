@@ -1,5 +1,5 @@
-//! Workloads run by the kernel's ext4 on a device that is recorded: the states that it leaves are recovered as it would do it, and
-//! the rules that are held against ironmap hold for Linux.
+//! Workloads of the kernel's ext4 on a recorded device: ironmap recovers the resulting states as the kernel would, and
+//! Linux keeps the rules by which ironmap is tested.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -32,10 +32,10 @@ struct Mount {
 }
 
 impl Mount {
-    /// At a directory that is made for it.
+    /// Mounts the file at a new directory.
     ///
     /// # Errors
-    /// What mount(8) says where the kernel refuses.
+    /// The message of mount(8) if the kernel refuses.
     fn new(file: &Path, dir: PathBuf, options: &str) -> Result<Self, String> {
         std::fs::create_dir_all(&dir).expect("a mount point");
         let mut mount = Self { dir, device: LoopDevice::new(file), mounted: false };
@@ -94,7 +94,7 @@ fn walk(dir: &Path, path: &str, tree: &mut Tree) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Goes on into directories.
+/// The content of a file. A directory is read recursively.
 fn body(at: &Path, about: &Metadata, path: &str, tree: &mut Tree) -> std::io::Result<Body> {
     let kind = about.file_type();
     Ok(if kind.is_dir() {

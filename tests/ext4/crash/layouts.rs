@@ -1,6 +1,6 @@
-//! The volumes that workloads run on: options of `mke2fs`, and what [`crate::crash::volume`] adds to them.
+//! The volumes for workloads: options of `mke2fs`, and the additions of [`crate::crash::volume`].
 
-/// For the kernel, with mount options. Without delayed allocation more reaches the device between two promises.
+/// Layouts for the kernel, with mount options. Without delayed allocation more writes reach the device between two promises.
 pub(crate) const KERNEL: [(&str, &str); 10] = [
     ("-t ext4 -b 1024 -J size=1", "nodelalloc"),
     ("-t ext4 -b 1024 -J size=1", "defaults"),
@@ -14,7 +14,7 @@ pub(crate) const KERNEL: [(&str, &str); 10] = [
     ("-t ext4 -b 4096 -J size=4 -O fast_commit", "nodelalloc"),
 ];
 
-/// For ironmap.
+/// Layouts for ironmap.
 pub(crate) const OURS: [&str; 13] = [
     "-t ext4 -b 1024 -J size=1",
     "-t ext4 -b 4096 -J size=4",
@@ -31,14 +31,15 @@ pub(crate) const OURS: [&str; 13] = [
     "-t ext4 -b 1024 -J size=1 checksum_v2",
 ];
 
-/// With quota; not with bigalloc, where e2fsck 1.47 does not count right what it frees of orphans. The kernel at hand may be built without it, and is not asked.
+/// Layouts with quota, for ironmap only, because the kernel may lack quota. bigalloc is omitted: e2fsck 1.47 then counts the freed blocks of
+/// orphans wrong.
 pub(crate) const QUOTA: [&str; 3] = [
     "-t ext4 -b 1024 -J size=1 -I 256 -O quota,project",
     "-t ext4 -b 4096 -J size=4 -I 256 -O quota,project,inline_data",
     "-t ext4 -b 2048 -J size=2 -O quota,ea_inode",
 ];
 
-/// Without a journal.
+/// Layouts without a journal.
 pub(crate) const UNJOURNALED: [&str; 5] = [
     "-t ext4 -b 1024 -O ^has_journal",
     "-t ext4 -b 4096 -O ^has_journal,^metadata_csum",

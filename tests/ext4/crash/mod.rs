@@ -1,8 +1,8 @@
-//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes, and the result is
-//! consistent, holds everything that was promised, and nothing that was not.
+//! Power cuts: a recorded device is cut between any two of its writes, with any part of the unflushed writes. The result is
+//! consistent, and holds everything that was promised and nothing that was not.
 //!
-//! `IRONMAP_CRASH_STATES` asks for so many states of each kind of workload, and for an error at every request: `./x crash`.
-//! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
+//! `IRONMAP_CRASH_STATES` sets the number of states of each kind of workload, and adds an error at every request: `./x crash`.
+//! `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
 
 pub(crate) mod campaign;
 mod faults;
@@ -34,11 +34,11 @@ use rules::Histories;
 
 type Case = campaign::Case<Histories>;
 
-/// How much is checked: which states of a workload, and how many states of each kind of workload.
+/// The amount of checking: the states of a workload, and the number of states of each kind of workload.
 struct Effort {
     plan: Plan,
     states: usize,
-    /// As much as the command asks for, or a selection.
+    /// Whether the command asked for a long run instead of a selection.
     long: bool,
 }
 
@@ -70,7 +70,7 @@ impl Effort {
         }
     }
 
-    /// Looks at one workload after the other until there were states enough.
+    /// Checks one workload after the other until there were enough states.
     fn look(&self, what: &str, cases: impl Iterator<Item = (u64, Case)>) {
         let (counts, start) = (Counts::default(), Instant::now());
         for (seed, case) in cases {
@@ -92,7 +92,7 @@ fn workloads<T: Copy>(layouts: &[T]) -> impl Iterator<Item = (u64, T)> {
     (0..).zip(layouts.iter().copied().cycle()).skip(first_seed() as usize)
 }
 
-/// How many operations: few, or enough to go around the log.
+/// The number of operations: few, or enough to wrap around the log.
 fn length(seed: u64) -> usize {
     if seed % 3 == 2 { 500 } else { 60 }
 }
@@ -121,8 +121,8 @@ fn by_ironmap(seed: u64, format: &str) -> Case {
     Case { volume: Some(stale.size()), ..case }
 }
 
-/// A workload that threads of ironmap's ran, in the same directory among others. Their order is random: the record of a
-/// state that fails has the log, which the seed does not give again.
+/// A workload of several threads in ironmap, partly in the same directory. Their order varies, so a seed does not reproduce the log: the record of a
+/// failing state contains it.
 fn by_threads(seed: u64, format: &str) -> Case {
     const PREFIXES: [&str; 3] = ["a-", "b-", "c-"];
     let stale = volume::stale("12M", format);
@@ -138,18 +138,18 @@ fn by_threads(seed: u64, format: &str) -> Case {
     Case { name, base, volume, log, rules }
 }
 
-/// A crashed volume of ironmap is recovered by itself, by e2fsck and by the kernel.
+/// ironmap itself, e2fsck and the kernel recover a crashed volume of ironmap.
 #[test]
 fn crash_states_of_ironmap_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("ironmap's crashes", cases);
 }
 
-/// The same of each two operations, one after the other.
+/// Crashes around each pair of operations, one after the other.
 #[test]
 fn crash_states_of_two_operations_are_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // One plan for pairs: there are a thousand of them.
+    // Pairs share one plan: there are a thousand of them.
     let plan = if long {
         Plan { limit: 60, ..plan }
     } else {
@@ -188,25 +188,25 @@ fn crash_states_of_two_operations_are_recovered() {
     assert!(impossible * 10 < cases, "{impossible} pairs were not possible");
 }
 
-/// The same of what several threads do at a time.
+/// Crashes during the operations of several threads.
 #[test]
 fn crash_states_of_threads_are_recovered() {
     let cases = workloads(&OURS).map(|(seed, format)| (seed, by_threads(seed, format)));
     Effort::new().look("crashes of threads", cases);
 }
 
-/// Without a journal synced data are there, and e2fsck can repair the rest.
+/// Without a journal synced data exist, and e2fsck can repair the rest.
 #[test]
 fn crash_states_without_a_journal_can_be_repaired() {
     let cases = workloads(&UNJOURNALED).map(|(seed, format)| (seed, by_ironmap(seed, format)));
     Effort::new().look("crashes without a journal", cases);
 }
 
-/// Quota is as right after a crash as all else.
+/// After a crash quota is as correct as the rest.
 #[test]
 fn quota_is_recovered() {
     let Effort { plan, states, long } = Effort::new();
-    // e2fsck alone counts it.
+    // Only e2fsck counts quota.
     let fsck_one_in = if long { 40 } else { 5 };
     let plan = Plan { fsck_one_in, mount_one_in: None, ..plan };
     let states = if long { states } else { 300 };
@@ -214,20 +214,20 @@ fn quota_is_recovered() {
     Effort { plan, states, long }.look("crashes with quota", cases);
 }
 
-/// Linux keeps the rules that ironmap is held to, and ironmap recovers, without writing, what Linux left.
+/// Linux keeps the rules by which ironmap is tested, and ironmap recovers the states of Linux without writing.
 #[test]
 fn crash_states_of_the_kernel_are_recovered() {
     require!([Need::Root, Need::Tool("losetup")]);
     let effort = Effort::new();
-    // After thousands of states with data=journal Linux shows, as ironmap does, in a file a block that was another's.
+    // With data=journal, after thousands of states, Linux (and so ironmap) shows a block of another file in a file.
     let kept = |(_, options): &(&str, &str)| !effort.long || !options.contains("data=journal");
     let layouts: Vec<_> = KERNEL.into_iter().filter(kept).collect();
     let cases = workloads(&layouts).map(|(seed, layout)| (seed, by_kernel(seed, layout)));
     effort.look("the kernel's crashes", cases);
 }
 
-/// The rules find what they are for: data of others, where Linux does not order data before metadata; and a device that forgets
-/// what it was told to make durable.
+/// The rules detect what they are meant to: data of other files, if Linux does not order data before metadata; and a device that loses
+/// flushed data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);

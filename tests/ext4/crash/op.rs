@@ -17,12 +17,12 @@ pub(crate) enum Op {
         path: String,
         to: String,
     },
-    /// A file that is removed while it is open stays so until it is let go.
+    /// A file that is removed while it is open stays until it is closed.
     Unlink {
         path: String,
         open: bool,
     },
-    /// The file that was removed first, of those that are open, is closed.
+    /// Closes the removed file that has been open the longest.
     LetGo,
     Rmdir(String),
     Rename {
@@ -45,12 +45,12 @@ pub(crate) enum Op {
         pos: usize,
         len: usize,
     },
-    /// Of a file or a directory.
+    /// A change of an attribute of a file or a directory.
     Set {
         path: String,
         what: Set,
     },
-    /// Of a file or a directory.
+    /// An fsync of a file or a directory.
     Fsync(String),
     Sync,
 }
@@ -111,7 +111,7 @@ pub(crate) enum Set {
     Owner(u32),
     /// Seconds since 1970.
     Accessed(i64),
-    /// The flag of chattr +d, which changes nothing else.
+    /// The flag of chattr +d, which has no other effect.
     NoDump(bool),
     Xattr {
         name: &'static str,
@@ -124,7 +124,7 @@ pub(crate) enum Set {
 
 pub(crate) const ACL: &str = "system.posix_acl_access";
 
-/// An access control list, as a system call takes it, of a file with these permissions: those of the group are the mask.
+/// An access control list in the form of the system call, for a file with these permissions: the group bits are the mask.
 pub(crate) fn acl(permissions: u32) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [

@@ -18,7 +18,7 @@ use crate::crash::op::{ACL, Op, Renaming, Set, Space, Special, acl};
 
 pub(crate) const WHO: Credentials = Credentials::new(0, 0, 0o022);
 
-/// Time stands still: a workload does the same each time.
+/// The clock stands still, so that a workload does the same each time.
 pub(crate) const CLOCK: Clock = Clock::Fixed(Timestamp { seconds: 1_000_000_000, nanoseconds: 0 });
 
 /// The requests of ironmap to a device that holds `base` when it opens it, runs these of the operations and closes it.
@@ -33,7 +33,7 @@ pub(crate) fn record(base: &Ram, history: &History, ops: Range<usize>) -> Log {
     record.log()
 }
 
-/// The same with a thread for each history. The marks of each bear its index, as [`mark`] has it.
+/// Records a thread for each history. Marks contain the index of the history: [`mark`].
 pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     let record = Arc::new(Record::new(Arc::new(base.snapshot())));
     let volume = Volume::writable_on(tail::open(record.clone()), CLOCK).expect("open the volume");
@@ -51,12 +51,12 @@ pub(crate) fn record_threads(base: &Ram, histories: &[History]) -> Log {
     record.log()
 }
 
-/// The mark that says that an operation of a history has returned.
+/// The mark in the log that an operation of a history has returned.
 pub(crate) fn mark(history: usize, number: usize) -> u64 {
     (history as u64) << 32 | number as u64
 }
 
-/// Runs the operations of a range until one fails; `returned` hears the number of each that did not.
+/// Runs the operations of a range until one fails; `returned` is called with the number of each that succeeds.
 pub(crate) fn run(
     volume: &Volume,
     history: &History,

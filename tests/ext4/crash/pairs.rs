@@ -10,9 +10,9 @@ use crate::crash::history::History;
 use crate::crash::op::Op;
 use crate::crash::{ours, volume};
 
-/// How many files there are before the pair comes is up to so many operations.
+/// The number of operations before a pair, which limits the number of files.
 const BEFORE: usize = 70;
-/// An operation of a kind is thought of so often before it is held for impossible.
+/// The number of tries to choose an operation of a kind before it counts as impossible.
 const TRIES: usize = 60;
 
 /// Ordered pairs of the kinds of operations that change something.
@@ -27,9 +27,9 @@ pub(crate) fn all() -> Vec<(Kind, Kind)> {
 /// A volume that pairs of operations begin with.
 pub(crate) struct Start {
     format: &'static str,
-    /// With the layer beneath it.
+    /// The device, with the layer below the volume.
     base: Ram,
-    /// Of the volume.
+    /// The size of the volume.
     size: u64,
     history: History,
 }
@@ -53,7 +53,7 @@ impl Start {
         Self { format, base: crashes.state(end), size: stale.size(), history }
     }
 
-    /// The workload of a pair, or none where one of the two cannot be on such a volume.
+    /// The workload of a pair, or `None` if one of the two is impossible on such a volume.
     pub(crate) fn case(&self, seed: u64, (first, second): (Kind, Kind)) -> Option<Case> {
         let mut rng = Rng::new(seed);
         let style = style(seed, self.format);
@@ -76,7 +76,7 @@ impl Start {
                 let case = Case::new(name, self.base.snapshot(), log, history);
                 return Some(Case { volume: Some(self.size), ..case });
             }
-            // Their needs are made, and synced, so that they are alone.
+            // The preparation is synced, so that the pair is alone in its transaction.
             push_any(&mut rng, &mut before, style);
             if !matches!(before.ops.last(), Some(Op::Sync)) {
                 before.push(Op::Sync);
@@ -86,7 +86,7 @@ impl Start {
     }
 }
 
-/// Of each third volume the directories grow.
+/// Every third volume gets a style in which directories grow.
 fn style(seed: u64, format: &str) -> Style {
     let style = Style::of(format);
     if seed.is_multiple_of(3) { style.growing() } else { style }

@@ -15,18 +15,18 @@ use crate::crash::seen::{Tree, tree};
 use crate::crash::{kernel, ours};
 
 pub(crate) struct Histories {
-    /// One for each thread. Threads have names of their own. The log holds a mark after each operation: [`ours::mark`].
+    /// One history for each thread, with its own names. The log holds a mark after each operation: [`ours::mark`].
     pub(crate) of_threads: Vec<History>,
-    /// The prefix of each of them for its names, where there are several.
+    /// The name prefix of each thread, if there are several.
     pub(crate) prefixes: &'static [&'static str],
-    /// Without one only synced data are promised, and that e2fsck can repair the volume.
+    /// Whether the volume has a journal. Without one, only synced data are promised, and that e2fsck can repair the volume.
     pub(crate) journal: bool,
-    /// Linux's, which e2fsck 1.47 does not recover all of: it gives up with EINVAL, and goes on without.
+    /// Whether Linux makes fast commits. e2fsck 1.47 does not recover all of them: it gives up with EINVAL, and continues without.
     pub(crate) fast_commits: bool,
 }
 
 impl Case<Histories> {
-    /// Of one thread, on a volume with a journal.
+    /// A case of one thread, on a volume with a journal.
     pub(crate) fn new(name: String, base: Ram, log: Log, history: History) -> Self {
         let of_threads = vec![history];
         let rules = Histories { of_threads, prefixes: &[], journal: true, fast_commits: false };
@@ -89,7 +89,7 @@ impl Histories {
         Ok(())
     }
 
-    /// e2fsck recovers the same, and has nothing more to do where ironmap has recovered the volume to the device and closed it.
+    /// e2fsck recovers the same, and has no more work after ironmap has recovered the volume to the device and closed it.
     fn by_e2fsck(&self, state: &Crashed<'_>, seen: &Tree) -> Verdict {
         let Crashed { image, fsck, .. } = state;
         count(&state.counts.fsck);
@@ -97,7 +97,7 @@ impl Histories {
             return fsck.clean(&rewritten(image)?.0);
         }
         let (theirs, _) = look(&fsck.recovered(image)?)?;
-        // Of a commit block Linux believes the first fields alone, e2fsck only the whole: the changes of a torn one may be there
+        // Linux checks only the first fields of a commit block, e2fsck checks all of it: the changes of a torn one may exist
         // or not.
         let held = same(&theirs, seen).or_else(|fault| {
             self.check_tree(&theirs, state.log, state.cut)
@@ -108,8 +108,8 @@ impl Histories {
         fsck.clean(&written).map_err(|fault| format!("after ironmap: {fault}"))
     }
 
-    /// Without a journal: ironmap, which may see faults, does not panic; a synced file, with nothing changed since, is
-    /// there; and e2fsck can repair the rest.
+    /// Without a journal: ironmap may report faults but does not panic; a synced file without later changes
+    /// exists; and e2fsck can repair the rest.
     fn check_unjournaled(&self, state: &Crashed<'_>) -> Verdict {
         let Crashed { image, fsck, counts, .. } = state;
         let (seen, repair) = (look(image), state.one_in(state.plan.fsck_one_in));
@@ -149,7 +149,7 @@ impl Histories {
     }
 }
 
-/// How many operations of a thread had returned at a cut of the log.
+/// The number of operations of a thread that had returned at a cut of the log.
 fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     let numbers = log.marks(cut).filter_map(|mark| {
         let number = mark.checked_sub(ours::mark(thread, 0))?;
@@ -158,7 +158,7 @@ fn returned(log: &Log, cut: usize, thread: usize) -> usize {
     numbers.max().unwrap_or(0) as usize
 }
 
-/// The kernel recovers the same, and shows it of what ironmap has recovered.
+/// The kernel recovers the same tree, and shows the same for the volume that ironmap has recovered.
 fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     count(&state.counts.mounted);
@@ -182,7 +182,7 @@ fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     Ok(())
 }
 
-/// Whether a volume shows what another way of recovery shows.
+/// Whether a volume shows the same tree as after another way of recovery.
 pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     let differs = |path: &&String| tree.get(*path) != expected.get(*path);
     match tree.keys().chain(expected.keys()).find(differs) {
@@ -191,7 +191,7 @@ pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     }
 }
 
-/// The volume recovered to the device and closed, and what that did to the device.
+/// The volume recovered to the device and closed, and the writes of that.
 pub(crate) fn rewritten(image: &Ram) -> Result<(Ram, Log), String> {
     let device = Arc::new(image.snapshot());
     let record = Arc::new(Record::new(device.clone()));

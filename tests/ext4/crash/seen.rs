@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 /// Every path, without a leading slash, except for `lost+found`.
 pub(crate) type Tree = BTreeMap<String, Seen>;
 
-/// The one flag that workloads change.
+/// The only flag that workloads change.
 pub(crate) const NO_DUMP: u32 = 0x40;
 
-/// The file of a path, as it is seen.
+/// A file as a user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) inode: u64,

@@ -26,13 +26,13 @@ impl Node {
     }
 }
 
-/// All paths.
+/// The nodes of all paths.
 pub(crate) type Names = BTreeMap<String, Node>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) names: Names,
-    /// Of files and directories.
+    /// The attributes of files and directories.
     pub(crate) about: BTreeMap<Id, About>,
 }
 
@@ -65,7 +65,7 @@ impl State {
 pub(crate) struct About {
     permissions: u32,
     uid: u32,
-    /// Where it was set.
+    /// The access time, if it was set.
     accessed: Option<i64>,
     no_dump: bool,
     has_acl: bool,
@@ -73,7 +73,7 @@ pub(crate) struct About {
 }
 
 impl About {
-    /// Of a new file.
+    /// The attributes of a new file.
     pub(crate) fn new() -> Self {
         Self {
             permissions: 0o755,

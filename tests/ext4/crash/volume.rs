@@ -1,4 +1,4 @@
-//! Volumes for workloads: small, so that thousands of them are cheap, and full of what nobody may ever see.
+//! Volumes for workloads: small, so that thousands of them are cheap, and full of stale data that no file may show.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +8,7 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::crash::history::STALE;
 
-/// Words among the options of `mke2fs` for checksums in the journal of older versions, and what debugfs has to do for them.
+/// Options for checksums of older versions in the journal, with the debugfs commands that create them.
 const CHECKSUMS: [(&str, &str); 2] =
     [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
 

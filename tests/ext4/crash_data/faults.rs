@@ -14,14 +14,14 @@ use crate::crash_data::workload::{Kind, Outcome, run};
 
 const LENGTH: usize = 40;
 
-/// An error at any one request is an error of an operation, and an event. Data acknowledged before stay, and the
+/// An error at any one request is reported by an operation, and by an event. Data acknowledged before stay, and the
 /// device then has a state that a crash could have left.
 #[test]
 fn a_request_that_fails_takes_nothing_with_it() {
     let fsck = Fsck::new();
     let mut tried = 0;
     for (seed, (size, format, kind)) in (0..).zip(LAYOUTS) {
-        // No superblock is torn: see `campaign::SUPERBLOCK`.
+        // The superblock cannot be torn: see `campaign::SUPERBLOCK`.
         let limits = Limits { logical_block: 1024, ..Ram::LIMITS };
         let base = volume::stale(size, format).with_limits(limits);
         let run = |faults: Faults| {
@@ -33,7 +33,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let closed = volume.close();
             outcome.result = outcome.result.and(closed);
             let events = volume.events().take().0;
-            // Requests that were made again make no event; where the last handle of a file goes, nobody else can get one.
+            // Retried requests make no event. After the last handle of a file is dropped, no caller remains to get an error.
             if outcome.result.is_ok() && events.is_empty() {
                 let (begin, end) = (outcome.history.event(), outcome.history.event());
                 outcome.history.synced(None, begin, end);
@@ -63,7 +63,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let what = format!("{what}: {result:?}");
             let now = history.events();
             tried += 1;
-            // Without a journal nothing is promised of files that are being made.
+            // Without a journal nothing is promised of files during their creation.
             if kind == Kind::Overwrites && now <= since {
                 continue;
             }
@@ -77,7 +77,7 @@ fn a_request_that_fails_takes_nothing_with_it() {
     eprintln!("errors of direct writes: {tried}");
 }
 
-/// Every request where many states are asked for; else some.
+/// The distance of the tested requests: every one in a long run, otherwise some.
 fn stride(requests: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

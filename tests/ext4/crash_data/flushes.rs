@@ -24,13 +24,13 @@ const LENGTH: usize = 40;
 /// The effect of a write-through request beside its own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
-    /// Nothing: the device knows FUA.
+    /// No other effect: the device supports FUA.
     Alone,
-    /// It flushes the device, as the kernel does for devices without FUA and for files.
+    /// A flush of the device, as the kernel does for devices without FUA and for files.
     Flushes,
 }
 
-/// A volatile cache over a device. The flush of one number fails, and what it was to make durable is gone.
+/// A volatile cache over a device. The flush of one number fails, and loses the data that it should have made durable.
 #[derive(Debug)]
 struct Forgetful {
     disk: Arc<Ram>,
@@ -92,7 +92,7 @@ impl Layer for Forgetful {
                 cache.since.push((at, request.len()));
                 if fua {
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-                    // Over a server another connection can flush before this request goes on: its data may not be missing then.
+                    // With a server, another connection can flush before this request continues: the data must be on the disk then.
                     put(&self.disk, &data, at);
                     match self.through {
                         Through::Alone => put(&cache.durable, &data, at),
@@ -129,7 +129,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 let device = Arc::new(Layered::with_layer(disk.clone(), layer));
                 (disk, cache, Volume::writable_on(tail::open(device), CLOCK))
             };
-            // Those of the opening end nothing: there is no volume yet.
+            // Flushes of the opening are skipped: no volume exists yet.
             let (_, cache, opened) = attempt(None);
             let opening = cache.lock().unwrap().flushes;
             let opened = opened.unwrap();
@@ -154,7 +154,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
                 assert_syncs_fail(&opened, &what);
                 drop(opened);
                 tried += 1;
-                // Without a journal nothing is promised of files that are being made.
+                // Without a journal nothing is promised of files during their creation.
                 if kind == Kind::Overwrites && now <= outcome.since {
                     continue;
                 }
@@ -180,7 +180,7 @@ fn no_sync_succeeds_after_a_flush_that_failed() {
     eprintln!("flushes that failed: {tried}");
 }
 
-/// Of all files that are there, and of the volume.
+/// Asserts that syncs fail: of all existing files, and of the volume.
 fn assert_syncs_fail(volume: &Volume, what: &str) {
     let synced = volume.fs().sync();
     assert!(synced.is_err(), "{what}: the volume's sync");
@@ -211,7 +211,7 @@ fn assert_syncs_fail(volume: &Volume, what: &str) {
     assert!(volume.close().is_err(), "{what}: close once more");
 }
 
-/// Every flush where many states are asked for; else some.
+/// The distance of the tested flushes: every one in a long run, otherwise some.
 fn stride(flushes: u64) -> usize {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(_) => 1,

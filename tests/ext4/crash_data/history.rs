@@ -1,21 +1,21 @@
-//! The changes of files, and the states that a crash may therefore leave.
+//! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is looked at in cells: each holds its file, its place and the number of the write, so that data that do not belong where they
-//! are found are recognised. A change is certain when it was acknowledged with O_DSYNC, or before a sync that returned; of later changes
-//! any part may be there.
+//! A file is checked in cells: each holds its file, its place and the number of the write, so that data in a wrong place are
+//! recognised. A change is certain if it was acknowledged with O_DSYNC, or before a sync that returned; of later changes
+//! any part may exist.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::crash::seen::{Body, Tree};
 
-/// In bytes. Less than a sector, so that writes can share one.
+/// The size of a cell in bytes. It is less than a sector, so that writes can share one.
 pub(crate) const CELL: u64 = 16;
 
 /// The fill of free space: the stale data of others, which no file may ever show.
 pub(crate) const STALE: u8 = 0xDB;
 
-/// A file, by the order in which they were made. Its name is never used again.
+/// The number of a file, in the order of creation. Its name is never used again.
 pub(crate) type FileId = usize;
 
 /// A change of a file, and its place in the file's history.
@@ -29,7 +29,7 @@ pub(crate) enum What {
     /// The write of this number; the file is as long as that at least.
     Write(u32, Range<u64>),
     Truncate(u64),
-    /// A range reads as zeros from now on, and the file is as long as that at least.
+    /// The range reads as zeros, and the file is at least as long as `grown`.
     Space {
         zeroed: Range<u64>,
         grown: u64,
@@ -67,9 +67,9 @@ pub(crate) struct History {
     events: u64,
     writes: u32,
     files: Vec<Vec<Change>>,
-    /// Of one file, or of all.
+    /// The syncs of one file, or of all with `None`.
     syncs: Vec<(Option<FileId>, When)>,
-    /// Writes whose data were made for another position, and how far after their present one that was.
+    /// Writes whose data were made for another position, and how far after the present one that was.
     moved: HashMap<u32, u64>,
 }
 
@@ -127,7 +127,7 @@ impl History {
         ChangeId(file, self.files[file].len() - 1)
     }
 
-    /// A write goes elsewhere than its data were made for: an append, where one before it has failed.
+    /// Moves a write to another place than its data were made for: an append after a failed one.
     pub(crate) fn moved(&mut self, change: ChangeId, pos: u64) {
         if let What::Write(number, range) = &mut self.files[change.0][change.1].what {
             self.moved.insert(*number, range.start - pos);
@@ -160,7 +160,7 @@ impl History {
                 .any(|(of, when)| when.begin > end && when.had_ended(now) && covers(*of))
     }
 
-    /// Whether a volume shows what it may after the first `now` events.
+    /// Checks whether a volume shows an allowed tree after the first `now` events.
     ///
     /// # Errors
     /// The fault.
@@ -251,7 +251,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
             What::Unlink => false,
             _ => now,
         };
-        // Nothing that is done to a file without a name promises that the name is gone.
+        // No later change of a file without a name promises that the removal is durable.
         if *certain && (now || matches!(what, What::Unlink)) {
             options.clear();
         }
@@ -262,7 +262,7 @@ fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
 
 /// The sizes that a file may have. Writes in flight grow it in any order; a truncation waits for them.
 fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
-    // Before the last truncation, and since.
+    // The values before the last truncation, and after it.
     let (mut older, mut newer) = (BTreeSet::new(), BTreeSet::from([0]));
     for (what, certain) in changes {
         let grown: BTreeSet<u64> = match what {
@@ -285,7 +285,7 @@ fn sizes(changes: &Changes<'_>) -> BTreeSet<u64> {
     older
 }
 
-/// The bytes that a change gives something else to hold.
+/// The bytes whose content a change replaces.
 fn touched(what: &What) -> Range<u64> {
     match what {
         What::Write(_, range) | What::Space { zeroed: range, .. } => range.clone(),

@@ -1,8 +1,8 @@
-//! Power cuts while files are written past the page cache: data acknowledged as durable are there, and no data show that were not
-//! written to where it is found.
+//! Power cuts during writes past the page cache: data acknowledged as durable exist, and no data appear in a place to which they were
+//! not written.
 //!
-//! `IRONMAP_CRASH_STATES` asks for so many states, one in ten of them shown to e2fsck: `./x crash`.
-//! `IRONMAP_CRASH_SEED` begins with the workload of that seed: a failure is repeated by it.
+//! `IRONMAP_CRASH_STATES` sets the number of states, of which e2fsck checks one in ten: `./x crash`.
+//! `IRONMAP_CRASH_SEED` sets the seed of the first workload, to repeat a failure.
 
 mod faults;
 mod flushes;
@@ -23,12 +23,12 @@ use workload::Kind;
 
 type Case = campaign::Case<Writes>;
 
-/// Recoveries are not interrupted, and the kernel mounts none of the states.
+/// A plan without interrupted recoveries and without mounts by the kernel.
 fn plan_of(random: u32, limit: usize, fsck_one_in: u64) -> Plan {
     Plan { random, limit, fsck_one_in, interrupt_one_in: u64::MAX, mount_one_in: None }
 }
 
-/// Which states of a workload are checked, and how many states in all.
+/// The states of a workload to check, and the total number of states.
 fn plan() -> (Plan, usize) {
     match std::env::var("IRONMAP_CRASH_STATES") {
         Ok(states) => {
@@ -76,7 +76,7 @@ fn durable_data_are_there_and_unwritten_data_never_show() {
     eprintln!("crashes of direct writes: {counts:?} in {:.1?}", start.elapsed());
 }
 
-/// The rules find what they are for: devices that forget what they were told to make durable.
+/// The rules detect what they are meant to: devices that lose flushed data.
 #[test]
 fn broken_promises_are_found() {
     let plan = plan_of(2, 400, u64::MAX);

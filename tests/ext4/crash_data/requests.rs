@@ -42,8 +42,8 @@ impl Run<'_> {
         }
     }
 
-    /// The range of an append, whose place is known: nothing else is on the way to the end, and no append has failed unheard of, whose
-    /// place is free again. A long file is cut first.
+    /// The range of an append with a known place: no request in flight moves the end, and no append has failed unreported, which would
+    /// free its place. A long file is cut first.
     fn place_at_end(&mut self, at: usize) -> Result<Range<u64>> {
         self.queue.poll()?;
         self.take_completed()?;
@@ -161,14 +161,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An append came before the end that the file was to get: of those in flight that were to make it longer, one must have failed.
+    /// An append landed before the expected end: an append in flight before it must have failed.
     fn one_has_failed(&mut self, id: FileId) -> Result<()> {
         let failed = self.drain();
         assert!(failed.is_err(), "an append of {} came elsewhere", name(id));
         failed
     }
 
-    /// Waits for so many requests, or all that are in flight.
+    /// Waits for this number of requests, or for all that are in flight.
     pub(crate) fn complete(&mut self, count: usize) -> Result<()> {
         self.queue.wait(count.min(self.flights.len()))?;
         self.take_completed()

@@ -14,10 +14,10 @@ use crate::crash::seen::{Body, Tree, tree};
 use crate::crash_data::history::History;
 use crate::crash_data::workload::{Kind, run};
 
-/// Completions come so much later than they could at most, so that their order is not that of submission.
+/// The largest delay of a completion, so that their order differs from that of submission.
 const LATENCY: u32 = 6;
 
-/// A file that becomes longer by so much shows what its last blocks held.
+/// The growth after which a file shows the old content of its last blocks.
 const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {
@@ -26,12 +26,12 @@ pub(crate) struct Writes {
     pub(crate) history: History,
     /// Promises are kept from this event on.
     pub(crate) since: u64,
-    /// With bigalloc e2fsck 1.47 does not end truncations: it takes an orphan's cluster away, and leaves the extent.
+    /// With bigalloc e2fsck 1.47 does not complete truncations: it frees an orphan's cluster, and leaves the extent.
     pub(crate) clusters: bool,
 }
 
 impl Case<Writes> {
-    /// Runs so many operations on a recorded device that holds `base`, and closes the volume.
+    /// Runs `count` operations on a recorded device that holds `base`, and closes the volume.
     pub(crate) fn new(name: String, kind: Kind, volume: &Ram, seed: u64, count: usize) -> Self {
         let (base, size) = (tail::tagged(volume), Some(volume.size()));
         let faults = Faults { seed, latency: LATENCY, ..Faults::default() };
@@ -55,7 +55,7 @@ impl Rules for Writes {
 
     fn check(&self, state: &Crashed<'_>) -> Verdict {
         let now = events(state.log, state.cut);
-        // Nothing is written.
+        // This look writes nothing.
         self.history.check(&look(&state.image)?.0, now)?;
         if state.one_in(state.plan.fsck_one_in) {
             count(&state.counts.fsck);

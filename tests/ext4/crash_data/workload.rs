@@ -1,4 +1,4 @@
-//! Direct writes by chance, one after the other and many in flight, mixed with all that moves and frees blocks.
+//! Random direct writes, one after the other and many in flight, mixed with operations that move and free blocks.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use ironmap::{File, FileOptions, Queue, QueueOptions, Result, Volume};
 use crate::common::rng::Rng;
 use crate::crash_data::history::{CELL, ChangeId, FileId, History, What, name};
 
-/// A file grows to so many bytes, or a write more.
+/// The largest size of a file before its last write.
 pub(crate) const FILE_LIMIT: u64 = 128 << 10;
-/// So many files are open at once.
+/// The number of files that are open at once.
 const FILES: usize = 6;
-/// So many requests are in flight at once.
+/// The number of requests in flight at once.
 pub(crate) const DEPTH: usize = 12;
 
 /// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Everything,
-    /// No journal promises more: files are made and synced, and then overwritten.
+    /// Without a journal, files are created and synced, and then only overwritten.
     Overwrites,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Open {
     pub(crate) id: FileId,
     number: InodeNo,
     pub(crate) file: File,
-    /// With all that is in flight.
+    /// The size, including all requests in flight.
     pub(crate) size: u64,
     linked: bool,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Flight {
     pub(crate) number: u32,
     pub(crate) file: FileId,
     pub(crate) range: Range<u64>,
-    /// It moves the end of the file, and is no append: the place of an append is not known meanwhile.
+    /// The write moves the end of the file, and is not an append: until it completes the place of an append is unknown.
     pub(crate) moves_end: bool,
     pub(crate) change: ChangeId,
 }
@@ -63,11 +63,11 @@ pub(crate) struct Outcome {
     pub(crate) history: History,
     /// The event after which promises are kept.
     pub(crate) since: u64,
-    /// Of the first operation that failed, which was the last.
+    /// The result of the last operation, the only one that can fail.
     pub(crate) result: Result<()>,
 }
 
-/// Runs so many operations of a seed, or those until one fails. `mark` is called at each event.
+/// Runs `count` operations from a seed, until one fails. `mark` is called at each event.
 pub(crate) fn run(
     volume: &Volume,
     kind: Kind,
@@ -135,7 +135,7 @@ impl Run<'_> {
         }
     }
 
-    /// Files without a hole, and nothing left to be done.
+    /// Creates files without holes, and completes all work on them.
     fn prepare(&mut self) -> Result<()> {
         for at in 0..FILES {
             self.create()?;
@@ -150,7 +150,7 @@ impl Run<'_> {
         event
     }
 
-    /// Does what changes a file.
+    /// Runs an operation that changes a file.
     fn change(
         &mut self,
         file: FileId,
@@ -179,7 +179,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Its blocks are free at once, or when it is closed.
+    /// Removes a file. Its blocks are freed at once, or when it is closed.
     fn unlink(&mut self, at: usize) -> Result<()> {
         let Open { id, linked, .. } = self.files[at];
         if linked {
@@ -190,7 +190,7 @@ impl Run<'_> {
         if self.rng.below(2) == 0 { self.close(at) } else { Ok(()) }
     }
 
-    /// The last handle goes.
+    /// Closes the last handle.
     fn close(&mut self, at: usize) -> Result<()> {
         self.drain()?;
         self.event();

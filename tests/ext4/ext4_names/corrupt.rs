@@ -63,7 +63,7 @@ fn broken_entries_are_refused_by_field() {
         image.poke("linear", 0, offset, bytes);
         let dir = dir(&image, "linear");
         assert_corrupt(list(&dir), &dir, field);
-        // A lookup asks of the entries before its own only how long they are, as Linux does, and everything of its own.
+        // Like Linux, a lookup checks only the length of the entries before its own, and everything of its own entry.
         match field {
             "rec_len" => assert_corrupt(dir.lookup(b"file-004"), &dir, field),
             "inode" => assert_corrupt(dir.lookup(&third.name), &dir, field),
@@ -72,7 +72,7 @@ fn broken_entries_are_refused_by_field() {
     }
 }
 
-/// With checksums, any changed byte of a directory's block is found, in entries and in nodes.
+/// With checksums, any changed byte of a directory's block is detected, in entries and in nodes.
 #[test]
 fn changed_directory_blocks_fail_their_checksum() {
     for (path, offset, field) in [
@@ -172,7 +172,7 @@ fn random_damage_is_survived() {
     }
 }
 
-/// An entry that points where no file is accuses the directory, and names the entry.
+/// If the inode of an entry does not exist, the error names the directory and the entry.
 #[test]
 fn entries_that_point_to_no_file_accuse_the_directory() {
     for number in [3_u32, 11 + 1000] {

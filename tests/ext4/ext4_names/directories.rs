@@ -82,7 +82,7 @@ fn a_copied_tree_has_the_names_and_types_of_its_source() {
 
 fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     let typed = !options.contains("^filetype");
-    // Its blocks but the first hold one unused entry each, as long as the block.
+    // Each block except the first holds one unused entry, as long as the block.
     let lost_and_found = fs.resolve(b"lost+found", Follow::All).unwrap();
     assert_eq!(lost_and_found.read_dir().unwrap().map(Result::unwrap).count(), 2, "{options}");
     for dir in fs::read_dir(root).unwrap() {
@@ -108,7 +108,7 @@ fn compare_tree(fs: &Arc<Ext4>, root: &Path, options: &str) {
     }
 }
 
-/// Lookup goes by the tree alone where there is one, so a wrong hash function loses names.
+/// A lookup uses only the tree if there is one, so a wrong hash function would lose names.
 #[test]
 fn every_hash_function_finds_every_name() {
     let source = scratch();
@@ -178,9 +178,9 @@ fn kernel_made_directories_of_any_depth_are_found_whole() {
     }
 }
 
-/// Names of one hash that fill several leaves are all found: the lookup goes on in the next leaf.
+/// Names with one hash that fill several leaves are all found: the lookup continues in the next leaf.
 ///
-/// The eight names have the same legacy hash; they were found by trying all of nine digits up to 260,000,000.
+/// The eight names have the same legacy hash. A search over nine-digit numbers up to 260,000,000 found them.
 #[test]
 fn names_of_equal_hash_are_found_across_leaves() {
     require!([Need::Root]);
@@ -211,8 +211,8 @@ fn names_of_equal_hash_are_found_across_leaves() {
     assert_names(&image.ext4(), "dir", &expected);
 }
 
-/// A directory that ignores case finds names in any case and any normal form, hashed and linear; bytes that are no UTF-8
-/// only as they are.
+/// A directory that ignores case finds names in any case and any normal form, hashed and linear. Bytes that are not UTF-8
+/// must match exactly.
 #[test]
 fn names_without_regard_to_case() {
     for (padding, indexed) in [(0, false), (400, true)] {

@@ -42,7 +42,7 @@ fn an_inode_without_a_name_is_not_found() {
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "inode"));
 }
 
-/// Without 64bit the upper half of the attribute block's number means nothing; with it, it does.
+/// The upper half of the attribute block's number is used with 64bit, and ignored without it.
 #[test]
 fn the_upper_half_of_an_attribute_block_needs_64bit() {
     for (options, valid) in
@@ -63,7 +63,7 @@ fn the_upper_half_of_an_attribute_block_needs_64bit() {
     }
 }
 
-/// An inner node without entries is no hole, nor is a tree whose root says so.
+/// An inner node without entries is corrupt, not a hole, even at the root of the tree.
 #[test]
 fn an_inner_node_without_entries_is_corrupt() {
     let image = image("-t ext4 -b 1024");

@@ -12,7 +12,7 @@ use ironmap::units::FilePos;
 
 use crate::common::image::{Image, scratch, words};
 
-/// Targets of all lengths around the limits of each storage come back as they went in.
+/// Targets of all lengths around the limits of each storage are read back unchanged.
 #[test]
 fn targets_of_links_are_those_of_the_source() {
     let source = scratch();

@@ -1,4 +1,4 @@
-//! ext4's name space against what others say of it: the tree that mke2fs copied, debugfs, and the kernel.
+//! ext4's name space, compared with other sources: the tree that mke2fs copied, debugfs, and the kernel.
 
 mod corrupt;
 mod directories;

@@ -95,7 +95,7 @@ fn attributes_are_those_that_the_kernel_gives() {
     }
 }
 
-/// Without the kernel: attributes that debugfs wrote, of every kind of name that it knows.
+/// Without the kernel: attributes written by debugfs, with every kind of name that it supports.
 #[test]
 fn attributes_are_those_that_debugfs_wrote() {
     let source = scratch();

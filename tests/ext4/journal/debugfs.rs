@@ -1,4 +1,4 @@
-//! Journals written by debugfs into the blocks of a file, so that the file's content tells which copies were replayed.
+//! Journals written by debugfs that hold blocks of a file, so that the file's content shows which copies were replayed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::journal::{content, journal, set_sequence};
 const FILE_BLOCKS: usize = 64;
 const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
 
-/// An image with one file, `data`, of known content, whose blocks are to be written through the journal.
+/// An image with one file, `data`, of known content, whose blocks the journal overwrites.
 struct Target {
     image: Image,
     block_size: usize,
@@ -90,7 +90,7 @@ impl Target {
         content(&self.image.open()?, self.number)
     }
 
-    /// The first byte of each block that is not as it was.
+    /// The first byte of each changed block.
     fn fills(&self, content: &[u8]) -> BTreeMap<usize, u8> {
         let blocks = content.chunks(self.block_size).enumerate();
         blocks.map(|(at, block)| (at, block[5])).filter(|(_, fill)| *fill != 0x11).collect()
@@ -114,7 +114,7 @@ impl Target {
 }
 
 /// Every layout of tags, revocations and commit blocks that debugfs can make: `mke2fs` options, `jo` options. Without
-/// metadata_csum `-c` gives checksums of the first version.
+/// metadata_csum `-c` creates checksums of the first version.
 const FORMATS: [(usize, &[&str], &str); 10] = [
     (1024, &["-O", "^64bit,^metadata_csum"], ""),
     (4096, &["-O", "64bit,^metadata_csum"], ""),
@@ -229,7 +229,7 @@ enum Expect {
     Corrupt(&'static str),
 }
 
-/// debugfs writes checksums of version 2 and 3 where the volume has metadata_csum, else of the first.
+/// The checksums that debugfs writes: version 2 and 3 if the volume has metadata_csum, otherwise version 1.
 fn options_for(open: &str) -> &'static [&'static str] {
     if open.contains("-v") {
         &["-O", "64bit,metadata_csum"]
@@ -269,7 +269,7 @@ fn broken(open: &str, index: u64, byte: usize, expect: Expect) {
 fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     use Expect::{Corrupt, First, None};
     for version in ["", "-c", "-c -v 2", "-c -v 3"] {
-        // Magic, type, sequence: the rest is no longer the log.
+        // The log ends before a block with a wrong magic number, type or sequence.
         broken(version, 1, 0, None);
         broken(version, 1, 7, None);
         broken(version, 5, 0, First);
@@ -286,7 +286,7 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     broken("-c", 2, 77, Corrupt("h_chksum"));
     broken("-c", 1, 0x0F, Corrupt("h_chksum"));
     broken("-c", 8, 0x13, Corrupt("h_chksum"));
-    // Without checksums a wrong target is seen only if it is outside.
+    // Without checksums, a wrong target is detected only if it is outside the volume.
     broken("", 1, 0x0C, Corrupt("t_blocknr"));
     for version in ["-c -v 2", "-c -v 3"] {
         broken(version, 0, 0x1F, Corrupt("s_checksum"));
@@ -298,7 +298,7 @@ fn a_broken_block_ends_the_log_or_is_an_error_that_names_it() {
     }
 }
 
-/// A copy that nobody needs any more does not stop the recovery: a later one has replaced it.
+/// A broken copy that a later one replaces does not stop the recovery.
 #[test]
 fn a_broken_copy_that_was_replaced_is_not_missed() {
     broken("-c -v 3", 2, 77, Expect::Both);
@@ -348,7 +348,7 @@ fn transaction_numbers_wrap_around() {
     }
 }
 
-/// A revocation takes back the copies of its own transaction as well.
+/// A revocation also cancels the copies of its own transaction.
 #[test]
 fn a_transaction_revokes_what_it_writes() {
     for (block_size, options, open) in FORMATS {

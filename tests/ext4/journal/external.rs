@@ -1,4 +1,4 @@
-//! Journals on devices of their own, as Linux left them. The oracle is the kernel's recovery of a copy of both devices. Needs root.
+//! Journals on separate devices, as Linux left them. The oracle is the kernel's recovery of a copy of both devices. Needs root.
 
 use std::fs;
 
@@ -48,8 +48,8 @@ impl Pair {
         Mounted { mount: self.volume.mount(&options), _journal: journal }
     }
 
-    /// Both as the devices hold them at a moment when the volume is mounted and written: the journal is copied last, since nothing is
-    /// written home meanwhile that is not in it.
+    /// Copies of both devices while the volume is mounted and written. The journal is copied last, since every block written home
+    /// in between is also in the journal.
     fn dirty(block_size: u32, options: &str, mount: &str, seed: u64) -> Self {
         let pair = Self::new(block_size, options);
         let mounted = pair.mount(&format!("noatime,commit=600,{mount}"));
@@ -84,7 +84,7 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // Where a block's newest copy stands in the journal, the map leads there.
+            // If a block's newest copy is in the journal, the map leads there.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());
@@ -126,7 +126,7 @@ fn metadata_are_recovered() {
     }
 }
 
-/// File data are read from the device of the journal where that has the newest copy.
+/// File data are read from the journal's device if that has the newest copy.
 #[test]
 fn journaled_data_are_read_from_the_journal() {
     require!([Need::Root]);
@@ -135,7 +135,7 @@ fn journaled_data_are_read_from_the_journal() {
     assert!(recovery.blocks > 20, "{recovery:?}");
 }
 
-/// Without the device, and for writing, the volume is refused by name; a clean one needs no device, and verifies one that is given.
+/// Without the device, or for writing, the volume is refused by name. A clean volume needs no device, and verifies one that is given.
 #[test]
 fn a_volume_is_refused_without_its_journal_and_for_writing() {
     require!([Need::Root]);
@@ -145,7 +145,7 @@ fn a_volume_is_refused_without_its_journal_and_for_writing() {
     let said = error.to_string();
     assert!(said.contains(UUID) && said.contains("--journal"), "{said}");
     let location = dirty.volume.location();
-    // A backup of the superblock does not say that the journal needs recovery.
+    // A backup of the superblock does not record that the journal needs recovery.
     let backup = VolumeOptions::new().superblock(8193);
     let error = backup.clone().open(&location).err().expect("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -192,7 +192,7 @@ fn only_the_journal_of_the_volume_is_taken() {
         damaged.poke_block(2, offset, bytes);
         refused(&damaged, kind, what);
     }
-    // Without checksums, each field is judged by itself.
+    // Without checksums, each field is checked separately.
     let dirty = Pair::dirty(1024, "-O ^metadata_csum", "data=ordered", SEED + 4);
     for (offset, bytes, kind, what) in [
         (0x10, &[0xFF; 4][..], ErrorKind::Corrupt, "s_maxlen"),

@@ -1,5 +1,5 @@
-//! A volume whose journal holds fast commits, opened for writing: they become part of it. The output of e2fsck and the view after the kernel's own
-//! recovery of a copy are the oracles; a reading of the volume as it was shows the same. Needs root.
+//! A volume with fast commits in its journal, opened for writing: the volume then contains them. The oracles are the output of e2fsck and the view
+//! after the kernel's own recovery of a copy. Reading the volume before that shows the same. Needs root.
 
 use std::fs::{self, File, OpenOptions as Options};
 use std::io::Write;
@@ -93,7 +93,7 @@ fn they_become_part_of_the_volume() {
             count += compare(&scenario.dirty(seed), &scenario.name(seed));
         }
     }
-    // Linux decides by itself when to make a full commit instead.
+    // Linux decides itself whether to make a full commit instead.
     assert!(count > 0, "no fast commits");
 }
 
@@ -107,7 +107,7 @@ fn append(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// One of each kind of change after a full commit, with a name made and removed, and a number that belongs to another file now.
+/// One change of each kind after a full commit, with a name that is created and removed, and an inode number that is reused.
 fn one_of_each(root: &Path) {
     let at = |name: &str| root.join(name);
     let bytes = |number: u8| vec![number; 20_000];

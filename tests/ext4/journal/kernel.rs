@@ -1,4 +1,4 @@
-//! Journals that Linux left: the device is copied beneath a live mount, and Linux's own recovery of the copy is the oracle.
+//! Journals that Linux left: the device is copied below a live mount, and Linux's own recovery of the copy is the oracle.
 
 use crate::require;
 use std::fs::{self, File};
@@ -18,21 +18,21 @@ use crate::journal::set_sequence;
 use crate::journal::workload::Workload;
 
 const DEPTH: Depth = Depth { random: 4, stretches: 300 };
-/// Steps at a time until the journal is as it must be, and how often at most.
+/// The number of steps between two looks at the journal, and the most looks.
 const STEPS: u32 = 30;
 const ROUNDS: u32 = 200;
 
-/// A volume, what happens on it, and what the journal is then.
+/// A volume, the operations on it, and the expected journal.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) mke2fs: &'static str,
     pub(crate) mount: &'static str,
     pub(crate) features: JournalFeatures,
-    /// Only what fast commits can record; without it full commits come between them.
+    /// Only operations that fast commits can record; others cause full commits.
     pub(crate) plain: bool,
     /// The number of the first transaction.
     pub(crate) sequence: u32,
-    /// To go on until the log has come to the end of the journal and begun again.
+    /// Continue until the log has wrapped around the end of the journal.
     pub(crate) wrapped: bool,
 }
 
@@ -82,8 +82,8 @@ impl Scenario {
         panic!("{}: the log did not wrap", self.name(seed));
     }
 
-    /// Recovers it in memory, and compares with what the kernel makes of it. Without an answer: why there is nothing to
-    /// compare with.
+    /// Recovers the journal in memory, and compares with the kernel's recovery. Returns the reason if no comparison is
+    /// possible.
     fn run(&self, seed: u64) -> Result<Recovery, String> {
         let what = self.name(seed);
         let dirty = self.dirty(seed);
@@ -99,7 +99,7 @@ impl Scenario {
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;
         if self.mount == "data=journal" {
-            // Where a block's newest copy stands in the journal, the map leads there.
+            // If a block's newest copy is in the journal, the map leads there.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
@@ -107,7 +107,7 @@ impl Scenario {
         Ok(recovery)
     }
 
-    /// The same; where the kernel refuses its own journal the seed is left out, said by name.
+    /// Runs a seed. If the kernel refuses its own journal, the seed is skipped by name.
     fn run_or_note(&self, test: &str, seed: u64) -> Option<Recovery> {
         let result = self.run(seed);
         result.map_err(|refusal| note_part(test, &self.name(seed), refusal.trim())).ok()
@@ -129,8 +129,8 @@ fn wraps(image: &Image) -> bool {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// Of fast commits: Linux adds names to directories at the time of the replay; and it leaves to a new file, past the
-    /// end, the blocks that the former owner of its number had allocated.
+    /// Fast commits: Linux sets the times of directories to that of the replay if it adds names; and a new file keeps the blocks
+    /// past its end that the former owner of its number had allocated.
     Fast,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn recovered_by_kernel(dirty: &Image, replay: Replay) -> Result<View,
     recovered(&dirty.copy(), "", replay)
 }
 
-/// The same of an image that is a copy, with these options of the mount after the others.
+/// The view of a copied image after the kernel's recovery, with these additional mount options.
 pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<View, String> {
     // Later than all that the workload did; the loop device takes longer than a tick of the clock that time stamps are taken from.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -158,20 +158,20 @@ pub(crate) fn recovered(copy: &Image, options: &str, replay: Replay) -> Result<V
     Ok(view)
 }
 
-/// Leaves out what Linux's replay of fast commits makes up.
+/// Leaves out values that Linux's replay of fast commits invents.
 fn as_replayed(record: &mut Record) {
     (record.blocks, record.map) = (None, None);
     if !record.is(FileType::Directory) {
         return;
     }
-    // A new directory is left with one link instead of two.
+    // A new directory gets one link instead of two.
     let links = record.links.map(|links| links.max(2));
     let times = [&mut record.accessed, &mut record.modified, &mut record.changed];
     times.into_iter().for_each(|time| *time = None);
     (record.links, record.size) = (links, None);
 }
 
-/// Compares names, everything that stat tells, attributes, targets, maps, and contents; the image stays as it was.
+/// Compares names, everything that stat reports, attributes, targets, maps, and contents. The image must stay unchanged.
 fn compare(expected: &View, dirty: &Image, what: &str) {
     let before = fs::read(dirty.path()).unwrap();
     let mut subject = Subject::open(dirty);
@@ -211,7 +211,7 @@ fn journaled_data() {
 #[test]
 fn transaction_numbers_wrap_around() {
     require!([Need::Root]);
-    // So few before the largest that the log, which begins at a checkpoint, holds numbers of both sides.
+    // The sequence starts slightly below the largest number, so that the log, which begins at a checkpoint, holds numbers of both sides.
     for back in [3, 30] {
         let scenario = Scenario { sequence: u32::MAX - back, ..ORDERED };
         let recovery = scenario.run(11).unwrap();
@@ -233,8 +233,8 @@ fn checksums_of_the_first_version_and_asynchronous_commits() {
     }
 }
 
-/// Linux 6.18 was once seen to refuse a journal that it had left itself, with blocks of 1 KiB, when the area for fast commits
-/// was full: a seed that it refuses has no oracle and is skipped by name.
+/// Linux 6.18 once refused a journal that it had left itself, with blocks of 1 KiB and a full area for fast commits: such a seed
+/// has no oracle and is skipped by name.
 #[test]
 fn fast_commits() {
     require!([Need::Root]);
@@ -255,7 +255,7 @@ fn fast_commits() {
             }
         }
     }
-    // Linux decides by itself when to make a full commit instead.
+    // Linux decides itself whether to make a full commit instead.
     assert!(fast_commits > 0, "{runs} runs without a fast commit");
 }
 

@@ -1,9 +1,9 @@
-//! A dirty volume, opened read-only, shows what Linux or e2fsck make of it by a recovery that writes.
+//! A dirty volume, opened read-only, shows the same as after a recovery on the device by Linux or e2fsck.
 //!
-//! - `debugfs`: journals written by debugfs, in every checksum version; the oracle is e2fsck on a copy. Also broken ones.
+//! - `debugfs`: journals written by debugfs, in every checksum version, sound and broken; the oracle is e2fsck on a copy.
 //! - `kernel`: journals that a live mount left; the oracle is the kernel's own recovery of a copy. Needs root.
-//! - `external`: the same for a journal on a device of its own.
-//! - `fast_commits`: the same with fast commits, recovered to the device; power fails meanwhile.
+//! - `external`: the same for a journal on a separate device.
+//! - `fast_commits`: the same with fast commits, recovered to the device, with power cuts during the recovery.
 
 mod debugfs;
 mod external;
@@ -33,7 +33,7 @@ fn content(volume: &Volume, number: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Gives the next transaction of a clean journal this number. Only while the journal has no checksum: as mke2fs makes it.
+/// Sets the number of the next transaction in a clean journal. The journal must have no checksum yet, as after mke2fs.
 fn set_sequence(image: &Image, sequence: u32) {
     image.poke("<8>", 0, 0x18, &sequence.to_be_bytes());
 }

@@ -130,7 +130,7 @@ impl Workload {
         }
     }
 
-    /// A directory of several blocks that goes as soon as it stands in the journal: its blocks are revoked.
+    /// Makes a directory of several blocks and removes it once it is in the journal: its blocks are revoked.
     pub(crate) fn revoke(&mut self) {
         let dir = self.root.join("revoked");
         fs::create_dir(&dir).unwrap();

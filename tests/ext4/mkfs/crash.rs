@@ -1,4 +1,4 @@
-//! Power fails while a volume is made: the device holds the new volume, whole, or nothing that anyone takes for one.
+//! Power cuts during mkfs: the device holds the complete new volume, or nothing that can be mistaken for one.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
         let mut crashes = Crashes::new(&base, record.log());
         let entries = crashes.log().entries();
         let flush = entries.iter().position(|entry| *entry == Entry::Flush).unwrap();
-        // It is gone before anything is put in its place.
+        // The old superblock is cleared before anything is written in its place.
         let only_cleared = |entry: &Entry| match entry {
             Entry::Write { data, .. } => data.iter().all(|byte| *byte == 0),
             _ => true,
@@ -48,7 +48,7 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
                     assert!(content == made, "{text}: {name} is a part of the volume");
                     whole += 1;
                 }
-                // Until its superblock is known to be gone, the old one may be there, whatever became of the rest.
+                // Until its superblock is durably cleared, the old volume may exist, whatever else was written.
                 Ok(_) => assert!(name.cut <= flush + 1, "{text}: {name} is the old volume"),
                 Err(_) => nothing += 1,
             }

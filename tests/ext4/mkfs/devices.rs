@@ -33,7 +33,7 @@ fn same_options_make_the_same_bytes() {
     assert_ne!(uuids[0], uuids[1]);
 }
 
-/// No old content is taken for part of the volume.
+/// Old content of the device does not become part of the volume.
 #[test]
 fn a_device_that_is_not_empty_is_cleared_where_it_matters() {
     for text in
@@ -87,7 +87,7 @@ fn a_volume_may_be_smaller_than_its_device() {
     assert_eq!(make_on(&image.path(), &larger).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// A device with content is refused, and left as it was.
+/// A device with content is refused, and stays unchanged.
 #[test]
 fn known_content_is_refused_unless_forced() {
     let magics: [(u64, &[u8], &str); 4] = [
@@ -101,7 +101,7 @@ fn known_content_is_refused_unless_forced() {
         let file = File::create(image.path()).unwrap();
         file.set_len(8 * MIB).unwrap();
         file.write_all_at(bytes, at).unwrap();
-        // An image that somebody has open for writing is refused for that.
+        // An image that another program has open for writing is refused for that reason.
         drop(file);
         let before = fs::read(image.path()).unwrap();
         let error = make_on(&image.path(), &options("")).unwrap_err();

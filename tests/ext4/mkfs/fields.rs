@@ -1,4 +1,4 @@
-//! A table of sizes and features, each held against a volume that mke2fs makes with the same.
+//! A table of sizes and features, each compared with a volume that mke2fs makes with the same options.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,7 +57,7 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
     image
 }
 
-/// Makes both, checks ours, and compares all fields of dumpe2fs except for `ours`: the fields where the layout is our own choice.
+/// Makes both volumes, checks ours, and compares all fields of dumpe2fs except `ours`: fields whose layout is our own choice.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -72,7 +72,7 @@ fn compare(size: u64, text: &str, ours: &[&str]) {
     }
 }
 
-/// Our own reading agrees that it is a sound, empty volume.
+/// Asserts that ironmap itself reads a sound, empty volume.
 fn assert_opens(image: &Image) {
     let volume = image.open().unwrap();
     let fs = volume.ext4().unwrap();
@@ -91,10 +91,10 @@ fn sizes() {
     }
 }
 
-/// A last group that is too small for its metadata is left out; one that is just large enough is not.
+/// A last group that is too small for its metadata is left out; a group that is just large enough is kept.
 #[test]
 fn tails() {
-    // Blocks of 1 KiB: groups of 8 MiB. Which share of the blocks is reserved before or after the tail is left out is our choice.
+    // Blocks of 1 KiB make groups of 8 MiB. Whether the reserve is a share of the blocks with or without the omitted tail is our choice.
     for size in
         [16_500, 16_900, 17_100, 17_200, 17_300, 17_400, 24_700, 25_000, 8300, 8900, 9000, 9500]
     {

@@ -9,7 +9,7 @@ use crate::require;
 
 const MIB: u64 = 1 << 20;
 
-/// Files of all sizes in a few directories, and what undoes some of it.
+/// Creates files of all sizes in a few directories, and removes or changes some of them.
 fn fill(root: &std::path::Path) {
     for dir in 0..20 {
         let dir = root.join(format!("directory {dir}"));
@@ -60,7 +60,7 @@ fn the_kernel_writes_to_it() {
     }
 }
 
-/// Its resize inode is right where resize2fs and e2fsck agree after growth.
+/// The resize inode is right if resize2fs and e2fsck agree after growth.
 #[test]
 fn resize2fs_grows_it() {
     require!([Need::Tool("resize2fs")]);

@@ -1,8 +1,8 @@
-//! Volumes that ironmap makes are what e2fsck, dumpe2fs, resize2fs and the kernel take for sound ones.
+//! Volumes made by ironmap are sound for e2fsck, dumpe2fs, resize2fs and the kernel.
 //!
-//! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs says what it says of a volume by mke2fs.
-//! - `life`: the kernel writes to them, resize2fs grows them. The first needs root.
-//! - `crash`: power fails at any moment.
+//! - `fields`: many sizes and features; e2fsck finds nothing, and dumpe2fs prints the same as for a volume by mke2fs.
+//! - `life`: the kernel writes to them, which needs root, and resize2fs grows them.
+//! - `crash`: power cuts at any moment.
 //! - `devices`: refused devices, cleared ranges, and reproducible volumes.
 
 mod crash;
@@ -50,7 +50,7 @@ fn feature_list(features: &Features) -> String {
     std::iter::once("none".to_owned()).chain(names).collect::<Vec<_>>().join(",")
 }
 
-/// Makes a volume on a file as it is.
+/// Makes a volume on an existing file.
 fn make_on(path: &Path, options: &MkfsOptions) -> Result<Superblock> {
     let mode = OpenMode { write: true, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));

@@ -13,7 +13,7 @@ const USER: Credentials = Credentials::new(1000, 2000, 0);
 const OTHER: Credentials = Credentials::new(1001, 2001, 0);
 const OPTIONS: &str = "-t ext4 -b 4096 -I 256 -O quota,project";
 
-/// Where the fields of an entry are.
+/// The offsets of fields in an entry.
 const INODES_HARD: usize = 8;
 const INODES_USED: usize = 24;
 const SPACE_HARD: usize = 32;
@@ -122,7 +122,7 @@ fn soft_limits_hold_when_their_time_is_over() {
     quota.reopen();
 }
 
-/// Operations that come to a limit anywhere take back what they did: usage is right after them, and the limits were not exceeded.
+/// An operation that reaches a limit at any point undoes its changes: usage is right afterwards, and no limit was exceeded.
 #[test]
 fn refusals_change_nothing() {
     let sets = [
@@ -154,7 +154,7 @@ fn refusals_change_nothing() {
     }
 }
 
-/// A directory that gives its project to its files accepts no file of another one, by any path; new files are charged to its project.
+/// A directory that passes its project to its files accepts no file of another project, by any path; new files are charged to its project.
 #[test]
 fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {

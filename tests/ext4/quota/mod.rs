@@ -24,7 +24,7 @@ const SETS: [&str; 8] = [
 
 const ANY: Scope = Scope { id: None, names: 12 };
 
-/// Batches of random operations: usage is right when the volume is closed and when it is left in the middle.
+/// Batches of random operations: usage is right after a close, and after a crash in the middle.
 #[test]
 fn usage_is_exact_after_any_operations() {
     let seed = 0x0051_07A5;
@@ -44,7 +44,7 @@ fn usage_is_exact_after_any_operations() {
     }
 }
 
-/// Where space runs out, for files and for the quota files themselves, nothing is charged that was not had.
+/// If space runs out, for files or for the quota files themselves, only allocated space is charged.
 #[test]
 fn usage_is_exact_on_a_full_volume() {
     let seed = 0x00F0_1157;

@@ -1,4 +1,4 @@
-//! Random operations that change what someone has in use.
+//! Random operations that change the usage of some owner.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use ironmap::{ErrorKind, Result};
 
 use crate::common::rng::Rng;
 
-/// Whose files there are, and how many names.
+/// The owners of the files, and the number of names.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    /// `None`: ids that are near in the tree and far, and more of them than a block has entries.
+    /// The owner, or `None` for many: ids that are near in the tree and far, and more than the entries of a block.
     pub(crate) id: Option<u32>,
     pub(crate) names: u64,
 }
@@ -32,7 +32,7 @@ impl Scope {
     }
 }
 
-/// One operation. Its answer may be any expected error: usage must be right after each of them.
+/// Runs one operation. It may end in any expected error: usage must be right after each of them.
 pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Option<ErrorKind> {
     let error = operation(fs, rng, scope).err()?;
     let accident = matches!(
@@ -45,7 +45,7 @@ pub(crate) fn step(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Opt
 
 fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()> {
     let (dir, name) = place(fs, rng, scope);
-    // Held: with several threads someone else may remove it.
+    // The inode is held because another thread may remove it.
     let found = || fs.lookup(dir, &name).and_then(|inode| fs.hold(inode.number()));
     let pos = FilePos(rng.below(200_000));
     match rng.below(16) {

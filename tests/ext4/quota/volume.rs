@@ -1,4 +1,4 @@
-//! A volume in memory with quota, and those who judge it.
+//! A volume in memory with quota, and the programs that check it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Quota {
         self.volume = open(&self.ram, now);
     }
 
-    /// Only the device's state after a sync is left.
+    /// Simulates a crash: only the device's state after a sync remains.
     pub(crate) fn crash(&mut self) {
         self.fs().sync().unwrap_or_else(|error| panic!("{error}"));
         let left = Arc::new(self.ram.snapshot());
@@ -82,7 +82,7 @@ impl Quota {
         self.ram.store(&File::create(self.image()).expect("a file")).expect("store the image");
         let out = output("e2fsck", &["-fn".as_ref(), self.image().as_os_str()]);
         let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-        // Of quota its exit code says nothing.
+        // The exit code does not report wrong quota.
         let complains = text.contains("? no") || text.contains("QUOTA WARNING");
         assert!(out.status.success() && !complains, "{}: {text}", self.options);
         let device = over(Arc::clone(&self.ram) as _);
@@ -93,7 +93,7 @@ impl Quota {
         assert!(report.is_clean(), "{}: {}", self.options, findings.join("\n"));
     }
 
-    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as it was when the volume was last closed.
+    /// The entry of an id that debugfs reads from the quota file of `user`, `group` or `project`, as of the last close.
     pub(crate) fn said(&self, kind: &str, id: u32) -> Said {
         let request = format!("lq {kind}");
         let out = run("debugfs", &["-R".as_ref(), request.as_ref(), self.image().as_os_str()]);

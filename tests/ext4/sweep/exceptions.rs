@@ -1,4 +1,4 @@
-//! Where ironmap differs from this kernel and from e2fsck, and why.
+//! Intended differences of ironmap from this kernel and from e2fsck, with their reasons.
 
 use Difference::{Check, Reading, Writing};
 
@@ -10,7 +10,7 @@ pub(super) enum Difference {
     Check,
 }
 
-/// The program that refuses alone.
+/// The only program that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ironmap,
@@ -29,14 +29,14 @@ struct Exception {
 
 type Values = fn(u64) -> bool;
 
-/// Linux alone refuses to read. Such a volume is not sound for ironmap either: it is not written, and its check finds the fault that is
-/// named here.
+/// Only Linux refuses to read. ironmap does not treat such a volume as sound either: it is not written, and its check finds this
+/// fault.
 const fn read(field: &'static str, values: Values, said: &'static str) -> Exception {
     let reason = "reading asks for less than a mount: files are rescued, and the fault is found";
     Exception { what: Reading, side: Side::Linux, field, values, said, reason }
 }
 
-/// ironmap alone refuses to write, with this message.
+/// Only ironmap refuses to write, with this message.
 const fn written(
     field: &'static str,
     values: Values,
@@ -46,7 +46,7 @@ const fn written(
     Exception { what: Writing, side: Side::Ironmap, field, values, said, reason }
 }
 
-/// The check of ironmap alone has a finding, of this text.
+/// Only ironmap's check has a finding, with this text.
 const fn found(
     field: &'static str,
     values: Values,
@@ -131,7 +131,7 @@ const EXCEPTIONS: &[Exception] = &[
     found("s_grp_quota_inum", |value| matches!(value, 7 | 12), "without the feature", NAMED),
 ];
 
-/// Why a difference is meant. `texts` are the messages of the programs.
+/// The reason for an intended difference. `texts` are the messages of the programs.
 pub(super) fn reason(
     (what, side): (Difference, Side),
     (field, value): (&str, u64),

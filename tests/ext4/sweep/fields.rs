@@ -29,7 +29,7 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("s_checksum", 4, 1),
 ];
 
-/// Fields whose every value is as good as another, and the number that tells the format.
+/// Fields for which every value is valid, and the magic number of the format.
 const LEFT_OUT: &[&str] =
     &["s_magic", "s_uuid", "s_volume_name", "s_last_mounted", "s_mount_opts", "s_hash_seed"];
 
@@ -112,7 +112,7 @@ impl Field {
         QUIET.contains(&self.name)
     }
 
-    /// Its value in a superblock.
+    /// The field's value in a superblock.
     pub(super) fn get(self, superblock: &[u8]) -> u64 {
         let bytes = &superblock[self.at..][..self.len];
         bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))

@@ -1,8 +1,8 @@
-//! Each field of the superblock with hostile values: ironmap opens what the kernel mounts, for reading and for writing, and its check finds a fault where
-//! `e2fsck -fn` does. Where ironmap differs for a reason, [`exceptions`] names it.
+//! Each field of the superblock with hostile values: ironmap opens the volumes that the kernel mounts, for reading and for writing, and its check finds
+//! a fault if `e2fsck -fn` does. [`exceptions`] names the intended differences.
 //!
-//! Fields that no program is known to ask for are tried together: where each program takes all of them as sound, none of their values is refused. Else they are tried in
-//! halves, down to one field. `IRONMAP_FIELDS=N` tries a sample.
+//! Fields that no program is known to check are changed together: if each program accepts all of them, none of their values is refused. Otherwise
+//! they are tried in halves, down to one field. `IRONMAP_FIELDS=N` tries a sample.
 
 mod exceptions;
 mod fields;
@@ -38,10 +38,10 @@ type Case = (Field, u64);
 struct Sweep {
     number: usize,
     bytes: Vec<u8>,
-    /// Whether the kernel mounts it for writing as it was made.
+    /// Whether the kernel mounts the unchanged volume for writing.
     written: bool,
     bench: Bench,
-    /// How often the programs were asked.
+    /// The number of runs of the programs.
     asked: Cell<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Sweep {
         ];
         let differ = rows.into_iter().filter(|row| row.1 != row.2 && row.3);
         let sides = differ.map(|row| (row.0, if row.2 { Side::Ironmap } else { Side::Linux }));
-        // A volume that ironmap alone reads is not written, and its check finds a fault.
+        // A volume that only ironmap reads is not written, and its check finds a fault.
         let is_kept = ours.writing && ours.check;
         let meant = |row: &(Difference, Side)| {
             let texts = [theirs.text.as_str(), ours.text.as_str()];
@@ -107,13 +107,13 @@ impl Sweep {
     }
 }
 
-/// The first lines that a program says of its findings.
+/// The first lines of a program's findings.
 fn indented(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with("Pass ") && !line.is_empty());
     lines.take(8).map(|line| format!("\n    {line}")).collect()
 }
 
-/// Values that were believed once.
+/// Values that were accepted by mistake in the past.
 const NAMED: [(&str, &[u64]); 9] = [
     ("s_log_groups_per_flex", &[32, 255]),
     ("s_log_cluster_size", &[3]),

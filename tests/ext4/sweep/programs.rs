@@ -45,7 +45,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// For volumes of so many bytes at most.
+    /// The programs for volumes of at most `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let image = || Image::within(scratch_in("/dev/shm".as_ref()));
         let (kernels, programs) = (image(), image());
@@ -59,7 +59,7 @@ impl Bench {
     /// The verdict of the kernel, and of e2fsck on a volume that the kernel mounts.
     pub(super) fn linux(&self, bytes: &[u8]) -> Verdict {
         let refuses = |flags| {
-            // By the device: its page cache has the same bytes then.
+            // The write goes through the device, so that its page cache has the same bytes.
             write_changes(&self.kernels.path(), self.device.node().as_ref(), bytes);
             self.refuses(flags)
         };
@@ -77,7 +77,7 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel does not mount the volume so. One that it mounts for reading only is not mounted for writing.
+    /// Whether the kernel refuses to mount the volume with these flags. A mount that becomes read-only is a refusal to write.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;
@@ -92,7 +92,7 @@ impl Bench {
     pub(super) fn ironmap(&self, bytes: &[u8]) -> Verdict {
         self.put(bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| self.judged()));
-        // So that the message names the case.
+        // A panic becomes a verdict, so that the message names the case.
         judged.unwrap_or_else(|_| Verdict { text: "it panics".to_owned(), ..Verdict::default() })
     }
 
@@ -139,7 +139,7 @@ impl Drop for Bench {
     }
 }
 
-/// Writes those chunks that differ from a file's.
+/// Writes the chunks that differ from those of a file.
 fn write_changes(old: &Path, to: &Path, bytes: &[u8]) {
     let old = fs::read(old).unwrap();
     let to = File::options().write(true).open(to).unwrap();

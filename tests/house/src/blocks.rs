@@ -1,6 +1,6 @@
-//! The shell blocks of a page, and the mark above each that says how it is tested. The runner of the blocks includes this file.
+//! The shell blocks of a page, and the marks above them that say how they are tested. The runner of the blocks includes this file.
 //!
-//! A mark stands in the line above its block, or once for the blocks of a page that have none: `<!-- page tested: arguments -->`.
+//! A mark stands in the line above its block, or once for all blocks of a page without one: `<!-- page tested: arguments -->`.
 #![allow(dead_code, reason = "the rules and the runner each use a part of it")]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const PROGRAMS: [&str; 4] = ["ironmap", "./x", "./setup", "cargo"];
 
 /// Shell commands in a page.
 pub(crate) struct Block<'a> {
-    /// Of the page, from 1.
+    /// The line in the page, from 1.
     pub(crate) line: usize,
     pub(crate) mark: Option<&'a str>,
     pub(crate) commands: String,
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Both forms of a block are seen, each with the mark above it and no other's; tables and lists in code are no shell.
+    /// Both forms of a block are found, each with only the mark above it; tables and lists in code are not shell.
     #[test]
     fn a_block_has_the_mark_above_it() {
         let page = "<!-- tested: user -->\n```sh\na\nb\n```\ntext\n\n    ./x test   # all\n    more\n\n    file   owner\n\n\

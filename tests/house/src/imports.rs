@@ -1,7 +1,7 @@
 //! Imports follow the line of the request: front end, file, dio, iomap, bio, device, sys.
 //!
-//! Each module of the library's root is a layer. The table says what a layer may name by `crate::`: itself, and of the rows above it those that
-//! it lists. So there is no circle between layers. A reader who wants the architecture in one screen reads `LAYERS`.
+//! Each module of the library's root is a layer. The table lists the layers that it may name by `crate::`: itself, and some of the rows above it.
+//! So there is no cycle between layers. `LAYERS` shows the architecture in one screen.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn layers() -> Vec<Layer> {
 /// These may name all layers: they join them, or show them to the user.
 const JOINERS: [&str; 6] = ["cursor", "files", "volume", "mounted", "prelude", "lib"];
 
-/// How high a file stands in the table: 0 is the lowest layer, and modules that join them are above them all. `None` for a file of no layer.
+/// The row of a file's layer in the table: 0 is the lowest layer, and modules that join layers are above them all. `None` for a file of no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {
     let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
     if JOINERS.contains(&name.as_str()) {
@@ -84,7 +84,7 @@ pub(super) fn check(path: &Path, stream: TokenStream) -> Vec<(usize, String)> {
             format!("`{name}` has no row in the table of layers (tests/house/src/imports.rs)"),
         )];
     };
-    // Tests in files of their own, below `#[cfg(test)] mod tests;`.
+    // The file holds tests, below `#[cfg(test)] mod tests;`.
     if module.iter().any(|name| name == "tests" || name.ends_with("_tests")) {
         return Vec::new();
     }

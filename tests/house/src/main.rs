@@ -16,10 +16,10 @@ use std::process::ExitCode;
 
 use proc_macro2::TokenStream;
 
-/// Where the sources lie, from the root of the workspace.
+/// The directories with sources, from the root of the workspace.
 const ROOTS: [&str; 8] = ["benches", "crates", "examples", "fuzz", "lab", "src", "tests", "xtask"];
 
-/// Where the walks stand.
+/// The page with the walks.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 
 fn main() -> io::Result<ExitCode> {
@@ -100,7 +100,7 @@ fn pages() -> io::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Every file of the workspace whose name ends so, in order; build outputs left out.
+/// Every file of the workspace with this extension, in order, without build outputs.
 fn files(extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for root in ROOTS {

@@ -65,13 +65,13 @@ pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The Debian package's list of files: the pages that it installs, each where it lies in this repository.
+/// The pages in the Debian package's list of files, each by its path in this repository.
 fn debian_pages(manifest: &str) -> Vec<String> {
     let sources = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../"));
     sources.filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
 }
 
-/// Links of a page to files that the list does not have. Only the links within the repository count.
+/// Links of a page to files that are missing in the list. Only links within the repository count.
 fn missing_links(page: &str, text: &str, listed: &[String]) -> Vec<String> {
     let dir = page.rsplit_once('/').map_or("", |(dir, _)| dir);
     let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
@@ -129,7 +129,7 @@ fn cargo(args: &[&str]) -> io::Result<String> {
 }
 
 impl Package {
-    /// Compares the list of the package's files with what it must and may contain.
+    /// Compares the list of the package's files with the required and the allowed files.
     fn check(&self, list: &str) -> Vec<String> {
         let files: Vec<_> = list.lines().collect();
         let missing = self.needs.iter().filter(|needed| !files.contains(needed));
@@ -143,7 +143,7 @@ impl Package {
             .collect()
     }
 
-    /// The licences that are packed are those of the repository: a link to them need not survive a copy of the tree.
+    /// Checks that the packed licences equal those of the repository. A link to those may be lost in a copy of the tree.
     fn check_licences(&self) -> io::Result<Option<String>> {
         for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
             let packed = Path::new(self.folder).join(licence);

@@ -1,4 +1,4 @@
-//! Rules over one file: unsafe code in its room, files of a readable size, no sleeping or ignored test, no marks left.
+//! Rules for one file: unsafe code only in certain files, a limit of lines, no sleeping or ignored test, no marks of unfinished work.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::tokens::{starts_with, tokens, without_tests};
 /// More lines than this are more than one concept.
 const MAX_LINES: usize = 600;
 
-/// The only places for unsafe code: system calls and memory of the kernel's, the same for the tests, a thread that scribbles over memory in
-/// use, the crate that speaks C, an instruction, and a promise to tokio.
+/// The only places for unsafe code: system calls and memory shared with the kernel, the same for the tests, a thread that overwrites memory in
+/// use, the C interface, an instruction, and a promise to tokio.
 const UNSAFE_ROOMS: [&str; 6] = [
     "src/sys",
     "tests/common/sys.rs",
@@ -34,7 +34,7 @@ const OF_EXT4: [&str; 8] = [
     "crates/ironmap-cli/src/source.rs",
 ];
 
-/// Words for work left undone. Spelt so that this file passes its own check.
+/// Words for unfinished work. They are split so that this file passes its own check.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 pub(super) fn check(path: &Path, source: &str, stream: TokenStream) -> Vec<(usize, String)> {

@@ -32,7 +32,7 @@ pub(super) fn without_tests(source: TokenStream) -> Vec<Token> {
     found
 }
 
-/// The string literals as they are written, each with its line, without the comments that document an item.
+/// The string literals in source form, each with its line, without the doc comments of items.
 pub(super) fn strings(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     let mut trees = stream.into_iter().peekable();
     if trees.peek().is_some_and(|tree| tree.to_string() == "doc") {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::imports::height;
 
-/// Below this line stand the walks, each with a heading of its own; an item of their lists begins with its file in backquotes.
+/// The heading above the walks. Each walk has its own heading; an item of its list begins with a file in backquotes.
 const HEADING: &str = "## Three walks";
-/// After this line of a walk the request comes back.
+/// The line of a walk after which the request returns.
 const BACK: &str = "and back:";
 /// How many walks there are.
 const WALKS: usize = 3;

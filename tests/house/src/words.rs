@@ -1,6 +1,6 @@
-//! Phrases that a reader has to read twice, and a plain one for each: the rules of CONTRIBUTING.md, "Plain technical English".
+//! Phrases that a reader has to read twice, with a plain replacement for each: the rules of CONTRIBUTING.md, "Plain technical English".
 //!
-//! The text of pages, of comments and of strings is read as paragraphs of words. Code in it is passed over.
+//! The text of pages, of comments and of strings is read as paragraphs of words. Code in the text is skipped.
 
 use std::path::Path;
 
@@ -8,26 +8,10 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{strings, tokens};
 
-/// Files and directories that are not free of these phrases yet. All others are checked. The list shrinks until it is empty.
+/// Files and directories that still have such phrases. All others are checked. The list shrinks until it is empty.
 pub(super) const UNCLEAN: &[&str] = &[
     "crates/ironmap-cli/src/cmd/cp",
     "crates/ironmap-cli/src/cmd/mkfs/fill.rs",
-    "crates/ironmap-cli/src/mount/adapter.rs",
-    "crates/ironmap-cli/src/mount/attributes.rs",
-    "crates/ironmap-cli/src/mount/daemon.rs",
-    "crates/ironmap-cli/src/mount/directories.rs",
-    "crates/ironmap-cli/src/mount/end.rs",
-    "crates/ironmap-cli/src/mount/fail.rs",
-    "crates/ironmap-cli/src/mount/files.rs",
-    "crates/ironmap-cli/src/mount/handles.rs",
-    "crates/ironmap-cli/src/mount/lane.rs",
-    "crates/ironmap-cli/src/mount/names.rs",
-    "crates/ironmap-cli/src/mount/nodes.rs",
-    "crates/ironmap-cli/src/mount/options.rs",
-    "crates/ironmap-cli/src/mount/other_format.rs",
-    "crates/ironmap-cli/src/mount/pool.rs",
-    "crates/ironmap-cli/src/mount/remount.rs",
-    "crates/ironmap-cli/src/mount/session.rs",
     // It quotes a message of `cp`.
     "crates/ironmap-cli/tests/cli/images.rs",
 ];
@@ -45,9 +29,9 @@ struct Phrase {
 #[derive(PartialEq)]
 enum Place {
     Anywhere,
-    /// At the begin of a sentence that is not a question, or of a clause after `:` or `;`.
+    /// At the beginning of a sentence that is not a question, or of a clause after `:` or `;`.
     Start,
-    /// Anywhere in a page: only CHANGELOG.md tells how things were before.
+    /// Anywhere in a page: only CHANGELOG.md describes earlier versions.
     Page,
 }
 
@@ -84,7 +68,7 @@ const PHRASES: &[Phrase] = &[
     phrase(&["formerly/previously"], Page, "nothing: history is for CHANGELOG.md"),
 ];
 
-/// Whether a file is to be free of the phrases.
+/// Whether a file must be free of the phrases.
 pub(super) fn is_clean(path: &Path) -> bool {
     !UNCLEAN.iter().any(|unclean| path.starts_with(unclean))
 }
@@ -106,11 +90,11 @@ pub(super) fn check_strings(path: &Path, stream: TokenStream) -> Vec<(usize, Str
     }
     let mut literals = Vec::new();
     strings(stream, &mut literals);
-    // A word alone is a name.
+    // A single word is a name.
     literals.retain(|(_, literal)| literal.contains(' '));
     let texts: Vec<_> =
         literals.iter().map(|(line, literal)| (*line, without_code(literal))).collect();
-    // Each literal is a paragraph of its own.
+    // Each literal is a separate paragraph.
     let lines = texts.iter().flat_map(|(line, text)| [(*line, Some(text.as_str())), (*line, None)]);
     find(&paragraphs(lines.collect()), false)
 }
@@ -143,7 +127,7 @@ fn without_code(literal: &str) -> String {
     text
 }
 
-/// A line of prose, or `None` for one that ends a paragraph.
+/// A line of prose, or `None` at the end of a paragraph.
 type Line<'a> = (usize, Option<&'a str>);
 
 /// The lines of a page. Fenced and indented code ends a paragraph.
@@ -173,7 +157,7 @@ fn comment_lines(source: &str) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// The text of a comment, on a line of its own or after code.
+/// The text of a comment, on a separate line or after code.
 fn comment(text: &str) -> Option<&str> {
     if let Some(own) = text.trim_start().strip_prefix("//") {
         return Some(own.trim_start_matches(['/', '!']));
@@ -185,7 +169,7 @@ fn comment(text: &str) -> Option<&str> {
 struct Word {
     text: String,
     line: usize,
-    /// Nothing, or the end of a sentence or clause, stands before it.
+    /// Whether the word begins a sentence or clause.
     starts: bool,
     /// The mark that follows, or a space.
     end: char,
@@ -294,7 +278,7 @@ mod tests {
         found.iter().map(|(at, what)| (*at, what.split('"').nth(1).unwrap_or_default())).collect()
     }
 
-    /// Each row of the list is reached by a sentence of its own words.
+    /// Each row of the list is found in a sentence of its words.
     #[test]
     fn every_phrase_is_found() {
         for phrase in PHRASES {

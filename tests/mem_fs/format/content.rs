@@ -25,10 +25,10 @@ pub(super) struct Blocks(BTreeMap<u64, Block>);
 
 #[derive(Clone, Copy)]
 struct Block {
-    /// Its number on the device.
+    /// The number of the block on the device.
     place: u64,
     written: bool,
-    /// Another file has it too: it is never written again, and never free.
+    /// Another file shares the block: it is never written again, and never freed.
     shared: bool,
     /// The place that a write of it goes to.
     copy: Option<u64>,

@@ -13,7 +13,7 @@ use ironmap::{Error, ErrorKind, Result};
 use super::MemFs;
 use super::content::no_space;
 
-/// Someone has an inode open.
+/// An open inode.
 pub(super) struct Open {
     fs: MemFs,
     number: InodeNo,
@@ -75,7 +75,7 @@ impl WriteFile for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // A conversion moves the one to the other under this lock.
+        // The lock excludes a conversion, which moves one kind of block to the other.
         let tree = self.fs.tree();
         let size = tree.node(self.number)?.stat.size;
         Ok(size.max(self.open.unconverted().size))

@@ -62,7 +62,7 @@ impl MemFs {
 }
 
 impl MemInode {
-    /// The file's blocks as they are now, and the number of changes with which they were read.
+    /// The present blocks of the file, and the number of changes at the time of the read.
     fn read_blocks<T>(&self, look: impl FnOnce(&Blocks) -> Result<T>) -> Result<(T, u64)> {
         let tree = self.fs.tree();
         match &tree.node(self.stat.inode)?.content {

@@ -1,4 +1,4 @@
-//! A format of file systems as small as one can be: names, inodes and maps in memory under one lock, content on a device. It uses only the public
+//! A file system format that is as small as possible: names, inodes and maps in memory under one lock, content on a device. It uses only the public
 //! items of the library.
 
 mod content;
@@ -33,9 +33,9 @@ pub(crate) struct MemFs {
 /// The options of a format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// It is open for writing.
+    /// The volume is open for writing.
     pub(crate) writes: bool,
-    /// All of a map is in memory from the first request on.
+    /// The whole map is in memory from the first request on.
     pub(crate) resident: bool,
     /// Blocks can be allocated unwritten; without that new blocks go through the file system.
     pub(crate) unwritten: bool,
@@ -61,7 +61,7 @@ impl MemFs {
         Volume::of(Arc::new(self.clone()), Arc::clone(&self.device))
     }
 
-    /// The volume opened again, where it was closed.
+    /// The volume, opened again after a close.
     pub(crate) fn opened_again(&self) -> Volume {
         self.tree().ended = None;
         self.volume()
@@ -78,14 +78,14 @@ impl MemFs {
         refused.map_or(Ok(tree), |why| Err(Error::new(ErrorKind::ReadOnly, why)))
     }
 
-    /// Changes the content of a file: nobody else is at it, and its metadata tell all that was written.
+    /// Changes the content of a file with exclusive access, after its metadata were updated for all writes.
     fn change_content<T>(
         &self,
         number: InodeNo,
         work: impl FnOnce(&mut OpenFile<'_>) -> Result<T>,
     ) -> Result<T> {
         let open = self.tree().open(number)?;
-        // Before the tree.
+        // The file is locked before the tree.
         let _alone = open.alone(0..u64::MAX)?;
         let mut tree = self.change()?;
         let mut file = tree.file(&*self.device, number)?;
@@ -95,13 +95,13 @@ impl MemFs {
         done
     }
 
-    /// Updates a file's metadata for written data. It does not wait if they are up to date.
+    /// Updates a file's metadata for written data. It returns at once if they are up to date.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }
     }
 
-    /// Gives a file the content of another one, whose blocks they share from then on.
+    /// Gives a file the content of another one. From then on the two share the blocks.
     pub(crate) fn reflink(&self, from: InodeNo, to: InodeNo) -> Result<()> {
         self.change_content(from, |_| Ok(()))?;
         let mut tree = self.change()?;
@@ -115,7 +115,7 @@ impl MemFs {
         Ok(())
     }
 
-    /// Nothing is changed any more.
+    /// Refuses all later changes.
     fn end(&self, why: &'static str) {
         let mut tree = self.tree();
         tree.ended = Some(why);

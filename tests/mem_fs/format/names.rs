@@ -9,7 +9,7 @@ use ironmap::{Error, ErrorKind, Result};
 use super::content::Blocks;
 use super::tree::{Content, Node, ROOT, Tree};
 
-/// Where `.` and `..` stand in listings; other names have places after them that are never reused.
+/// The places of `.` and `..` in listings. Other names have places after them that are never reused.
 const PARENT: u64 = 2;
 
 /// The names of a directory.
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Gives an inode a name, and counts it where a directory's `..` does.
+    /// Gives an inode a name. A directory's `..` counts as a link.
     fn attach(&mut self, dir: InodeNo, name: &[u8], number: InodeNo) -> Result<()> {
         if let Ok(below) = self.names_mut(number) {
             below.parent = dir;

@@ -1,4 +1,4 @@
-//! All inodes, and the blocks that nobody has.
+//! All inodes, and the free blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) const ROOT: InodeNo = InodeNo(2);
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<InodeNo, Node>,
     pub(super) free: BTreeSet<u64>,
-    /// Why nothing is changed any more.
+    /// The reason why all changes are refused.
     pub(super) ended: Option<&'static str>,
     last: InodeNo,
 }
@@ -75,7 +75,7 @@ impl Tree {
         Ok(Arc::clone(&self.node(number)?.open))
     }
 
-    /// A regular file, and what its content needs of the rest.
+    /// A regular file, and the parts of the tree that its content needs.
     pub(super) fn file<'a>(
         &'a mut self,
         device: &'a dyn Device,
@@ -92,13 +92,13 @@ impl Tree {
         }
     }
 
-    /// The files whose metadata do not tell all that was written.
+    /// The files whose metadata lack some written data.
     pub(super) fn unconverted(&self) -> Vec<InodeNo> {
         let waits = |node: &Node| node.open.unconverted() != Unconverted::default();
         self.nodes.values().filter(|node| waits(node)).map(|node| node.stat.inode).collect()
     }
 
-    /// Ends an inode that has no name, and that nobody has open.
+    /// Frees an inode that has no name and is not open.
     pub(super) fn end_unused(&mut self, number: InodeNo) {
         let unused = |node: &&Node| node.stat.links == 0 && node.holders == 0;
         if self.nodes.get(&number).filter(unused).is_none() {

@@ -1,4 +1,4 @@
-//! The layer of a fixture beneath its volume: an integrity device, named `integrity:DATA,TAGS`.
+//! The layer between a fixture's device and its volume: an integrity device, named `integrity:DATA,TAGS`.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use ironmap::{Engine, Result};
 pub(super) enum Beneath {
     /// An integrity device with a map of dirty regions.
     Integrity,
-    /// The same with a journal: writes are not torn.
+    /// An integrity device with a journal: a write is never torn.
     IntegrityJournal,
 }
 
@@ -21,7 +21,7 @@ pub(super) enum Beneath {
 const SECTORS: (u64, u64) = (512, 4096);
 
 impl Beneath {
-    /// Makes tags for the content of a device, for requests of `block` bytes; gives the name of the integrity device.
+    /// Makes tags for the content of a device, for requests of `block` bytes. Returns the name of the integrity device.
     pub(super) fn format(self, data: &Path, tags: &Path, block: u64) -> Result<String> {
         let mode = match self {
             Self::Integrity => Mode::Bitmap,

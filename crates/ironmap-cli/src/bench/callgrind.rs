@@ -1,4 +1,4 @@
-//! Exact user instructions a request: the difference between a run of 2N requests and one of N, under callgrind.
+//! Exact user instructions per request: the difference between a run of 2N requests and a run of N, under callgrind.
 
 use std::process::Stdio;
 
@@ -10,7 +10,7 @@ use super::report::Row;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::plan::Plan;
 
-/// N of the difference. The warm-up is the same in both runs and falls out.
+/// N of the difference. Both runs have the same warm-up, so it cancels out.
 const REQUESTS: u64 = 20_000;
 
 /// Counts instructions for each target of each plan.
@@ -42,14 +42,14 @@ pub(super) fn count(plans: &[Plan]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The path that served a target: not always the requested one.
+/// The engine that served a target, which can differ from the requested one.
 #[derive(Deserialize)]
 struct Served {
     engine: String,
     notices: Vec<String>,
 }
 
-/// Instructions that callgrind collects over a whole launch, and what served each target.
+/// The instructions that callgrind collects over a whole launch, and the engine of each target.
 fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
     let inner = command(plan)?;
     let output = std::process::Command::new("valgrind")
@@ -67,7 +67,7 @@ fn collected(plan: &Plan) -> Result<(i64, Vec<Served>)> {
         .zip(served.filter(|served| served.len() == plan.targets.len()))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
-            // The error message of the launch, or else the exit status of valgrind.
+            // The launch's own error message, or the exit status of valgrind.
             let own = text.lines().find_map(|line| line.strip_prefix("ironmap: bench: "));
             Error::invalid(format!(
                 "callgrind: {}",

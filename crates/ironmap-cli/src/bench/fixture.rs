@@ -1,4 +1,4 @@
-//! Devices made for a bench and removed after it, also when it fails or is interrupted.
+//! Devices that a bench creates. They are removed after the bench, a failure or an interrupt.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,21 +12,21 @@ use ironmap_load::plan::Content;
 use ironmap_load::prepare::{FILL, ToWrite};
 use ironmap_load::target::{TargetSpec, Variant};
 
-/// Size of a fixture's device, and of the file on it that is read.
+/// The size of a fixture's device, and of the file on it that the bench reads.
 const DEVICE_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 512 << 20;
-/// Where a fixture's device lives.
+/// The kind and place of a fixture's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FixtureKind {
     /// Compressed RAM disks (root): the fastest block device of an ordinary machine.
     Zram,
-    /// Loop devices over files in memory (root): block devices that know NOWAIT.
+    /// Loop devices over files in memory (root): block devices that support NOWAIT.
     Loop,
-    /// The same, with the file system on a partition (root): the disk beneath keeps a page cache of its own.
+    /// Loop devices with the file system on a partition (root): the disk below it keeps a page cache of its own.
     Partition,
     /// Image files in memory: needs no root, has no host: and kernel: targets.
     Shm,
-    /// The same in the directory of temporary files: where that is on a disk, a device that leaves the processors idle.
+    /// Image files in the directory of temporary files: if that is on a disk, a device that leaves the processors idle.
     Disk,
 }
 
@@ -35,7 +35,7 @@ impl FixtureKind {
         matches!(self, Self::Shm | Self::Disk)
     }
 
-    /// Where its files are, of this process.
+    /// The directory of this process's files.
     fn dir(self) -> PathBuf {
         let temporary = std::env::temp_dir();
         let parent = if self == Self::Disk { &temporary } else { Path::new("/dev/shm") };
@@ -43,7 +43,7 @@ impl FixtureKind {
     }
 }
 
-/// The file system on it.
+/// The file system of a fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FsKind {
     /// ext4 with blocks of 4 KiB.
@@ -52,18 +52,18 @@ pub(super) enum FsKind {
     Xfs,
 }
 
-/// How the directory begins, and where a file stands for each zram device: `./x clean-up` removes what bears these names.
+/// The prefix of the directory, and the directory with a file for each zram device: `./x clean-up` removes everything with these names.
 const PREFIX: &str = "ironmap-bench-";
 const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 
-/// Where the partition of a disk begins.
+/// The byte at which the partition of a disk begins.
 const PARTITION_START: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 
 /// Twin devices with the same content: one for raw: and vol:, one mounted for host: and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
-    /// Files that are written.
+    /// The files to write, if the bench writes.
     writes: Option<ToWrite>,
     dir: PathBuf,
     free: Device,
@@ -72,7 +72,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Makes the devices, the file system and, unless it is to be written, the file.
+    /// Makes the devices, the file system and, for a bench that only reads, the file.
     pub(super) fn new(kind: FixtureKind, fs: FsKind, writes: Option<ToWrite>) -> Result<Self> {
         if kind.is_file() && fs == FsKind::Xfs {
             return Err(Error::invalid(
@@ -110,7 +110,7 @@ impl Fixture {
                 let mount = Mount::new(fs, &device.volume(), &tree)?;
                 match writes {
                     None => write_file(&file)?,
-                    // ironmap makes none there.
+                    // ironmap creates no files on XFS.
                     Some(wanted) if fs == FsKind::Xfs => wanted.make(&file)?,
                     Some(_) => {}
                 }
@@ -127,7 +127,7 @@ impl Fixture {
         Ok(Self { fs, writes, dir, free, over: None, mounted })
     }
 
-    /// Makes one device with an ext4, and something over it for requests of so many bytes.
+    /// Makes one device with an ext4, and an integrity layer over it for requests of `block` bytes.
     pub(super) fn over(
         kind: FixtureKind,
         beneath: Beneath,
@@ -162,12 +162,12 @@ impl Fixture {
             );
         }
         if self.fs == FsKind::Xfs && self.writes.is_none() {
-            notes.push("XFS: the file of host: is immutable, because it needs that with reflink");
+            notes.push("XFS: the file of host: is immutable, as host: requires with reflink");
         }
         notes
     }
 
-    /// raw:, vol: where ironmap reads or writes the file system, and what there is to measure where it is mounted.
+    /// The targets: raw:, vol: if ironmap can read or write the file system, and those of the mount if there is one.
     pub(super) fn targets(&self) -> Vec<TargetSpec> {
         let raw = |path: PathBuf| TargetSpec::Raw { path, offset: None };
         let volume = self.free.volume();
@@ -221,7 +221,7 @@ impl Scratch {
         self.device.path()
     }
 
-    /// Makes an ext4 with room for so many inodes.
+    /// Makes an ext4 with space for `inodes` inodes.
     pub(super) fn mke2fs(&self, inodes: usize) -> Result<()> {
         let mut args = mke2fs_args(self.path(), None);
         args.splice(0..0, ["-N".to_owned(), inodes.to_string()]);
@@ -235,12 +235,12 @@ impl Scratch {
 
 /// The layer over the device.
 struct Over {
-    /// As it is opened.
+    /// The name by which the layer is opened.
     name: String,
     _tags: Device,
 }
 
-// Dropped in the order of the fields: unmounted first.
+// Fields are dropped in order: the file system is unmounted first.
 struct Mounted {
     file: PathBuf,
     _mount: Mount,
@@ -280,7 +280,7 @@ impl Device {
                 let name = output("losetup", &[scan, &["--find", "--show", &file]].concat())?;
                 let device = Self::Loop { path: name.clone().into(), partitioned };
                 if partitioned {
-                    // Told to the kernel, which then need not know any kind of partition table.
+                    // The kernel is given the partition directly, so it needs no support for a partition table.
                     let length = (DEVICE_BYTES - PARTITION_START) / SECTOR;
                     let start = (PARTITION_START / SECTOR).to_string();
                     run("addpart", &[name, "1".into(), start, length.to_string()])?;
@@ -311,7 +311,7 @@ impl Device {
         path
     }
 
-    /// The device of the file system.
+    /// The path of the device with the file system.
     fn volume(&self) -> PathBuf {
         match self {
             Self::Loop { path, partitioned: true } => format!("{}p1", path.display()).into(),
@@ -325,13 +325,13 @@ impl Drop for Device {
         match self {
             Self::Zram { number, .. } => {
                 retry(|| std::fs::write(format!("/sys/block/zram{number}/reset"), "1").is_ok());
-                // Another program may look at any new device for a moment.
+                // Another program may open any new device for a moment.
                 let remove = "/sys/class/zram-control/hot_remove";
                 if retry(|| std::fs::write(remove, number.as_str()).is_ok()) {
                     let _ = std::fs::remove_file(format!("{ZRAM_MARKS}/zram{number}"));
                 }
             }
-            // Its partitions go with it.
+            // Detaching the device removes its partitions.
             Self::Loop { path, .. } => {
                 retry(|| run("losetup", &["--detach".into(), path.display().to_string()]).is_ok());
             }
@@ -364,12 +364,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A process that used io_uring lets its files go a moment after its end.
+        // The kernel releases the files of a process that used io_uring shortly after its end.
         retry(|| run("umount", &[self.dir.display().to_string()]).is_ok());
     }
 }
 
-/// Tries to undo something that may be busy for a moment: for two seconds at most. Whether it succeeded.
+/// Retries an action on something that may be busy for a moment, for at most two seconds. Returns whether it succeeded.
 fn retry(mut attempt: impl FnMut() -> bool) -> bool {
     for _ in 0..20 {
         if attempt() {
@@ -408,7 +408,7 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     written.map_err(|error| io(&error, path.display().to_string()))
 }
 
-/// Writes the file that is read, in one extent as far as the file system can.
+/// Writes the file for reads, in as few extents as the file system can.
 fn write_file(path: &Path) -> Result<()> {
     run("fallocate", &["--length".into(), FILE_BYTES.to_string(), path.display().to_string()])?;
     fill(path, FILE_BYTES)

@@ -1,4 +1,4 @@
-//! Launches: each a process of its own that runs one plan, and the medians over them.
+//! Launches and the medians over them. Each launch is a process that runs one plan.
 
 use std::process::{Command, Stdio};
 
@@ -12,7 +12,7 @@ use ironmap_load::load::run;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::prepare;
 
-/// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
+/// Runs a plan in this process, as a child of [`measure`], and prints the results.
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let failed = |error: Error| super::failed(&error);
     let plan: Plan =
@@ -58,7 +58,7 @@ pub(super) fn measure(plans: &[Plan], launches: usize) -> Result<Vec<Row>, Failu
     Ok(rows)
 }
 
-/// Makes the files once, or again if they can be measured only once.
+/// Makes the files once, or before each launch if they can be measured only once.
 pub(super) fn prepare(plan: &Plan, prepared: &mut bool) -> Result<()> {
     match plan.content {
         Some(Content::Written) if *prepared => Ok(()),
@@ -76,9 +76,9 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "a launch")))?;
     match output.status.code() {
         Some(0) => {}
-        // It has said why.
+        // The launch has printed its error.
         Some(code) => return Err(Failure::told(code)),
-        None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
+        None => return Err(Failure::new(format!("bench: a launch was killed: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))

@@ -1,4 +1,4 @@
-//! Names instead of data: files made, looked up and removed, and syncs of many threads, by ironmap and by the kernel's ext4 in turn on the
+//! Names instead of data: files created, looked up and removed, and syncs of many threads, by ironmap and by the kernel's ext4 in turn on the
 //! same device.
 
 use std::path::Path;
@@ -18,14 +18,14 @@ use rustix::fs::OFlags;
 use super::fixture::{FixtureKind, Scratch};
 use ironmap_load::errors::{self, go_on};
 
-/// Files of a directory.
+/// The number of files in a directory.
 const DIRECTORY: usize = 1000;
 const THREADS: [usize; 3] = [1, 2, 16];
 const BLOCK: usize = 4096;
 const SYNCS: Duration = Duration::from_millis(500);
 const WHO: Credentials = Credentials::new(0, 0, 0);
 
-/// The operations of both. A path is a directory and a file's number.
+/// The operations that both implementations run. A path is a directory and a file's number.
 trait Names: Sync {
     fn mkdir(&self, dir: usize) -> Result<()>;
     fn create(&self, dir: usize, file: usize) -> Result<()>;
@@ -39,9 +39,9 @@ trait Names: Sync {
 /// How an append is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durably {
-    /// Written to memory, then synced with all that the file's metadata tell.
+    /// A write to memory, then an fsync of the data and all metadata.
     Fsync,
-    /// `O_DSYNC`, by direct I/O.
+    /// A direct write with `O_DSYNC`.
     Dsync,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Ours<'a> {
         Ok(Self { volume, logs: logs?, fs })
     }
 
-    /// As a program does it that was given a path.
+    /// Resolves the path of a directory, as a program with a path would.
     fn dir(&self, dir: usize) -> Result<InodeNo> {
         Ok(self.fs.resolve(dir.to_string().as_bytes(), Follow::All)?.number())
     }
@@ -176,7 +176,7 @@ impl Names for Ours<'_> {
     }
 }
 
-/// Operations a second, by what they are.
+/// Operations per second, by name.
 type Rates = Vec<(String, f64)>;
 
 fn measure(names: &impl Names, files: usize) -> Result<Rates> {
@@ -214,7 +214,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
                     })
                 })
                 .collect();
-            // A thread that is parked wakes up when another one of its scope ends.
+            // `park` cannot be used here: a thread of the scope that ends unparks this one.
             let (_held, never) = mpsc::channel::<()>();
             let _ = never.recv_timeout(SYNCS);
             ended.store(true, Ordering::Relaxed);
@@ -226,7 +226,7 @@ fn measure(names: &impl Names, files: usize) -> Result<Rates> {
     Ok(rates)
 }
 
-/// Measures both in turn, so many rounds, and prints the medians and their ratio.
+/// Measures both in turn in each round, and prints the medians and their ratio.
 pub(super) fn run(kind: FixtureKind, files: usize, rounds: usize) -> Result<Table> {
     let scratch = Scratch::new(kind)?;
     let (mut ours, mut kernel) = (Vec::new(), Vec::new());

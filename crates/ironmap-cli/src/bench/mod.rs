@@ -1,8 +1,8 @@
 //! `ironmap bench`: several targets measured side by side, interleaved in one process.
 //!
-//! A figure is the median over several launches (each a process of its own, since the placement of pages differs from one to
-//! the next) of a median over chunks of about two milliseconds that the targets take in turn. So a ratio repeats within a few
-//! percent on a machine that has other things to do.
+//! A figure is the median over several launches of a median over chunks of about two milliseconds. Each launch is a process, because the
+//! placement of pages differs from one process to the next. Within a launch the targets take turns. A ratio therefore repeats within a
+//! few percent, even on a machine with other work.
 
 mod beneath;
 mod callgrind;
@@ -34,7 +34,7 @@ use ironmap_load::positions::Rw;
 use ironmap_load::prepare::ToWrite;
 use ironmap_load::target::{Integrity, TargetSpec, Variant};
 
-/// Which variants of the simple path to measure.
+/// The variants of the simple path to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Simple {
     /// Off.
@@ -43,7 +43,7 @@ pub(crate) enum Simple {
     /// On.
     #[value(name = "1")]
     On,
-    /// Each on its own.
+    /// Both variants, in a row each.
     Both,
 }
 
@@ -54,13 +54,13 @@ pub(crate) enum Protection {
     All,
 }
 
-/// How many, and one at least.
+/// Parses a count of at least one.
 fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| *count > 0);
     count.ok_or_else(|| format!("{text} is not a number of at least 1"))
 }
 
-/// A time that ends.
+/// Parses a finite time in seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86400.0);
     seconds.ok_or_else(|| format!("{text} is not a number of seconds of at most a day"))
@@ -76,7 +76,7 @@ fn protection(text: &str) -> std::result::Result<Protection, String> {
 /// The values of `--sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sync {
-    /// As with O_DSYNC.
+    /// Each write is durable when it completes, as with O_DSYNC.
     Dsync,
 }
 
@@ -112,10 +112,10 @@ pub(crate) struct BenchArgs {
     /// Work: read and write (one after the other), randread, randwrite, and the mixes rw and randrw.
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Rw>,
-    /// How many of a hundred requests of a mix are reads.
+    /// The percentage of reads in a mix.
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Permits the loss of the targets' content by writes, on volumes of XFS too; not needed with a fixture.
+    /// Allow writes to destroy the targets' content, on volumes of XFS too; not needed with a fixture.
     #[arg(long)]
     destroy: bool,
     /// Create and write the files again before the measurement, as a fixture always does: kernel: and vol: targets.
@@ -124,22 +124,22 @@ pub(crate) struct BenchArgs {
     /// Create the files again before each launch, allocated and unwritten; write each block once; the time of the final sync counts.
     #[arg(long, conflicts_with = "instructions")]
     fallocate: bool,
-    /// Sync the file (fdatasync) after so many writes of a job.
+    /// Sync the file (fdatasync) after this number of writes of a job.
     #[arg(long, value_name = "WRITES", default_value_t = 0)]
     fsync: u64,
     /// Each write is durable when it completes.
     #[arg(long)]
     sync: Option<Sync>,
-    /// Spread the requests over so many files of each target: FILE.0, FILE.1 and so on.
+    /// Spread the requests over this number of files of each target: FILE.0, FILE.1 and so on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     files: u16,
-    /// Bytes a request.
+    /// Bytes per request.
     #[arg(long, value_delimiter = ',', default_value = "4k", value_parser = crate::size::some)]
     bs: Vec<u64>,
-    /// Limit of the range; size of the files that are made, together.
+    /// Limit of the range; total size of the files that are made.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
-    /// Requests in flight a job. Immediate engines at depth 1 use the synchronous calls.
+    /// Requests in flight per job. Immediate engines at depth 1 use the synchronous calls.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     iodepth: Vec<u32>,
     /// Threads, each with its own queue.
@@ -148,10 +148,10 @@ pub(crate) struct BenchArgs {
     /// psync, io_uring, io_uring_poll, dax, null or auto.
     #[arg(long, value_delimiter = ',', default_value = "psync")]
     engine: Vec<Engine>,
-    /// Requests handed over together (as many as fit where the depth is less).
+    /// Requests to submit together, limited by the depth.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = count)]
     batch_submit: Vec<usize>,
-    /// Completions waited for together; as many as are handed over together if not given.
+    /// Completions to wait for together; by default as many as are submitted together.
     #[arg(long, value_parser = count)]
     batch_complete: Option<usize>,
     /// Register the buffers with the kernel.
@@ -163,26 +163,26 @@ pub(crate) struct BenchArgs {
     /// The simple path of vol: and host: targets.
     #[arg(long, default_value = "1")]
     simple: Simple,
-    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (not at all), bounce, lazy or owned, or all of
-    /// them. A row for each; by default as the device needs it.
+    /// How ironmap keeps the memory of requests of vol: and host: targets from changing: zero-copy (no protection), bounce, lazy or owned, or all.
+    /// Each gives a row; by default the device's needs decide.
     #[arg(long, value_delimiter = ',', value_parser = protection)]
     integrity: Vec<Protection>,
-    /// Seconds a target, launch and combination.
+    /// Seconds per target, launch and combination.
     #[arg(long, default_value = "0.5", value_parser = seconds)]
     runtime: f64,
     /// Launches; each figure is the median over them.
     #[arg(long, default_value = "5", value_parser = count)]
     rounds: usize,
-    /// CPUs to pin the jobs to; the last one if not given.
+    /// CPUs to pin the jobs to; by default the last one.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// For host: targets on XFS with reflink: promise that no program dedupes them meanwhile.
+    /// For host: targets on XFS with reflink: promise that no program dedupes them during the bench.
     #[arg(long)]
     assume_no_dedupe: bool,
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
-    /// Make, look up and remove so many files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
+    /// Create, look up and remove this number of files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
     #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
     metadata: Option<usize>,
     /// The file system of the fixture.
@@ -192,16 +192,16 @@ pub(crate) struct BenchArgs {
     /// gives the figures of each method that keeps memory from changing, beside those of zero-copy.
     #[arg(long, requires = "fixture", conflicts_with = "metadata")]
     beneath: Option<Beneath>,
-    /// Count instructions a request with callgrind instead of time. Needs valgrind.
+    /// Count instructions per request with callgrind instead of time. Needs valgrind.
     #[arg(long)]
     instructions: bool,
-    /// Write the results as JSON; - is standard output.
+    /// Write the results as JSON to this file; - is standard output.
     #[arg(long)]
     json: Option<PathBuf>,
     /// Draw the results as SVG.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// One launch of a plan, for the bench itself.
+    /// Run one launch of a plan; only for the bench itself.
     #[arg(long, hide = true)]
     launch: Option<String>,
 }
@@ -215,9 +215,9 @@ pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
     permit(args).map_err(Failure::usage)?;
     check_outputs(args)?;
     let outputs = Outputs::create(args)?;
-    // The end of the launch under way is then the end of the bench, which removes the fixture.
+    // After a signal the current launch ends, then the bench ends and removes the fixture.
     interrupt::remember();
-    // A command that a signal ended did not fail for a reason of its own.
+    // A signal also ends child commands, so their failure is not the cause.
     measure(args, outputs).map_err(|failure| interrupt::check().err().unwrap_or(failure))
 }
 
@@ -230,7 +230,7 @@ fn print(line: impl Display) -> std::result::Result<(), Failure> {
     Ok(print_line(line)?)
 }
 
-/// Refuses to write results over a target.
+/// Refuses an output file that is also a target.
 fn check_outputs(args: &BenchArgs) -> std::result::Result<(), Failure> {
     let outputs = [&args.json, &args.plot];
     for path in outputs.into_iter().flatten() {
@@ -241,9 +241,9 @@ fn check_outputs(args: &BenchArgs) -> std::result::Result<(), Failure> {
     Ok(())
 }
 
-/// The files of the results, open: one that cannot be written ends the bench before its work.
+/// The opened files for the results, so that a file that cannot be written ends the bench before its work.
 struct Outputs {
-    /// Within it `None` is standard output.
+    /// The output of `--json`. The inner `None` is standard output.
     json: Option<Option<Output>>,
     plot: Option<Output>,
 }
@@ -261,7 +261,7 @@ impl Outputs {
     }
 }
 
-/// Whether a target is the file of a path, or in it.
+/// Whether a path is the file of a target, or holds it.
 fn is_in(target: &TargetSpec, path: &Path) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
@@ -335,7 +335,7 @@ impl BenchArgs {
     }
 }
 
-/// Refuses what would destroy something that nobody has given up, or would measure something else.
+/// Refuses to destroy content without `--destroy`, and options that would measure something else.
 fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
@@ -355,7 +355,7 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     Ok(())
 }
 
-/// Each target with the variants that it has.
+/// The targets, each with all its variants.
 fn variants(targets: &[TargetSpec], simple: Simple, integrity: &[Protection]) -> Vec<TargetSpec> {
     let simple: &[bool] = match simple {
         Simple::Off => &[false],

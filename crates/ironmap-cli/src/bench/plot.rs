@@ -1,4 +1,4 @@
-//! The results as a picture: bars of the ratio to the first target, a group for each combination.
+//! The results as a picture: bars of the ratio to the first target, with a group for each combination.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(196, 78, 82),
 ];
 
-/// All in pixels. About as wide as a character is; the fonts of the viewer are unknown.
+/// The width of a character in pixels, like all sizes here. It is an estimate, because the fonts of the viewer are unknown.
 const CHARACTER: u32 = 7;
 const MARGIN: u32 = 12;
 const LINE: u32 = 20;
-/// For the figures of the vertical axis.
+/// The width of the figures on the vertical axis.
 const AXIS: u32 = 68;
 const BAR: u32 = 44;
 const LEAST_GROUP: u32 = 260;
@@ -35,7 +35,7 @@ pub(super) fn svg(rows: &[Row]) -> Result<String> {
     Ok(picture)
 }
 
-/// The reason not to write SVG to a name that programs take for another format.
+/// The reason to refuse a file name for SVG that programs take for another format.
 pub(super) fn other_name(path: &Path) -> Option<String> {
     const OTHERS: [&str; 13] = [
         "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "tif", "tiff", "pdf", "ps", "eps",
@@ -49,10 +49,10 @@ pub(super) fn other_name(path: &Path) -> Option<String> {
     })
 }
 
-/// The colour of a series. No two of a picture have the same.
+/// The colour of a series. It is unique within a picture.
 fn colour(at: usize) -> RGBColor {
     COLOURS.get(at).copied().unwrap_or_else(|| {
-        // Hues by the golden angle are never the same; two lightnesses keep neighbours apart.
+        // Hues by the golden angle never repeat; two lightnesses separate neighbours.
         let hue = (at as f64 * 0.381_966).fract();
         let (red, green, blue) =
             HSLColor(hue, 0.5, if at.is_multiple_of(2) { 0.35 } else { 0.65 }).rgb();
@@ -60,7 +60,7 @@ fn colour(at: usize) -> RGBColor {
     })
 }
 
-/// A label in words: the bench's own names say nothing to a stranger.
+/// A label in words for a reader who does not know the bench's own names.
 fn in_words(label: &str) -> String {
     let (kind, rest) = label.split_once(' ').unwrap_or((label, ""));
     let what = match kind {
@@ -90,17 +90,17 @@ fn combination(row: &Row) -> String {
     format!("{work} of {size}, {engine}, {iodepth} in flight{jobs}")
 }
 
-/// A label, and which row of this label in its group: where two engines became one there are two.
+/// A label, and its number among equal labels in a group: two engines can end up as one.
 type Series<'a> = (&'a str, usize);
 
 /// The groups and the series of a picture.
 struct Layout<'a> {
-    /// Each with its name. Each row has its series by number.
+    /// The name of each group, and its rows, each with the number of its series.
     groups: Vec<(String, Vec<(usize, &'a Row)>)>,
     series: Vec<Series<'a>>,
-    /// Instructions are shown, and not the speed.
+    /// The values are instructions, not speeds.
     counted: bool,
-    /// Bars of the largest group, and the room between two groups.
+    /// The width of a group and its gap, in bars.
     step: f64,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Layout<'a> {
         if self.counted { row.instructions.unwrap_or_default() } else { row.ratio }
     }
 
-    /// The lowest and the highest of the rounds, where more is known than the value.
+    /// The lowest and the highest ratio of the rounds, if they differ.
     fn spread(&self, row: &Row) -> Option<(f64, f64)> {
         let spread = (row.ratio_min, row.ratio_max);
         (!self.counted && spread.0 < spread.1).then_some(spread)
@@ -188,12 +188,12 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
         .x_label_area_size(LINE + MARGIN)
         .y_label_area_size(AXIS - MARGIN)
         .build_cartesian_2d(0.0..step * groups.len() as f64, 0.0..top)?;
-    // The axis has no names of its own: it would choose places for them.
+    // The axis would place names of its own at arbitrary positions.
     let axis = if *counted { "instructions" } else { "requests a second; the first target is 1" };
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(axis).label_style(("sans-serif", 12)).draw()?;
     for (group, (_, rows)) in groups.iter().enumerate() {
-        // In the middle of the group's room, which the largest group fills.
+        // The bars are centred in the group, which the largest group fills.
         let first = group as f64 * step + (step - rows.len() as f64) / 2.0;
         for (at, (series, row)) in rows.iter().enumerate() {
             let (left, value) = (first + at as f64, layout.value(row));
@@ -229,7 +229,7 @@ fn draw(rows: &[Row], picture: &mut String) -> std::result::Result<(), Box<dyn s
 mod tests {
     use super::*;
 
-    /// An element of the picture: a bar or the colour of a label, or a text and where it is anchored.
+    /// An element of the picture: a bar or the colour of a label, or a text and its anchor.
     #[derive(Debug)]
     struct Element {
         x: f64,
@@ -259,7 +259,7 @@ mod tests {
         format!("#{red:02X}{green:02X}{blue:02X}")
     }
 
-    /// Each row has its own bar, its own line for the spread and its own colour, also where two rows have one name, and words.
+    /// Each row has its own bar, its own line for the spread and its own colour, also if two rows have one name, and words.
     #[test]
     fn no_bar_hides_another_and_no_colour_comes_twice() {
         let distinct: std::collections::BTreeSet<_> = (0..24).map(hex).collect();
@@ -308,7 +308,7 @@ mod tests {
         assert!(picture.contains("line: lowest to highest run"));
     }
 
-    /// Bytes of SVG get no name of another format.
+    /// An SVG file cannot have the name of another format.
     #[test]
     fn a_picture_has_a_name_of_its_format() {
         for (name, instead) in [("a.png", Some("a.svg")), ("b/c.PDF", Some("b/c.svg"))]

@@ -1,4 +1,4 @@
-//! The results: rows, as a table and as JSON.
+//! The results: rows, printed as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub(super) struct Row {
     /// The target's kind and variant, for tables and plots.
     pub label: String,
     pub simple: Option<bool>,
-    /// How memory in use is kept from changing, if that was chosen.
+    /// The method that keeps memory in use from changing, if the user chose one.
     pub integrity: Option<&'static str>,
     pub rw: &'static str,
     pub writes: bool,
@@ -72,7 +72,7 @@ impl Row {
     }
 }
 
-/// The target's kind, with a name where an earlier target of the plan is of the same kind, and its variant.
+/// The target's kind with its variant, and with its name if an earlier target of the plan has the same kind.
 fn label(plan: &Plan, target: &TargetSpec) -> String {
     let text = target.to_string();
     let kind = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
@@ -96,10 +96,10 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
     target.variant()?.stable_pages().map(|stable| stable.name())
 }
 
-/// Counters of writes that the table shows: writes by the simple path, and what writing has cost the volume.
+/// Counters of writes for the table: writes by the simple path, and the costs of writes for the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
-/// Prints the rows as a table, and the notices below it.
+/// Prints the rows as a table, followed by the notices.
 pub(super) fn table(rows: &[Row]) -> std::io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -250,7 +250,7 @@ impl<'a> JsonRow<'a> {
     }
 }
 
-/// Writes the rows and the machine as JSON, to standard output where there is no file.
+/// Writes the rows and the machine as JSON, to standard output if no file is given.
 pub(super) fn json(rows: &[Row], file: Option<Output>) -> Result<(), Failure> {
     let document =
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };

@@ -1,4 +1,4 @@
-//! The targets of a bench, as they are written.
+//! The syntax of the targets of a bench.
 
 use ironmap::device::image;
 use ironmap::device::nbd::Address;
@@ -11,7 +11,7 @@ use crate::target::end_of_volume;
 
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
 
-/// The target that a word stands for.
+/// The target that an argument names.
 pub(super) fn target(text: &str) -> Result<TargetSpec> {
     let wrong = |what: &str| Error::invalid(format!("{text}: {what}"));
     let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(KINDS))?;

@@ -17,7 +17,7 @@ use crate::volumes::Volumes;
 
 /// Writes the content of files to standard output, one after the other
 ///
-/// Where the kernel has to serve a file of a mounted file system, a note on standard error says why.
+/// If the kernel has to serve a file of a mounted file system, a note on standard error says why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    // Without the line buffering of io::Stdout: the chunks are large already.
+    // `File` avoids the line buffering of io::Stdout: the chunks are large already.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut cat = Cat { out, volumes: Volumes::to_read(), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Cat {
     out: File,
     volumes: Volumes,
-    /// Of the volume that was read last.
+    /// The queue of the volume that was read last.
     queue: Option<(Rc<Source>, Queue, Ahead)>,
     host: Option<(HostSource, Queue, Ahead)>,
 }
@@ -81,7 +81,7 @@ impl Cat {
     }
 }
 
-/// Writes all of a file to an output.
+/// Writes a whole file to an output.
 fn pour(
     file: &ironmap::File,
     queue: &mut Queue,
@@ -89,6 +89,6 @@ fn pour(
     out: &mut impl Write,
     failed: impl Fn(&Error) -> Failure,
 ) -> Result<(), Failure> {
-    // To the end of the file.
+    // The file is read up to its end.
     ahead.read(queue, file, 0..u64::MAX, failed, |bytes| Ok(out.write_all(bytes)?)).map(drop)
 }

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     } else {
         print(args, &source, &checked).map_err(Failure::stdout)
     };
-    // The exit code tells the verdict, also where nobody reads the findings.
+    // The exit code gives the verdict, even if no program reads the findings.
     if !checked.is_clean() {
         let count = checked.counts.iter().skip(1).sum::<u64>();
         let s = if count == 1 { "" } else { "s" };
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     printed
 }
 
-/// A bar for each pass.
+/// The progress bar of the current pass.
 #[derive(Default)]
 struct Bar(Option<(Pass, ProgressBar)>);
 
@@ -165,7 +165,7 @@ impl FindingRecord {
     }
 }
 
-/// The command that reads an inode that no name leads to.
+/// The command that reads an inode without a name.
 fn command(finding: &Finding, source: &Source) -> Option<String> {
     let number = finding.site.place.inode.filter(|_| finding.what.name() == "unconnected")?;
     let volume = source.location().to_string();
@@ -174,7 +174,7 @@ fn command(finding: &Finding, source: &Source) -> Option<String> {
         Ok(FileType::Regular) => format!("ironmap cat {target}"),
         Ok(FileType::Directory) => format!("ironmap cp -r {target} inode-{number}"),
         Ok(_) => format!("ironmap stat {target}"),
-        // It has no links, or is broken.
+        // The inode has no links, or is damaged.
         Err(_) => format!("ironmap dump {} inode {number}", quoted(volume.as_bytes())),
     })
 }

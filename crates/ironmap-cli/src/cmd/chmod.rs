@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Print a line for each file that is changed
     #[arg(short, long)]
     changes: bool,
-    /// As an octal number, or like u+x,go-w
+    /// An octal number, or changes like u+x,go-w
     #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
     mode: ModeChange,
     /// The files

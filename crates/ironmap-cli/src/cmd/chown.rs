@@ -64,7 +64,7 @@ impl Owner {
             "" => Owners::new(false).group(gid),
             group => number_or_name(group),
         });
-        // As chown has it: a group that is named makes ":GROUP" of it, one by its number does not.
+        // As in chown, a group name gives ":GROUP", but a group number does not.
         let named = group.as_ref().is_some_and(|group| group.parse::<u32>().is_err());
         let user = (ids.uid.is_some() || named).then(|| number_or_name(user));
         Ok(Self { ids, user, group })
@@ -78,7 +78,7 @@ enum Outcome {
     Failed,
 }
 
-/// Changes owners, and says so in the words of chown.
+/// Changes owners, and reports in the words of chown.
 struct Change<'a> {
     args: &'a Args,
     owners: Owners,
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let found = match volumes.find(target, follow) {
             Ok(found) => found,
             Err(failure) => {
-                // A link that leads nowhere has an owner.
+                // A link without a target has an owner too.
                 let link = volumes.find(target, Follow::NotLast).ok();
                 let old = link.as_ref().map(|link| link.inode.stat());
                 change.say(&quoted(&target.bytes()), Outcome::Failed, old, report)?;

@@ -1,4 +1,4 @@
-//! `ironmap clone`: all bytes of one location to another one, holes left out.
+//! `ironmap clone`: copies all bytes of one location to another, except holes.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -23,17 +23,17 @@ use crate::target;
 
 /// Bytes of one request.
 const CHUNK: u64 = 1 << 20;
-/// Requests at a time: with 20 ms each of a server they are 400 MiB/s.
+/// The number of requests in flight. With a server that takes 20 ms for each, they reach 400 MiB/s.
 const WORKERS: usize = 8;
-/// Zeros of this length, at a multiple of it, are not written. It is a multiple of every device's unit.
+/// The unit of zeros that are not written. It is a multiple of every device's unit.
 const GRAIN: usize = 64 << 10;
-/// Data are compared with these, one part after the other.
+/// The data are compared with these zeros, part by part.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Copies a whole device, image or export, or a part of it, to another one
 ///
 /// Ranges that read as zeros are neither transferred nor written: holes of images, ranges that an NBD server or a qcow2 image has no data for, and zeros
-/// in the data. A TARGET that does not exist is made as a raw image with holes; it may be larger than SOURCE, and the rest of it stays as it is.
+/// in the data. A TARGET that does not exist is made as a raw image with holes; an existing one may be larger than SOURCE, and the rest of it stays unchanged.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// The source of all bytes: a block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, or a part of one
     #[arg(value_name = "SOURCE", value_parser = target::volume())]
     source: Location,
-    /// Where it is copied to, at least as large
+    /// The destination of the copy, at least as large
     #[arg(value_name = "TARGET", value_parser = target::volume())]
     target: Location,
 }
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     for notice in source.notices.iter().chain(&target.notices) {
         report.warning(notice);
     }
-    // Ranges of the target that read as zeros are left out: a server that crashes later may not lose them.
+    // Zeros of the target are not written. They must be durable, so that a later crash of a server cannot restore old data.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
     let progress = Progress::of_copy();
     let mut total = Total::default();
@@ -124,7 +124,7 @@ fn refuse_own(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to make a file of a name that is meant otherwise in other programs.
+/// Refuses to create a file whose name has another meaning in other programs.
 fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     let Some(path) = target.whole_file().filter(|path| !path.exists()) else { return Ok(()) };
     let name = path.to_string_lossy();
@@ -157,11 +157,11 @@ struct Copy<'a> {
     args: &'a Args,
     source: &'a dyn Device,
     target: &'a dyn Device,
-    /// Bytes of the smallest write.
+    /// The size of the smallest write in bytes.
     unit: u64,
     zeros: Buffer,
     next: Mutex<Next>,
-    /// Zeros of the target that were found last. Nobody else writes it, and each of its places is written once.
+    /// The last range of zeros found in the target. No other program writes to it, and this copy writes each place once.
     blank: Mutex<Range<u64>>,
     /// The first failure.
     failed: Mutex<Option<Failure>>,
@@ -171,7 +171,7 @@ struct Copy<'a> {
 /// The next part of the copy.
 struct Next {
     at: u64,
-    /// The data that were found last.
+    /// The last range of data found.
     data: Range<u64>,
 }
 
@@ -204,11 +204,11 @@ impl Copy<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Copies parts until there are no more, and tells their lengths.
+    /// Copies parts until none remains, and sends their lengths.
     fn work(&self, done: &Sender<u64>) {
         if let Err(failure) = self.copy_parts(done) {
             self.stops.store(true, Ordering::Relaxed);
-            // Later ones may only follow from the first.
+            // Failures of other threads may only follow from the first.
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             failed.get_or_insert(failure);
         }
@@ -226,13 +226,13 @@ impl Copy<'_> {
                 Part::Data(range) => self.copy(range, &mut buffer)?,
                 Part::Zeros(range) => self.zero(range)?,
             }
-            // The receiver lives as long as the workers.
+            // The receiver outlives the workers.
             let _ = done.send(len);
         }
         Ok(())
     }
 
-    /// The next part, which no other thread takes.
+    /// The next part. No other thread takes it.
     fn take(&self) -> Result<Option<Part>, Failure> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let size = self.source.size();
@@ -242,7 +242,7 @@ impl Copy<'_> {
         if next.at >= next.data.end {
             let data = self.source.data_from(DevOffset(next.at));
             let data = data.map_err(|error| Failure::at(&self.args.source, &error))?;
-            // A source that ends within a unit has data there.
+            // If the source ends within a unit, the whole unit counts as data.
             let start = data.start.0.min(size) / self.unit * self.unit;
             let start = start.max(next.at);
             let end = data.end.0.max(next.at + 1).next_multiple_of(self.unit);
@@ -260,14 +260,14 @@ impl Copy<'_> {
         Ok(Some(part))
     }
 
-    /// Copies at most a chunk of data. Grains without any are zeros.
+    /// Copies at most a chunk. Grains without data become zeros.
     fn copy(&self, range: Range<u64>, buffer: &mut Buffer) -> Result<(), Failure> {
         let len = (range.end - range.start) as usize;
         let read = self.source.read_exact_at(&mut buffer[..len], DevOffset(range.start));
         read.map_err(|error| Failure::at(&self.args.source, &error))?;
         let whole = len.next_multiple_of(self.unit as usize);
         if whole > len {
-            // The rest of the last unit belongs to the target.
+            // The rest of the last unit keeps the target's content.
             let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
             rest.map_err(|error| self.of_target(&error))?;
         }
@@ -288,7 +288,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes a range read as zeros, unless it does so already.
+    /// Makes a range read as zeros, if it does not yet.
     fn zero(&self, range: Range<u64>) -> Result<(), Failure> {
         let mut at = range.start;
         while at < range.end && !self.stops.load(Ordering::Relaxed) {

@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let word = args.word.as_bytes();
-    // The last slash is that of the path: the text before it stays as it is.
+    // The text before the last slash is printed unchanged.
     let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (dir, begin) = word.split_at(cut);
     let target = Target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         {
             continue;
         }
-        // A link to a directory leads on.
+        // A link to a directory gets a slash too.
         let found = source.resolve(&join(&target.path, name), Follow::All);
         let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
         let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };

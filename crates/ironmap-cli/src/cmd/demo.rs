@@ -16,11 +16,11 @@ use crate::source::{Source, join};
 use crate::terminal::{one_line, print_line, shown, stdout};
 use crate::transfer;
 
-/// Where the tree is taken from, up to the limits below.
+/// The directories from which the tree is copied, up to the limits below.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
 const MAX_FILES: usize = 4000;
 const MAX_BYTES: u64 = 64 << 20;
-/// How many lines of the listing are shown.
+/// The number of lines shown of the listing.
 const SHOWN: usize = 12;
 
 /// Makes an ext4 image of a real directory tree, reads every file back, compares, and measures
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     say(&format!("\nleft in {}: demo.img, bench.json, bench.svg", out.display()))
 }
 
-/// The copied part of the tree.
+/// The part of the tree that was copied.
 #[derive(Default)]
 struct Taken {
     /// Paths within the copy.
@@ -108,7 +108,7 @@ impl Taken {
                         .and_then(|target| symlink(target, to.join(&path)));
                     copied.map_err(host(&path))?;
                 } else if found.is_file() && self.bytes + found.size() <= MAX_BYTES {
-                    // A file that may not be read is left out.
+                    // A file that cannot be read is left out.
                     if fs::copy(from.join(&path), to.join(&path)).is_ok() {
                         self.file(path, found.size());
                     }
@@ -131,7 +131,7 @@ impl Taken {
 }
 
 fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(), Failure> {
-    // A block for each file's end, and what the file system needs for itself.
+    // Each file may waste a block at its end, and the file system needs space for itself.
     let size = bytes + files as u64 * 4096 * 2 + (64 << 20);
     let made = fs::File::create(image).and_then(|file| file.set_len(size));
     made.map_err(host(image))?;
@@ -146,7 +146,7 @@ fn make_image(tree: &Path, image: &Path, bytes: u64, files: usize) -> Result<(),
     Err(Failure::new(format!("mke2fs: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The first lines of the tree, as `ls -R` would show it.
+/// Prints the first lines of the tree, in the style of `ls -R`.
 fn list(source: &Source) -> Result<(), Failure> {
     let fs = source.volume.fs();
     let root = fs.inode(fs.root()).map_err(|error| Failure::at(source.name(b"/"), &error))?;
@@ -204,14 +204,14 @@ fn checksum(source: &Source, inode: Inode, path: &[u8], queue: &mut Queue) -> Re
     Ok(crc32c::crc32c(&content[..count]))
 }
 
-/// The bench on devices in memory, which it makes and removes.
+/// Runs the bench on devices in memory, which it creates and removes.
 fn measure(out: &Path, report: &mut Report, subcommand: RunCommand) -> Result<(), Failure> {
     let zram = rustix::process::geteuid().is_root()
         && Path::new("/sys/class/zram-control/hot_add").exists();
     let fixture = if zram { "zram" } else { "shm" };
     let (json, svg) = (out.join("bench.json"), out.join("bench.svg"));
     let (json, svg) = (json.display().to_string(), svg.display().to_string());
-    // A mounted ext4 on a whole disk has its metadata in that disk's page cache, which makes its host rows slower than most users' are.
+    // The metadata of a mounted ext4 on a whole disk is in that disk's page cache, which makes its host rows slower than usual.
     let xfs = zram
         && std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|dir| dir.join("mkfs.xfs").exists())

@@ -1,4 +1,4 @@
-//! `ironmap df`: how much of volumes is free.
+//! `ironmap df`: the free space of volumes.
 
 use std::io::Write;
 
@@ -80,7 +80,7 @@ fn row(args: &Args, name: String, usage: &Usage) -> [String; 5] {
             (false, false) => count.div_ceil(1024).to_string(),
         }
     };
-    // Of the space for users: the reserve of the superuser counts on neither side.
+    // The percentage is of the space for users: neither side counts the superuser's reserve.
     let whole = u128::from(used) + u128::from(available);
     let percent = match whole {
         0 => "-".to_owned(),

@@ -63,11 +63,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Sums<'a> {
     args: &'a Args,
     out: Out,
-    /// There are several trees, one of which may be in another one.
+    /// There are several trees, and one may contain another.
     several: bool,
-    /// Of the directories that are walked now, each with all that was met below it; `None` for one that was counted before.
+    /// The sums of the directories on the current path, each with everything counted below it. `None` for a directory that was counted before.
     above: Vec<Option<u64>>,
-    /// Files that were counted and may be met again, with their volumes.
+    /// Counted files that the walk may find again, with their volumes.
     seen: HashSet<(*const Source, InodeNo)>,
 }
 

@@ -32,17 +32,17 @@ pub(crate) struct Args {
 enum What {
     /// An inode, in use or not, with its map and its extended attributes
     Inode {
-        /// Its number
+        /// The number of the inode
         number: u64,
     },
     /// A block: its kind, its decoded content, and its bytes
     Block {
-        /// Its number
+        /// The number of the block
         number: u64,
     },
     /// The descriptor of a group
     Group {
-        /// Its number, from 0 on
+        /// The number of the group, from 0 on
         number: u32,
     },
     /// The superblock, or a backup of it
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     print_json(&Json(&Value::Record(record)))
 }
 
-/// A value as JSON: bytes are hexadecimal digits, and texts of a record that are not UTF-8 are escaped as everywhere.
+/// A value as JSON: bytes become hexadecimal digits, and invalid UTF-8 in a record's texts is escaped as in all JSON output.
 struct Json<'a>(&'a Value);
 
 impl Serialize for Json<'_> {
@@ -77,7 +77,7 @@ impl Serialize for Json<'_> {
         match self.0 {
             Value::Number(number) => serializer.serialize_u64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
-            // Of a list; those of records are below.
+            // This text is an element of a list. Texts of records are written below.
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Bytes(bytes) => serializer.serialize_str(&hex(bytes)),
             Value::List(values) => serializer.collect_seq(values.iter().map(Json)),

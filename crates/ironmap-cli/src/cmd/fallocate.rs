@@ -20,7 +20,7 @@ Examples:
   ironmap fallocate -c -o 0 -l 4KiB disk.img:/journal.log")]
 #[command(group = clap::ArgGroup::new("what"))]
 pub(crate) struct Args {
-    /// Where the range begins
+    /// The start of the range
     #[arg(short, long, value_name = "BYTES", value_parser = size, default_value = "0")]
     offset: u64,
     /// The length of the range

@@ -60,7 +60,7 @@ enum Encoding {
     Base64,
 }
 
-/// Which attributes are shown.
+/// The attributes to show.
 #[derive(Clone, Debug)]
 enum Names {
     All,
@@ -129,12 +129,12 @@ fn print(args: &Args, target: &Target, found: &[Xattr], out: &mut Out) -> std::i
     out.write_all(b"\n")
 }
 
-/// A text without the NUL with which programs in C end theirs.
+/// The text of a value, without the final NUL of C programs.
 fn text_of(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\0").unwrap_or(value)
 }
 
-/// Text, where at most one byte of eight cannot be printed.
+/// Text, if at most one byte of eight cannot be printed.
 fn usual(value: &[u8]) -> Encoding {
     let text = text_of(value);
     let odd = text.iter().filter(|byte| !matches!(byte, b' '..=b'~')).count();

@@ -123,7 +123,7 @@ impl DeviceRecord {
     }
 }
 
-/// Whether the lease stands, or what became of it.
+/// Whether the lease is held, or why not.
 fn lease(report: &HostReport) -> &'static str {
     match &report.refusal {
         None => "stands",
@@ -148,7 +148,7 @@ fn print(record: &HostRecord, report: &HostReport) -> std::io::Result<()> {
         let shared = if report.shared { ", some shared with other files" } else { "" };
         line("Extents", &format!("{extents}{shared}"))?;
     }
-    // A device that cannot be read is the reason already.
+    // If the device cannot be read, the reason has been printed already.
     if let Some(DeviceRecord { base, choice, .. }) = &record.device
         && !matches!(report.refusal, Some(Refusal::Device(_)))
     {

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     targets: Vec<OsString>,
 }
 
-/// The file or target that gets a name.
+/// The file or text that a new name leads to.
 enum Subject<'a> {
     File(&'a Found),
     Text(&'a OsStr),
@@ -117,7 +117,7 @@ fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> 
     }
 }
 
-/// Makes the link under another name and moves it: at no time is there nothing of the name.
+/// Makes the link under a temporary name, and renames it: at every moment a file has the name.
 fn replace(
     subject: &Subject<'_>,
     name: &Name,
@@ -134,10 +134,10 @@ fn replace(
         if found.name.dir == name.dir && found.name.name == name.name {
             return Err(Failure::new(format!("'{}' and '{name}' are the same file", found.name)));
         }
-        // It has both names already.
+        // The two names are links of one file already.
         return Ok(());
     }
-    // The link would lead to itself, and the file would be gone.
+    // The link would lead to itself, and the old file would be lost.
     if let Subject::Text(text) = subject
         && let Ok(target) = name.beside(text.as_bytes())
         && let Ok(Some(target)) = target.look(Follow::All)
@@ -155,7 +155,7 @@ fn replace(
                 let (fs, dir) = (name.fs(), name.dir);
                 let moved =
                     fs.rename((dir, &other), (dir, &name.name), RenameFlags::empty(), &caller());
-                // The link goes again where it could not get its name.
+                // The temporary link is removed if it could not be renamed.
                 Some(moved.map_err(|error| fs.unlink(dir, &other).err().unwrap_or(error)))
             }
         }

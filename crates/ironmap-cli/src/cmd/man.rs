@@ -21,7 +21,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// Pages of other programs that say more of what a command does; for those of the same name there is no row.
+/// Pages of other programs that explain more about a command. A program of the same name needs no row.
 const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),
@@ -34,7 +34,7 @@ const OTHERS: [(&str, &[&str]); 10] = [
     ("stat", &["stat(1)", "lsattr(1)", "getfacl(1)"]),
     ("umount", &["umount(8)"]),
 ];
-/// Commands that are those of other programs, which have a page of the same name in the first section.
+/// Commands with the name of another program, whose page is in section 1.
 const NAMESAKES: [&str; 20] = [
     "cat",
     "chattr",
@@ -84,7 +84,7 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// `program` is the whole command line.
+/// `program` is the command line with all subcommands.
 pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
     common.pages(program, &args.dir).map_err(|error| Failure::host(args.dir.display(), error))
 }
 
-/// The sections of all pages, from the help of the program.
+/// Sections that all pages share, from the help of the program.
 struct Common {
     exit_codes: String,
     volumes: String,
@@ -173,7 +173,7 @@ fn after_help(command: &Command) -> String {
     command.get_after_help().map(ToString::to_string).unwrap_or_default()
 }
 
-/// A section, if it has any text; lines that are indented stay lines.
+/// Writes a section, if it has any text. Indented lines are kept as lines.
 fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -188,7 +188,7 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
         }
         match line {
             "" => writeln!(page, ".PP")?,
-            // Whatever a line begins with, it is no request.
+            // `\&` keeps the first character from being a request.
             line => writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?,
         }
     }

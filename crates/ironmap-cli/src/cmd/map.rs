@@ -1,4 +1,4 @@
-//! `ironmap map`: where a file lies, as `filefrag -v` shows it.
+//! `ironmap map`: the location of a file's data, in the style of `filefrag -v`.
 
 use ironmap::device::Joined;
 use ironmap::fs::{FileType, Follow, Inode};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 /// A file's map, in bytes.
 #[derive(Serialize)]
 struct MapRecord {
-    /// Not of a host file.
+    /// The volume; `None` for a file of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     volume: Option<String>,
     path: String,
@@ -48,7 +48,7 @@ struct MapRecord {
     encoding: Encoding,
     size: u64,
     block_size: u32,
-    /// `None` where the kernel serves the file.
+    /// The extents; `None` if the kernel serves the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     extents: Option<Vec<ExtentRecord>>,
     #[serde(flatten)]
@@ -58,7 +58,7 @@ struct MapRecord {
 #[derive(Serialize)]
 struct ExtentRecord {
     logical: u64,
-    /// Not for data in the inode.
+    /// The position on the device; `None` for data in the inode.
     #[serde(skip_serializing_if = "Option::is_none")]
     physical: Option<u64>,
     length: u64,
@@ -102,7 +102,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
     let (file, report) = HostSource::open()?.file(path, FileOptions::default())?;
     let (extents, report) = match extents(&file, report.size) {
         Ok(extents) => (Some(extents), report),
-        // The lease may have gone since.
+        // The file may have lost its lease.
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             (None, file.host().unwrap_or(report))
         }
@@ -123,7 +123,7 @@ fn of_host(path: &Path) -> Result<MapRecord, Failure> {
 
 fn extents(file: &impl MapFile, size: u64) -> Result<Vec<ExtentRecord>, Error> {
     let mut extents = Vec::new();
-    // To the end of the map, not of the file: preallocated extents of a volume lie past it.
+    // The loop ends with the map, not with the file: preallocated extents of a volume lie past the file's end.
     for iomap in Mappings::new(file, FilePos(0), FilePos(i64::MAX as u64)) {
         let iomap = iomap?;
         if iomap.kind != IomapType::Hole {
@@ -158,8 +158,8 @@ fn extent(iomap: &Iomap, size: u64) -> ExtentRecord {
     }
 }
 
-/// In blocks, as filefrag does. `expected` is where the extent would lie if the file had no gap on the device; one that leaves
-/// exactly the space of a hole free is no gap.
+/// Prints the map in blocks, like filefrag. `expected` is the position without a gap on the device. An extent that leaves exactly the space of
+/// a hole free has no gap.
 fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     let (name, block) = (one_line(&target.to_string()), u64::from(map.block_size));
     let (size, blocks) = (map.size, map.size.div_ceil(block));
@@ -192,7 +192,7 @@ fn print(target: &Subject, map: &MapRecord) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Where an extent would begin if it followed the one before, if it does not.
+/// The position at which an extent would follow the previous one, if it does not.
 fn gap(before: &ExtentRecord, extent: &ExtentRecord) -> Option<u64> {
     let expected = before.physical?.saturating_add(before.length);
     let hole = extent.logical.saturating_sub(before.logical.saturating_add(before.length));

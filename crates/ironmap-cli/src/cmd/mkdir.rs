@@ -38,7 +38,7 @@ pub(crate) struct Args {
 struct NewMode {
     permissions: u32,
     umask: u32,
-    /// It may have the set-group-ID bit of the directory above it.
+    /// The directory may inherit the set-group-ID bit of its parent.
     inherits: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             }
         }
         let new = match &args.mode {
-            // A mode that the user gave is not masked.
+            // The umask does not apply to a mode from the user.
             Some(mode) => NewMode {
                 permissions: mode.apply(0o777, true, umask()),
                 umask: 0,
@@ -75,7 +75,7 @@ fn make_missing(args: &Args, name: &Name, new: NewMode, report: &Report) -> Resu
 }
 
 fn make(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), Failure> {
-    // An access list that the directory above has for new ones takes the umask's place.
+    // A default access list of the parent replaces the umask.
     let mut who = caller();
     who.umask = new.umask;
     let fs = name.fs();

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The new file
     #[arg(value_name = "VOLUME:/PATH", value_parser = target::target())]
     target: Target,
-    /// Its type
+    /// The type of the file
     #[arg(value_enum)]
     kind: Kind,
     /// The number of the driver; decimal, 0x... or 0...
@@ -45,7 +45,7 @@ enum Kind {
     P,
 }
 
-/// The limits of both the system call and the form on the volume: 12 bits of major and 20 of minor numbers.
+/// The limits of both the system call and the on-disk form: 12 bits for major numbers and 20 for minor numbers.
 const MAJORS: u32 = 1 << 12;
 const MINORS: u32 = 1 << 20;
 
@@ -78,7 +78,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let file = args.file()?;
-    // A mode that the user gave is not masked.
+    // The umask does not apply to a mode from the user.
     let (permissions, umask) = match &args.mode {
         Some(mode) => (mode.apply(0o666, false, umask()), 0),
         None => (0o666, umask()),

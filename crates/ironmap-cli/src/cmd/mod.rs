@@ -1,4 +1,4 @@
-//! One module a subcommand: its arguments, its help, and `run`.
+//! One module for each subcommand: its arguments, its help, and `run`.
 
 pub(crate) mod cat;
 pub(crate) mod chattr;

@@ -1,4 +1,4 @@
-//! `ironmap mv`: other names for files, at once.
+//! `ironmap mv`: renames files atomically.
 
 use ironmap::fs::{FileType, Follow, RenameFlags};
 use ironmap::{Error, ErrorKind};
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// Whether a symbolic link leads to a file by this name, not by another one of that file.
+/// Whether a symbolic link leads to a file by this name, and not by another name of the file.
 fn leads_to_name(link: &Name, to: &Name) -> bool {
     let path = path_without_links(&link.source, link.path()).ok();
     let name = path.and_then(|path| link.beside(&path).ok());
@@ -92,7 +92,7 @@ fn rename(
         if args.no_clobber {
             return Ok(());
         }
-        // A link that takes the place of the file that it leads to would lead to itself, and the file would be gone.
+        // If a link replaced the file that it leads to, it would lead to itself, and the file would be lost.
         let replaced_by_its_link = !args.exchange
             && from.link_leads_to() == Some(there.number())
             && (there.stat().links == 1 || leads_to_name(&from.name, &to));

@@ -1,4 +1,4 @@
-//! `ironmap readlink`: where symbolic links lead.
+//! `ironmap readlink`: the targets of symbolic links.
 
 use std::io::Write;
 

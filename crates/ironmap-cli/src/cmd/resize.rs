@@ -1,4 +1,4 @@
-//! `ironmap resize`: a volume becomes larger or smaller.
+//! `ironmap resize`: makes a volume larger or smaller.
 
 use std::io::Write;
 
@@ -19,12 +19,12 @@ use crate::terminal::{one_line, stdout};
 
 /// Makes a volume larger or smaller, as resize2fs
 ///
-/// Without SIZE the volume gets the whole device or image. An image file is extended where SIZE is larger, and cut when its volume has
-/// become smaller. A last group that is hardly larger than its own metadata is left out: the volume may get less than SIZE. A volume
+/// Without SIZE the volume gets the whole device or image. An image file is extended if SIZE is larger, and cut after its volume has become
+/// smaller. A last group that is hardly larger than its own metadata is left out: the volume may become smaller than SIZE. A volume
 /// that was not unmounted cleanly is recovered first.
 ///
-/// The volume is checked first. Where it becomes smaller, everything beyond its new end moves: nothing is written unless all of it can. A power
-/// cut leaves the old size or the new one; docs/SAFETY.md says what e2fsck may find.
+/// The volume is checked first. A smaller volume needs all data beyond the new end to move: nothing is written unless all of it can. After a power
+/// cut the volume has the old size or the new one; docs/SAFETY.md says what e2fsck may find.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,10 +33,10 @@ Examples:
   ironmap resize -M disk.img
   ironmap resize /dev/sdb1")]
 pub(crate) struct Args {
-    /// Make the volume as small as it can be
+    /// Make the volume as small as possible
     #[arg(short = 'M', long, conflicts_with = "size")]
     minimum: bool,
-    /// Print the smallest size that SIZE can be, and change nothing: that of -M
+    /// Print the smallest possible SIZE, which -M uses, and change nothing
     #[arg(short = 'P', long, conflicts_with_all = ["size", "minimum"])]
     print_minimum: bool,
     /// Print the sizes as JSON
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// A block device, an image, nbd://HOST/EXPORT, qcow2:IMAGE, IMAGE@OFFSET, IMAGE@pN, or integrity:DATA,TAGS
     #[arg(value_name = "VOLUME", value_parser = target::volume())]
     volume: Location,
-    /// Bytes of the volume, with an optional K, M, G or T, or sectors of 512 bytes with s; a number alone means bytes (of resize2fs: blocks)
+    /// Bytes of the volume, with an optional K, M, G or T, or sectors of 512 bytes with s; a plain number means bytes (in resize2fs: blocks)
     #[arg(value_parser = some)]
     size: Option<u64>,
 }
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return print_minimum(args);
     }
     let image = args.volume.whole_file();
-    // A second signal ends it as a power cut would.
+    // A second signal ends the program like a power cut.
     interrupt::catch();
     let room = match (image, args.size) {
         (Some(image), Some(size)) => {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let resized = match resize(args, &room) {
         Ok(resized) => resized,
-        // After an error of the device the volume may have the new size: its image stays as long.
+        // After an error of the device the volume may have the new size, so its image must keep the length.
         Err(failure) if failure.is_io() => return Err(failure),
         Err(failure) => {
             room.undo();
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Refuses a volume that cannot be read, above all one that was cut short: an extension would hide that.
+/// Refuses a volume that cannot be read, above all a truncated one: an extension would hide the loss.
 fn check_whole(args: &Args) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
@@ -127,7 +127,7 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     Ok(resized)
 }
 
-/// The reason why a volume ends before its image or device, and a way to make its place larger.
+/// The reason if a volume ends before its image or device, and a way to make its place larger.
 fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     match volume.data().part {
         Part::Partition(_) => {
@@ -135,10 +135,10 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
         }
         Part::Offset(_) => Some((
             "its place ends there, with the partition or the disk",
-            "if the disk goes on there, @OFFSET+LENGTH names a longer one",
+            "if the disk continues there, @OFFSET+LENGTH names a longer one",
         )),
         Part::Range { .. } => {
-            Some(("the range ends there", "if the disk goes on there, name a larger LENGTH"))
+            Some(("the range ends there", "if the disk continues there, name a larger LENGTH"))
         }
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! `ironmap rm`: names go, and files with their last name.
+//! `ironmap rm`: removes names, and frees files without a name.
 
 use ironmap::fs::Follow;
 use ironmap::{Error, ErrorKind};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// With `-f` a file that is not there is no failure, nor one that could not be there.
+/// Ignores with `-f` that a file does not exist, or cannot exist.
 fn forgive(args: &Args, removed: Result<(), Failure>) -> Result<(), Failure> {
     match removed {
         Err(failure) if args.force && failure.is_missing() => Ok(()),

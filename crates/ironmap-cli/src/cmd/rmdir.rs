@@ -1,4 +1,4 @@
-//! `ironmap rmdir`: empty directories go.
+//! `ironmap rmdir`: removes empty directories.
 
 use ironmap::ErrorKind;
 
@@ -14,7 +14,7 @@ Examples:
   ironmap rmdir disk.img:/lost+found
   ironmap rmdir -p disk.img:/a/b/c")]
 pub(crate) struct Args {
-    /// Remove parent directories too, as far as they are empty then
+    /// Then remove its parent directories too, as long as they are empty
     #[arg(short, long)]
     parents: bool,
     /// Ignore directories that are not empty

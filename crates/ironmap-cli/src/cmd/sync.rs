@@ -1,4 +1,4 @@
-//! `ironmap sync`: writes the blocks of a journal home.
+//! `ironmap sync`: writes the blocks of a journal to their places.
 
 use std::ffi::OsString;
 
@@ -31,7 +31,7 @@ fn volume() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(|text: OsString| target::parse_volume_of(&text))
 }
 
-/// The same for the directory at which `ironmap mount` serves a volume. `None` for anything else.
+/// Syncs the directory at which `ironmap mount` serves a volume. `None` for anything else.
 #[cfg(feature = "fuse")]
 fn sync_mounted(location: &Location) -> Option<Result<(), Failure>> {
     let path = location.data().path()?;

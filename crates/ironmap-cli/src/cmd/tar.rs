@@ -27,9 +27,9 @@ use crate::whole::Whole;
 
 /// Writes a directory of a volume, and all below it, as a tar archive
 ///
-/// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (as GNU tar with --xattrs has them). Names are in
-/// the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out. A file with
-/// holes has its data alone in the archive, as with GNU tar's --sparse; space that is allocated and not written counts as holes.
+/// The format is pax: times to the nanosecond, owners by number, hard links, devices, extended attributes (in the form of GNU tar --xattrs). Names are
+/// in the order of their bytes: the same volume gives the same archive. Sockets, which tar cannot hold, and an empty lost+found are left out. Of a
+/// file with holes only the data is stored, as with GNU tar --sparse; allocated space that was not written counts as a hole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if let Some(failure) = first {
         return Err(failure);
     }
-    // The readable part of a damaged volume is kept. Without its end mark the archive is visibly truncated.
+    // The readable part of a damaged volume is kept. The missing end mark shows that the archive is incomplete.
     if intact {
         writer.finish()?;
     } else {
@@ -109,18 +109,18 @@ fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
 
 struct Writer {
     out: BufWriter<File>,
-    /// `None` for standard output.
+    /// The name of the output; `None` for standard output.
     place: Option<String>,
-    /// So much was written.
+    /// The number of bytes written.
     length: u64,
     queue: Queue,
     ahead: Ahead,
-    /// The prefix that replaces the path that the user gave, and the length of that path.
+    /// The prefix that replaces the path from the user, and the length of that path.
     top: Vec<u8>,
     above: usize,
-    /// Files with several names, and the first one of each.
+    /// Files with several names, and the first name of each.
     links: HashMap<InodeNo, Vec<u8>>,
-    /// Holes are left out.
+    /// Whether holes are left out.
     sparse: bool,
 }
 
@@ -143,7 +143,7 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
             FileType::Directory => {
-                // An error is reported when the walk enters it.
+                // The walk reports an error of this directory when it enters it.
                 if self.ahead.reads_together()
                     && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
                 {
@@ -221,7 +221,7 @@ impl Writer {
         content.map_or(Ok(()), |content| self.content(found, &content))
     }
 
-    /// Opens a file for its content: without holes, where it has any that are worth it.
+    /// Opens a file for its content. The map of holes is used if it saves space.
     fn open(&mut self, found: &Found) -> Result<Content, Failure> {
         let (source, path) = (&found.name.source, found.name.path());
         self.ahead.load(&mut self.queue, source, found.number());
@@ -244,14 +244,14 @@ impl Writer {
         Ok(Content { file, map: None, ranges: vec![(0, size)] })
     }
 
-    /// As it stands in the archive.
+    /// The path in the archive.
     fn path(&self, found: &Found) -> Vec<u8> {
         let below = found.name.path().get(self.above..).unwrap_or_default();
         let slash: &[u8] = if below.is_empty() || below.starts_with(b"/") { b"" } else { b"/" };
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header, and before it the fields that do not fit into it.
+    /// Writes a header, preceded by the fields that do not fit into it.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();
@@ -281,7 +281,7 @@ impl Writer {
         for (start, len) in &content.ranges {
             let range = *start..start + len;
             let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
-                // The size of a file on a damaged volume can be any number.
+                // On a damaged volume a file can claim any size, so each write checks for a signal.
                 interrupt::check()?;
                 *length += bytes.len() as u64;
                 out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
@@ -303,13 +303,13 @@ impl Writer {
         written.map_err(|error| unwritten(self.place.as_ref(), error))
     }
 
-    /// Fills up the last block.
+    /// Pads the last block with zeros.
     fn pad(&mut self, block: u64) -> Result<(), Failure> {
         let rest = self.length.next_multiple_of(block) - self.length;
         self.write(&vec![0; rest as usize])
     }
 
-    /// The end mark, and the rest of the last record, as POSIX has it: 20 blocks.
+    /// Writes the end mark, and pads the last record to 20 blocks, which POSIX requires.
     fn finish(mut self) -> Result<(), Failure> {
         self.write(&[0; 2 * BLOCK as usize])?;
         self.pad(20 * BLOCK)?;
@@ -322,7 +322,7 @@ impl Writer {
     }
 }
 
-/// A file's content, as it stands in the archive: in front of it, for a sparse file, the map of its ranges (the GNU tar manual, "PAX
+/// A file's content in the archive. In a sparse file the map of its ranges comes first (the GNU tar manual, "PAX
 /// Format, Version 1.0").
 struct Content {
     file: VolumeFile,
@@ -337,7 +337,7 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know the form, and so extract the map with the content. It is cut to what a header has.
+/// The name of a sparse file in programs that do not know the form, and extract the map with the content. It is cut to the length of a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
@@ -346,7 +346,7 @@ fn placeholder(path: &[u8]) -> Vec<u8> {
     placeholder
 }
 
-/// A name within a keyword, which ends at its first `=`: as GNU tar writes it.
+/// A name within a keyword, in the form of GNU tar. A keyword ends at its first `=`.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let encode = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),
@@ -356,7 +356,7 @@ fn encoded(name: &[u8]) -> Vec<u8> {
     name.iter().flat_map(encode).collect()
 }
 
-/// The directory that mkfs made for e2fsck, if it is empty.
+/// Whether a file is the lost+found that mkfs made for e2fsck, and is empty.
 fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     let name = &found.name;
     if name.dir != name.fs().root() || name.name != b"lost+found" {
@@ -365,7 +365,7 @@ fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     Ok(name.source.entries(&found.inode, name.path())?.len() <= 2)
 }
 
-/// Seconds since 1970 with decimals, which count away from zero.
+/// Seconds since 1970 as a decimal number, whose fraction counts away from zero.
 fn decimal(time: Timestamp) -> String {
     let Timestamp { seconds, nanoseconds } = time;
     let text = if seconds < 0 && nanoseconds > 0 {

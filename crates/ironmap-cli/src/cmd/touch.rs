@@ -63,14 +63,14 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let inode = match (args.no_dereference, args.no_create) {
             (false, no_create) => find_or_create(&name, !no_create)?,
             (true, true) => name.look(Follow::NotLast)?,
-            // With -h nothing is made.
+            // With -h no file is made.
             (true, false) => Some(name.find(Follow::NotLast)?),
         };
         let Some(inode) = inode else { return Ok(()) };
         let set = SetAttributes::new()
             .accessed((both || args.access).then_some(accessed))
             .modified((both || args.modification).then_some(modified))
-            // As for the kernel: an append-only file takes both times of the moment, and no others.
+            // As in the kernel, an append-only file accepts the present for both times, and no other times.
             .times_of_use(both && !chosen);
         let set = name.fs().set_attributes(inode.number(), &set);
         set.map_err(|error| name.failed(&error))
@@ -93,7 +93,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
         let local: DateTime = text.parse().map_err(|_| wrong())?;
         local.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
     };
-    // Nanoseconds count from the second below.
+    // Nanoseconds count forward from the second below.
     let nanoseconds = at.as_nanosecond();
     Ok(Timestamp {
         seconds: nanoseconds.div_euclid(1_000_000_000) as i64,
@@ -101,7 +101,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// Seconds since 1970, perhaps with a fraction. Digits below a nanosecond are rounded down, as by coreutils.
+/// Seconds since 1970 with an optional fraction. As in coreutils, digits below a nanosecond are rounded down.
 fn parse_seconds(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = text.split_once(['.', ',']).unwrap_or((text, "0"));
     let seconds: i64 = whole.parse().ok()?;
@@ -113,7 +113,7 @@ fn parse_seconds(text: &str) -> Option<Timestamp> {
     if !whole.starts_with('-') {
         return Some(Timestamp { seconds, nanoseconds });
     }
-    // The nanoseconds count from the second below.
+    // Nanoseconds count forward from the second below.
     let nanoseconds = nanoseconds + u32::from(lost.bytes().any(|byte| byte != b'0'));
     let (borrow, nanoseconds) = match nanoseconds {
         0 => (0, 0),
@@ -131,7 +131,7 @@ mod tests {
     fn a_time_has_a_zone_or_is_local() {
         let at = |seconds, nanoseconds| Ok(Timestamp { seconds, nanoseconds });
         assert_eq!(parse_time("@-5"), at(-5, 0));
-        // The results of touch of coreutils 9.1.
+        // Expected results are those of touch of coreutils 9.1.
         assert_eq!(parse_time("@1.5"), at(1, 500_000_000));
         assert_eq!(parse_time("@+1,25"), at(1, 250_000_000));
         assert_eq!(parse_time("@1.1234567899"), at(1, 123_456_789));

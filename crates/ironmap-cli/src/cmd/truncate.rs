@@ -1,4 +1,4 @@
-//! `ironmap truncate`: files get longer or shorter.
+//! `ironmap truncate`: makes files longer or shorter.
 
 use ironmap::Error;
 use ironmap::fs::Follow;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// < at most, > at least, / rounded down, % rounded up to a multiple
     #[arg(short, long, value_parser = Size::parse, allow_hyphen_values = true, group = "to")]
     size: Option<Size>,
-    /// Set the size of this file; -s is relative to it then
+    /// Set the size of this file; then -s is relative to it
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = target::target(), group = "to")]
     reference: Option<Target>,
     /// The files
@@ -73,7 +73,7 @@ impl Size {
         Ok(Self { how, bytes })
     }
 
-    /// The new size; `None` beyond 64 bits.
+    /// The new size; `None` if it exceeds 64 bits.
     fn of(self, size: u64) -> Option<u64> {
         let bytes = self.bytes;
         match self.how {

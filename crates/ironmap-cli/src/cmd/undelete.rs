@@ -1,4 +1,4 @@
-//! `ironmap undelete`: deleted files whose maps are left.
+//! `ironmap undelete`: recovers deleted files whose maps still exist.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, Permissions};
@@ -29,7 +29,7 @@ use crate::terminal::{self, stdout};
 
 /// Lists deleted regular files whose blocks are still known, and copies them out
 ///
-/// The maps of deleted files are left in inodes by ext2 and debugfs, and otherwise in older copies of inodes in the journal, until it
+/// ext2 and debugfs leave the maps of deleted files in their inodes. Otherwise they remain in older copies of inodes in the journal, until it
 /// overwrites them. A file is whole if its map is complete and none of its blocks is in use again. A block that was used and freed again
 /// cannot be told from one that was not. The volume is never changed; do not mount it for writing before.
 #[derive(Debug, clap::Args)]
@@ -40,14 +40,14 @@ Examples:
   ironmap undelete disk.img '<1234>' -o rescued
   ironmap undelete --json disk.img | jq '.[] | select(.whole)'")]
 pub(crate) struct Args {
-    /// List the files; so is done without -o
+    /// List the files, which is the default without -o
     #[arg(short, long, conflicts_with = "output")]
     list: bool,
-    /// Copy the files into this directory, by their paths, or as inode-N where no name is known. No file is overwritten, and no symbolic link
-    /// below it is followed: a name that is taken gets .inode-N
+    /// Copy the files into this directory, by their paths, or as inode-N if no name is known. No file is overwritten, and no symbolic link
+    /// below it is followed: a name that exists gets .inode-N
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Copy also files that are not whole: reused blocks have other data, and blocks that are not known are zeros
+    /// Copy also files that are not whole: reused blocks have other data, and unknown blocks are zeros
     #[arg(long, requires = "output")]
     partial: bool,
     /// Write a JSON array
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     pattern: Option<OsString>,
 }
 
-/// A file as `--json` gives it.
+/// A file in the output of `--json`.
 #[derive(Serialize)]
 struct Record {
     inode: u64,
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         copy(file, &out, &mut buffer).map_err(|error| {
             let is_wanted = args.partial && matches!(error, Wrong::Reading(_));
             if !is_wanted {
-                // A part of a file would be taken for the whole. An error of the removal would hide this one.
+                // A partial file could be mistaken for the whole. An error of the removal would hide the first error.
                 let _ = std::fs::remove_file(&path);
             }
             match error {
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-/// The files that are asked for.
+/// The requested files.
 enum Wanted {
     All,
     Inode(u64),
@@ -164,7 +164,7 @@ impl Wanted {
     }
 }
 
-/// Its path, or its number where no name is known.
+/// The path, or the inode number if no name is known.
 fn shown(file: &Deleted) -> String {
     match &file.path {
         Some(path) => terminal::name(path),
@@ -185,7 +185,7 @@ fn deletion(file: &Deleted) -> Option<Timestamp> {
     file.deleted.map(|seconds| Timestamp { seconds: seconds.into(), nanoseconds: 0 })
 }
 
-/// A line for each: inode, time of the deletion, size, share of the blocks that are free, path, and the problem.
+/// Prints a line for each file: inode, time of the deletion, size, share of the blocks that are free, path, and the problem.
 fn print(files: &[&Deleted]) -> std::io::Result<()> {
     let (mut out, clock) = (stdout(), Clock::local());
     for file in files {
@@ -217,15 +217,15 @@ fn record(file: &Deleted) -> Record {
     }
 }
 
-/// The directory that files are copied into. A symbolic link below it could lead to any file of the host: each name is opened by itself,
-/// and none is followed.
+/// The directory that receives the files. A symbolic link below it could lead to any file of the host: each component is opened separately, and no
+/// link is followed.
 struct Root<'a> {
     dir: &'a Path,
     fd: OwnedFd,
 }
 
 impl<'a> Root<'a> {
-    /// Opens it; makes it if it is missing.
+    /// Opens the directory, or creates it.
     fn make(dir: &'a Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::host(dir.display(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -234,10 +234,10 @@ impl<'a> Root<'a> {
         Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
     }
 
-    /// Makes the file that one is copied to, and the directories above it; gives its path, also with an error.
+    /// Creates the file to copy to, and the directories above it. Returns its path, also with an error.
     fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
         let suffix = format!(".inode-{}", file.number());
-        // A path of the library begins with a slash, and has neither `.` nor `..`.
+        // A path from the library begins with a slash, and contains neither `.` nor `..`.
         let path = match &file.path {
             Some(path) => path[1..].to_vec(),
             None => suffix.as_bytes()[1..].to_vec(),
@@ -254,8 +254,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes something of this name in a directory, and adds the name to the path. If the name is taken, which another deleted file may have
-/// had too, the suffix makes it another one.
+/// Creates something with this name in a directory, and adds the name to the path. If the name exists, perhaps because another deleted file
+/// had it too, the suffix makes it unique.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -277,7 +277,7 @@ fn free_name(
     .map_err(|errno| (path.clone(), errno))
 }
 
-/// Opens a directory, which is made if it is missing. It is for its owner alone: modes of directories are not known.
+/// Opens a directory, or creates it. Only its owner has access: the modes of deleted directories are unknown.
 fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -292,7 +292,7 @@ fn new_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd>
     openat(parent, name, how, Mode::RUSR | Mode::WUSR)
 }
 
-/// Copies content, permissions and time of the last change. Ranges without blocks become holes.
+/// Copies content, permissions and the modification time. Ranges without blocks become holes.
 fn copy(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
     copy_content(file, out, buffer)?;
     let modified = &file.stat.modified;
@@ -304,7 +304,7 @@ fn copy(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
 enum Wrong {
     Reading(Error),
     Writing(std::io::Error),
-    /// By a signal.
+    /// A signal stopped the copy.
     Stopped(Failure),
 }
 

@@ -1,4 +1,4 @@
-//! `ironmap write`: standard input to a file of a volume.
+//! `ironmap write`: writes standard input to a file of a volume.
 
 use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::units::{FilePos, InodeNo};
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         if let Some(inode) = name.look(Follow::All)? {
             check_kind(&name, &inode)?;
         }
-        // Nothing is emptied for input that cannot be read.
+        // The first chunk is read before the file is truncated: an unreadable input must not empty it.
         let mut chunk = Vec::with_capacity(CHUNK);
         let ended = fill(&mut chunk)?;
         let Some(inode) = find_or_create(&name, true)? else { return Ok(()) };
@@ -67,14 +67,14 @@ fn check_kind(name: &Name, inode: &Inode) -> Result<(), Failure> {
     Err(name.failed(&error))
 }
 
-/// Standard input from a chunk on that was read, and whether that was the last.
+/// Standard input: a chunk that was read, and whether it was the last.
 struct Input {
     chunk: Vec<u8>,
     ended: bool,
 }
 
 impl Input {
-    /// Writes all of it from a position on.
+    /// Writes the chunk and the remaining input from a position on.
     fn pour(mut self, name: &Name, number: InodeNo, mut pos: u64) -> Result<(), Failure> {
         loop {
             let written = write_all(&**name.fs(), number, pos, &self.chunk);
@@ -101,15 +101,15 @@ fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ir
     Ok(())
 }
 
-/// Reads up to a chunk, as much as there is before the input ends, which it says.
+/// Reads up to a chunk, and returns whether the input has ended.
 fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
-    // Not by the standard library, which takes a descriptor that is not for reading as an empty one.
+    // The standard library would treat a descriptor that is not readable as an empty one.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        // Only a signal ends the wait without data.
+        // Without data, only a signal ends the wait.
         interrupt::wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
-        // One read of the available bytes: a second one might wait, and miss a signal.
+        // One read takes the available bytes: a second read might block, and delay a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(input, &mut part));
         let count = count.map_err(|error| Failure::host("standard input", error))?;

@@ -1,4 +1,4 @@
-//! The protocol as fuser has it: each request goes to its room, and what that gives is the reply.
+//! The FUSE protocol with fuser's types: each request is passed to its module, and the result becomes the reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -32,7 +32,7 @@ impl From<&Request> for Asker {
     }
 }
 
-/// Who makes a file.
+/// The identity of the process that creates a file.
 fn credentials(request: &Request, umask: u32) -> Credentials {
     Credentials::new(request.uid(), request.gid(), umask)
 }
@@ -75,7 +75,7 @@ fn reply_open(opened: Result<Opened>, reply: ReplyOpen) {
     }
 }
 
-/// A value, or its size where the caller has no room yet.
+/// Replies with a value, or with its size if the caller has passed no buffer.
 fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if room == 0 => reply.size(value.len() as u32),
@@ -85,7 +85,7 @@ fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
     }
 }
 
-/// What fuser calls.
+/// The handler of fuser's calls.
 pub(super) struct Server {
     mount: Arc<Mount>,
     pool: Pool,
@@ -97,7 +97,7 @@ impl Server {
         Self { mount: Arc::new(mount), pool: Pool::new(threads), syncs: Arc::default() }
     }
 
-    /// As long as it is served.
+    /// The mount. The weak reference is valid until fuser drops the server.
     pub(super) fn mount(&self) -> Weak<Mount> {
         Arc::downgrade(&self.mount)
     }
@@ -106,7 +106,7 @@ impl Server {
         self.pool.connection()
     }
 
-    /// Does what may wait for the device elsewhere.
+    /// Runs work that may wait for the device in a thread of the pool.
     fn give(&self, work: impl FnOnce(&Mount) + Send + 'static) {
         let mount = Arc::clone(&self.mount);
         self.pool.give(move || work(&mount));
@@ -116,7 +116,7 @@ impl Server {
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = vec![
-            // The library applies the umask where there is no default ACL.
+            // The library applies the umask if the directory has no default ACL.
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -125,10 +125,10 @@ impl Filesystem for Server {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            // Lookups of "." and ".." where it has a handle of what it has forgotten.
+            // The kernel looks up "." and ".." to open a file handle whose inode it has forgotten.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ];
-        // A link that the kernel knows is followed without a request, and so without a time.
+        // The kernel follows a cached link without a request, so the link would get no access time.
         if self.mount.options.atime != Atime::Strict {
             wanted.push(InitFlags::FUSE_CACHE_SYMLINKS);
         }
@@ -136,7 +136,7 @@ impl Filesystem for Server {
             wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         for capability in wanted {
-            // An older kernel does without.
+            // An older kernel lacks some capabilities, and the mount works without them.
             let _ = config.add_capabilities(capability);
         }
         let _ = config.set_max_write(MOST as u32);
@@ -358,7 +358,7 @@ impl Filesystem for Server {
         self.give(move |mount| work(mount, &data));
     }
 
-    /// A close of one descriptor: what was written has been answered already. Told so once, the kernel asks no more.
+    /// Closes one descriptor. Every write has been answered already. After ENOSYS the kernel sends no further `FLUSH`.
     fn flush(
         &self,
         _request: &Request,
@@ -548,7 +548,7 @@ impl Filesystem for Server {
         if !self.mount.is_open_for_writing(inode) {
             return work(&self.mount);
         }
-        // What the kernel has not sent would be told as a hole. No thread of the pool may wait for what the pool has to serve.
+        // `seek` would report data that the kernel has not sent as a hole. A thread of the pool must not wait for writes that the pool serves.
         let mount = Arc::clone(&self.mount);
         let _ = thread::Builder::new().spawn(move || {
             mount.wait_for_pages(inode, offset);

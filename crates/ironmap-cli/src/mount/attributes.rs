@@ -1,4 +1,4 @@
-//! What the kernel is told of an inode, and what it changes of one.
+//! The attributes that the kernel receives of an inode, and the changes that it requests.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use ironmap::units::InodeNo;
 use super::fail::Result;
 use super::{Asker, Mount};
 
-/// What a `setattr` asks for.
+/// The attributes that a `setattr` changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changes {
     pub(super) mode: Option<u32>,
@@ -18,12 +18,12 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) accessed: Option<TimeOrNow>,
     pub(super) modified: Option<TimeOrNow>,
-    /// Given by a writeback cache, whose times are the kernel's own.
+    /// The time of the change. Only a writeback cache sends it, since it keeps the times itself.
     pub(super) changed: Option<SystemTime>,
 }
 
 impl Changes {
-    /// More than the size.
+    /// Whether the request changes more than the size.
     fn asks_for_more(&self) -> bool {
         let Self { mode, uid, gid, size: _, accessed, modified, changed } = self;
         mode.or(*uid).or(*gid).is_some() || accessed.or(*modified).is_some() || changed.is_some()
@@ -64,7 +64,7 @@ impl Mount {
         self.getattr(inode)
     }
 
-    /// What the kernel is told of an inode. Its number is the protocol's too, but for the root, of which it asks by another one.
+    /// The attributes of an inode for the kernel. The inode number is also the protocol's number, except that the root has another one there.
     pub(super) fn attr(&self, stat: &Stat) -> FileAttr {
         FileAttr {
             ino: fuser::INodeNo(stat.inode.0),
@@ -102,7 +102,7 @@ impl Mount {
 }
 
 impl Asker {
-    /// Who may keep set-id bits: the kernel knows of capabilities, and tells only who asks. It is the superuser who has them.
+    /// Whether the caller may keep set-id bits. The request carries the user but no capabilities, so only the superuser may.
     pub(super) fn keeps_set_id(self) -> KeepSetId {
         if self.uid == 0 { KeepSetId::Yes } else { KeepSetId::No }
     }
@@ -120,7 +120,7 @@ pub(super) fn kind(file_type: FileType) -> fuser::FileType {
     }
 }
 
-/// A device's numbers as the protocol has them: 12 bits of major, 20 of minor, of which the low 8 come first.
+/// A device number in the protocol's encoding: 12 bits of major, 20 bits of minor, whose low 8 bits come first.
 fn device_number(major: u32, minor: u32) -> u32 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }
@@ -152,8 +152,8 @@ fn timestamp(time: SystemTime) -> Timestamp {
         Ok(since) => {
             Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
         }
-        // fuser 0.18 takes the nanoseconds of a time before 1970 away from the seconds instead of adding them: they come back as they
-        // were sent.
+        // For a time before 1970 fuser 0.18 subtracts the nanoseconds instead of adding them: the subtraction here restores the values
+        // that the kernel sent.
         Err(before) => {
             let before = before.duration();
             Timestamp {

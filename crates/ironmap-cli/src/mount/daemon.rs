@@ -1,4 +1,4 @@
-//! Into the background: the program starts itself once more, and waits until that one says that the volume is mounted.
+//! The background mode: the program starts itself again, and waits until the new process reports that the volume is mounted.
 
 use std::env;
 use std::fmt::Display;
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::failure::Failure;
 use crate::terminal::one_line;
 
-/// What the one in the background says.
+/// The message of the background process after the mount.
 const MOUNTED: &[u8] = b"mounted\n";
 
-/// Starts the one in the background. Its errors are shown until it says that it serves; its exit code is ours if it never does.
+/// Starts the background process. Its errors are shown until it serves the volume. If it never does, its exit code becomes this program's.
 pub(super) fn start() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::host("the background", error);
     let program = env::current_exe().map_err(failed)?;
-    // Called by another name it is not told its command: `as_mount_helper` says what that is.
+    // Under the name of the mount helper the arguments hold no command: `as_mount_helper` adds it.
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
-    // Behind the command, and in front of a `--` that the user may have given.
+    // The options follow the command, before a `--` that the user may have given.
     let command = args.iter().position(|arg| arg == "mount").unwrap_or(1);
     let (command, rest) = args.split_at(args.len().min(command + 1));
     let mut child = Command::new(program)
@@ -43,28 +43,28 @@ pub(super) fn start() -> Result<(), Failure> {
     process::exit(code.unwrap_or(1));
 }
 
-/// Whether this is the one in the background, which nobody watches.
+/// Whether this process runs in the background, where no user sees its standard error.
 static UNWATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the system's log what nobody would hear of otherwise. In the foreground there is standard error.
+/// Writes a message to the system's log if this process runs in the background. In the foreground the user sees standard error.
 pub(super) fn log(what: impl Display) {
     if !UNWATCHED.load(Ordering::Relaxed) {
         return;
     }
-    // 27: an error of a daemon.
+    // Priority 27: an error of a daemon.
     let line = format!("<27>ironmap[{}]: {}", process::id(), one_line(&what.to_string()));
-    // Without a log, or with one that is full, there is nobody to tell.
+    // Without a log, or with a full one, the message is lost.
     let _ = UnixDatagram::unbound().and_then(|socket| {
         socket.set_nonblocking(true)?;
         socket.send_to(line.as_bytes(), "/dev/log")
     });
 }
 
-/// The one in the background, once the volume is mounted.
+/// The background process after the mount.
 pub(super) struct Ready;
 
 impl Ready {
-    /// Says so, and leaves the terminal and the directory in which it was started.
+    /// Reports the mount to the starting process, and leaves its terminal and its directory.
     pub(super) fn tell(&self) -> io::Result<()> {
         io::stdout().write_all(MOUNTED)?;
         io::stdout().flush()?;
@@ -72,7 +72,7 @@ impl Ready {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         UNWATCHED.store(true, Ordering::Relaxed);
-        // It fails where this is a group's leader already.
+        // The call fails if this process already leads a group.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

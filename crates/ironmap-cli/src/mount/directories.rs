@@ -1,4 +1,4 @@
-//! Open directories: entries from where the last reply ended.
+//! Open directories: each reply continues after the last entry of the previous one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ impl Mount {
         })
     }
 
-    /// The same with what `lookup` tells of each.
+    /// Like [`Self::read_directory`], with the reply of a `lookup` for each entry.
     pub(super) fn read_directory_plus(
         &self,
         handle: FileHandle,
@@ -46,7 +46,7 @@ impl Mount {
     ) -> Result<()> {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // Remembered before the kernel hears of it: it may forget it at once.
+            // The kernel may forget the inode as soon as it receives the entry, so the node comes first.
             let told = self.entry(dir, entry.inode).unwrap_or_else(|_| {
                 self.nodes.remember(entry.inode, Manner::default());
                 Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
@@ -54,7 +54,7 @@ impl Mount {
             let Entry { attr, generation, valid } = told;
             let name = OsStr::from_bytes(&entry.name);
             let full = reply.add(attr.ino, behind, name, &valid, &attr, generation);
-            // Of these two it knows already.
+            // The kernel counts no lookup for these two names.
             if full || matches!(&entry.name[..], b"." | b"..") {
                 self.nodes.forget(entry.inode, 1);
             }
@@ -62,8 +62,8 @@ impl Mount {
         })
     }
 
-    /// Gives entries to `add`, with the position behind each, until it says that there is no room for this one. An error behind entries
-    /// waits for the next call, which begins a listing at the same place, and meets it first.
+    /// Passes entries to `add`, each with the position after it, until `add` returns that the reply is full. An error after some entries is
+    /// left to the next call, which starts at the same position and meets the error first.
     fn entries(
         &self,
         handle: FileHandle,
@@ -103,7 +103,7 @@ impl Mount {
         Ok(())
     }
 
-    /// A directory's changes are durable with all others. Where there are none, that is nothing to refuse.
+    /// Makes the directory's changes durable, together with all others. A read-only volume has none, and the call succeeds.
     pub(super) fn sync_directory(&self) -> Result<()> {
         if !self.options.is_read_only() {
             self.fs().sync()?;
@@ -112,8 +112,8 @@ impl Mount {
     }
 }
 
-/// What is told of an entry whose inode cannot be read, or must not be: its number and type, and a size that no file has. So the
-/// kernel lists it, takes it for no lookup, and whoever wants to know more asks by its name and hears what is wrong.
+/// The attributes of an entry whose inode cannot or must not be read: its number, its type, and a size that no file has. The kernel
+/// then lists the entry but does not cache it as a lookup. A later lookup by name returns the error.
 fn unknown(entry: &DirEntry) -> FileAttr {
     FileAttr {
         ino: INodeNo(entry.inode.0),

@@ -1,7 +1,7 @@
-//! The end of a mount that nobody has unmounted: by a signal, or because it cannot be served any more.
+//! The end of a mount without an unmount by the user: after a signal, or because the volume cannot be served any longer.
 //!
-//! It is always the kernel's connection that ends first. Then no request can be answered any more, the loop that takes them ends as it
-//! does behind an umount, and the volume is closed in one place, with nobody at it.
+//! The kernel's connection always ends first. From then on no request can be answered, the loop that takes requests ends as it does
+//! after an umount, and the volume is closed in one place, where no request uses it.
 
 use std::fs;
 use std::io;
@@ -21,20 +21,20 @@ use rustix::mount::UnmountFlags;
 use super::fail::tell;
 use super::unmount::unmount;
 
-/// How long what the kernel has collected is waited for: whoever goes on writing can make more of it than the device takes.
+/// The longest wait for pages that the kernel has cached: a busy writer can dirty pages faster than the device stores them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct End {
     dir: PathBuf,
-    /// The number of the file system that is mounted there.
+    /// The device number of the mounted file system.
     device: (u32, u32),
     connection: Arc<OnceLock<OwnedFd>>,
-    /// This has ended the connection.
+    /// Whether this program has ended the connection.
     is_cut: AtomicBool,
 }
 
 impl End {
-    /// Of what has just been mounted.
+    /// The end of a new mount at `dir`.
     pub(super) fn of(dir: &Path, connection: Arc<OnceLock<OwnedFd>>) -> rustix::io::Result<Self> {
         Ok(Self {
             dir: dir.to_owned(),
@@ -44,13 +44,13 @@ impl End {
         })
     }
 
-    /// The kernel's number of the file system.
+    /// The kernel's device number of the file system.
     pub(super) fn device(&self) -> (u32, u32) {
         self.device
     }
 
-    /// Unmounts, by force what is in use: who goes on with a file that he has open gets ENOTCONN. What he has written before is sent:
-    /// `wait_for_pages` returns behind that.
+    /// Unmounts, by force if the mount is in use. A program that goes on with an open file gets ENOTCONN. Data that it has written before
+    /// is sent first: `wait_for_pages` returns after that.
     pub(super) fn by_signal(&self, wait_for_pages: impl FnOnce() + Send + 'static) {
         let is_free = self.is_connected() && self.is_there() && {
             flush(&self.dir);
@@ -62,11 +62,11 @@ impl End {
         self.cut();
     }
 
-    /// Ends the connection, if it has not ended.
+    /// Ends the connection if it is still alive.
     pub(super) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         if self.is_connected() && self.is_there() {
-            // The superuser's ends with that; of what others have mounted only the directory is free then.
+            // This ends the superuser's mount. A mount by another user only gives up its directory.
             let _ = unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         if self.is_connected() {
@@ -74,8 +74,8 @@ impl End {
             let _ = fs::write(abort, "1");
         }
         if self.is_connected() {
-            // Requests still come, which a volume that is being closed must not see. So it is left as by a crash: its journal is
-            // recovered.
+            // Requests still arrive, and a volume that is being closed must not get them. The volume stays as after a crash, and the
+            // next mount recovers its journal.
             tell(format_args!(
                 "{}: in use, and the connection cannot be ended: the volume is not closed",
                 self.dir.display()
@@ -84,7 +84,7 @@ impl End {
         }
     }
 
-    /// The end of the server, of which an abort of our own is no failure.
+    /// The result of the server, where an abort by this program counts as success.
     pub(super) fn served(&self, served: io::Result<()>) -> io::Result<()> {
         let is_abort = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionAborted;
         match served {
@@ -93,7 +93,7 @@ impl End {
         }
     }
 
-    /// Whether the kernel may still have requests. As long as it does, the file system's number is nobody else's.
+    /// Whether the kernel may still send requests. Until the connection ends, no other file system gets the device number.
     fn is_connected(&self) -> bool {
         let Some(connection) = self.connection.get() else { return false };
         let mut fds = [PollFd::new(connection, PollFlags::empty())];
@@ -101,19 +101,19 @@ impl End {
         !fds[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Whether it is what the directory leads to: others may have unmounted it, or mounted something above it.
+    /// Whether the directory still leads to this file system: another program may have unmounted it, or mounted something above it.
     fn is_there(&self) -> bool {
         device(&self.dir) == Ok(self.device)
     }
 }
 
-/// The number of the file system that a directory leads to. Nobody is asked who would have to answer by a request.
+/// The number of the file system that a directory leads to. The call sends no request to a server.
 fn device(dir: &Path) -> rustix::io::Result<(u32, u32)> {
     let stat = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Works in another thread, and goes on without the end of it when time is over.
+/// Runs `work` in another thread, and returns when it ends or when the time is over.
 fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let work = move || {
@@ -125,7 +125,7 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Has the kernel send what it collected. It does not wait for the answers.
+/// Makes the kernel send its cached data, and does not wait for the replies.
 fn flush(dir: &Path) {
     if let Ok(dir) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         let _ = rustix::fs::syncfs(dir);

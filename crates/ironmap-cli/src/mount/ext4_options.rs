@@ -1,8 +1,9 @@
-//! The mount options of ext4 that a mount here does not have: each is taken, since nothing differs with it, or refused with a hint.
+//! The mount options of ext4 that `ironmap mount` does not implement. It accepts those that would change nothing here, and refuses the others
+//! with a hint.
 //!
-//! Their names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
+//! The names are those of ext4(5) and of the kernel's Documentation/admin-guide/ext4.rst.
 
-/// Options without a value that are taken: a mount here is always so, or they only tune the kernel's ext4.
+/// Accepted options without a value: a mount here always behaves that way, or the option only tunes the kernel's ext4.
 const WITHOUT_VALUE: &[&str] = &[
     "acl",
     "user_xattr",
@@ -35,7 +36,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "orlov",
     "bh",
     "nobh",
-    // Linux itself passes over these: it always counts the changes of a file, which no program sees, and has no mandatory locks.
+    // Linux ignores these too: it always counts the changes of a file, which no program sees, and has no mandatory locks.
     "i_version",
     "iversion",
     "noi_version",
@@ -50,10 +51,10 @@ const WITHOUT_VALUE: &[&str] = &[
     "nowarn_on_error",
 ];
 
-/// An option with a number: the values that the kernel takes, and these in words.
+/// An option with a number: a check of the values that the kernel accepts, and their description.
 type WithNumber = (&'static str, fn(u32) -> bool, &'static str);
 
-/// Options with a number that are taken.
+/// Accepted options with a number.
 const WITH_NUMBER: &[WithNumber] = &[
     ("stripe", |_| true, ""),
     ("init_itable", |_| true, ""),
@@ -78,11 +79,11 @@ pub(super) fn number(text: &str) -> Option<u32> {
         None if text.starts_with('0') => (text, 8),
         None => (text, 10),
     };
-    // The standard library would take another sign.
+    // The standard library would accept a second sign.
     u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))
 }
 
-/// Options with these values that are taken.
+/// Accepted options with these values.
 const WITH_VALUE: &[(&str, &str)] = &[
     ("data", "ordered"),
     ("data_err", "ignore"),
@@ -94,7 +95,7 @@ const WITH_VALUE: &[(&str, &str)] = &[
 /// The treatment of an option of ext4. `None` if ext4 has no such option either.
 ///
 /// # Errors
-/// It is refused: the text says what to use.
+/// The option is refused. The text says what to use instead.
 pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String>> {
     let taken = match value {
         None => WITHOUT_VALUE.contains(&name),
@@ -117,7 +118,7 @@ pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), String
     }
 }
 
-/// The advice in place of an option that is refused, since it would not be obeyed.
+/// The advice for a refused option, which this mount could not obey.
 fn instead_of(name: &str) -> Option<&'static str> {
     Some(match name {
         "data" => "data are written as with data=ordered; leave it out",
@@ -161,7 +162,7 @@ fn instead_of(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Each option of ext4 is taken or refused by a text that says what to do; none is unknown.
+    /// Each option of ext4 is accepted, or refused by a text that says what to do; none is unknown.
     #[test]
     fn each_option_of_ext4_is_taken_or_refused_with_what_to_do() {
         let taken = "stripe=16 init_itable init_itable=10 inode_readahead_blks=32 max_batch_time=15000 \

@@ -1,4 +1,4 @@
-//! Why a request fails, as the kernel is told it.
+//! Errors of requests, and their report to the kernel.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -9,26 +9,26 @@ use ironmap::{Errno, Error, ErrorKind, Volume};
 use super::daemon;
 use crate::terminal::one_line;
 
-/// A line on standard error. Where nobody reads it, as behind a terminal that is gone, that is no reason to end.
+/// Prints a line on standard error. A failure, such as a closed terminal, does not end the program.
 pub(super) fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(&what.to_string()));
 }
 
-/// The one that is mounted.
+/// The mounted volume.
 static VOLUME: OnceLock<Volume> = OnceLock::new();
 
-/// From now on sectors of this volume are named that do not fit their tags.
+/// Sets the volume whose sectors with wrong tags are reported.
 pub(super) fn name_sectors_of(volume: &Volume) {
     let _ = VOLUME.set(volume.clone());
 }
 
-/// Tells, and the system's log too, which sectors of those that were read do not fit their tags.
+/// Reports the sectors that did not fit their tags, on standard error and in the system's log.
 fn tell_wrong_sectors() {
     let Some(volume) = VOLUME.get() else { return };
     let (wrong, dropped) = volume.events().take_wrong_tuples();
     if dropped > 0 {
         tell(format_args!(
-            "{dropped} sectors did not fit their tags, and were too many to be named"
+            "{dropped} other sectors did not fit their tags, and were too many to be listed"
         ));
     }
     for sector in wrong {
@@ -44,8 +44,8 @@ pub(super) struct Fail(pub(super) Errno);
 pub(super) type Result<T> = std::result::Result<T, Fail>;
 
 impl From<Error> for Fail {
-    /// What no program has asked for is told on standard error too: the errno says nothing of the place. That an error has made the volume
-    /// read-only is told once, to the system's log as well: the kernel itself refuses changes of a mount that was to be so.
+    /// Errors that no program can have caused are also printed on standard error, because an errno names no place. An error that made the
+    /// volume read-only is reported once, to the system's log too. On a mount that is read-only by its options the kernel itself refuses changes.
     fn from(error: Error) -> Self {
         static ABORTED: Once = Once::new();
         match error.kind() {

@@ -1,4 +1,4 @@
-//! Open files: content, its space, and what makes it durable.
+//! Open files: their content, its space, and its durability.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use super::{Asker, Atime, Mount};
 
 use crate::transfer;
 
-/// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
+/// Flags of `open`, with the values of every architecture that follows Linux's `asm-generic`.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
     pub(super) const APPEND: i32 = 0o2000;
@@ -44,21 +44,21 @@ mod mode {
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-/// How old the time of the last read may become, in seconds.
+/// The age in seconds after which a read updates the access time in any case.
 const DAY: i64 = 24 * 60 * 60;
-/// How much of a `copy_file_range` is done at a time, so that it can be interrupted in between.
+/// The most bytes that one `copy_file_range` copies, so that a program can be interrupted between two of them.
 const COPIED: u64 = 64 << 20;
 
-/// What the kernel is told of a file that it has opened.
+/// The reply to an `open`.
 pub(super) struct Opened {
     pub(super) handle: FileHandle,
-    /// Around the page cache.
+    /// The kernel bypasses its page cache.
     pub(super) direct: bool,
 }
 
 impl Mount {
-    /// `write_back`: the kernel sends the pages that it has collected in an order of its own. Whether an open file may be written is the kernel's
-    /// to check; one handle serves all its users.
+    /// The options for a file. With `write_back` the kernel sends cached pages in its own order. The kernel checks whether a program may write to
+    /// an open file; one handle serves all users.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)
@@ -69,7 +69,7 @@ impl Mount {
         let inode = held.inode()?;
         check_named(&*inode)?;
         admit(&inode, flags)?;
-        // The kernel's cache would take any position, and sends pages from their beginning: nobody could tell an overwrite then.
+        // The page cache accepts any position and sends whole pages, so an append and an overwrite would look the same here.
         let around_cache = self.options.writeback && inode.flags().contains(InodeFlags::APPEND);
         let write_back = self.options.writeback && !around_cache;
         let file = self.volume.open_inode(inode, self.file_options(false, write_back))?;
@@ -86,23 +86,23 @@ impl Mount {
         Ok(Opened { handle, direct: around_cache || flags & open_flags::DIRECT != 0 })
     }
 
-    /// What is open for writing, each once.
+    /// The inodes that are open for writing, without duplicates.
     pub(super) fn open_for_writing(&self) -> HashSet<InodeNo> {
         let open = self.files.all();
         open.iter().filter(|open| open.writes).map(|open| open.held.number()).collect()
     }
 
-    /// Only such a file can have pages that the kernel has not sent.
+    /// Whether an inode is open for writing. Only then can the kernel have pages of it that it has not sent.
     pub(super) fn is_open_for_writing(&self, inode: InodeNo) -> bool {
         self.files.any(|open| open.writes && open.held.number() == inode)
     }
 
-    /// Whether what is opened so leaves no time when it is read.
+    /// Whether reads leave no access time in an inode opened with these flags.
     pub(super) fn is_read_without_time(&self, inode: InodeNo, flags: i32) -> bool {
         flags & open_flags::NO_ATIME != 0 || self.nodes.get(inode).manner().no_atime
     }
 
-    /// The handle for a request that was made with these flags.
+    /// The file for a request with these flags.
     fn way<'a>(&self, open: &'a OpenFile, flags: i32) -> Result<&'a File> {
         if flags & open_flags::DIRECT == 0 {
             return Ok(&open.file);
@@ -114,7 +114,7 @@ impl Mount {
         Ok(open.strict.get_or_init(|| strict))
     }
 
-    /// Reads, and gives the bytes to `reply`.
+    /// Reads, and passes the bytes to `reply`.
     pub(super) fn read<T>(
         &self,
         handle: FileHandle,
@@ -136,11 +136,10 @@ impl Mount {
         Ok(done?)
     }
 
-    /// Writes; fewer bytes where space ran out behind them, or the device failed, if that can be told the program.
+    /// Writes. The count is short if the space ran out or the device failed after some bytes, and the program can learn of a short count.
     ///
-    /// Of what the kernel writes from its cache it looks at errors alone. A short answer to a direct write is EIO to the program,
-    /// if that is asynchronous, and the request does not say whether it is. Both have a whole answer: what cannot be written has an error
-    /// to tell.
+    /// For pages of its cache the kernel checks only the errno. For a direct write, a short reply becomes EIO if the write is asynchronous, and
+    /// the request does not say whether it is. Both therefore get a full count or an error.
     pub(super) fn write(
         &self,
         handle: FileHandle,
@@ -150,7 +149,7 @@ impl Mount {
         write_flags: WriteFlags,
     ) -> Result<usize> {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // What the kernel had collected is no request of the caller's: it need not be aligned, nor durable at once.
+        // A write of cached pages is not a request of the program: it need not be aligned, nor durable at once.
         let flags = if cached { 0 } else { flags };
         let direct = flags & open_flags::DIRECT != 0;
         let open = self.files.get(handle)?;
@@ -180,7 +179,7 @@ impl Mount {
         }
     }
 
-    /// Takes set-id bits and capabilities away, of which the kernel knows the mode.
+    /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must ask again.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
         if self.fs().strip_privileges(inode, keep)? {
             self.nodes.get(inode).changed();
@@ -230,7 +229,7 @@ impl Mount {
         let done = self.fs().fallocate(inode, how, FilePos(pos), len);
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
-            // What there was room for is the file's.
+            // The file keeps the part that fit.
             if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Quota) {
                 return Ok(done?);
             }
@@ -244,8 +243,8 @@ impl Mount {
         }
     }
 
-    /// The first data, or the first hole, from a position on. The library knows which bytes of an allocated block were written; the
-    /// kernel's ext4 knows blocks, of which one with any data is data.
+    /// The first data, or the first hole, at or after a position. The library knows which bytes of a block were written. Like the
+    /// kernel's ext4, this reports whole blocks: a block with any data is data.
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
@@ -269,7 +268,7 @@ impl Mount {
         Ok(found.max(pos) as i64)
     }
 
-    /// Copies from one file to another without the caller's memory; gives how much. It may be less than asked for.
+    /// Copies from one file to another without the caller's memory. Returns the number of bytes, which may be less than `len`.
     pub(super) fn copy_range(
         &self,
         from: (FileHandle, u64),
@@ -280,7 +279,7 @@ impl Mount {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
         let inode = target.held.number();
         let len = len.min(COPIED);
-        // As with a write, and left to the server here too.
+        // The kernel leaves this to the server for a copy too.
         if len > 0 && from.1 < source.file.size() {
             self.strip(inode, asker.keeps_set_id())?;
         }
@@ -308,7 +307,7 @@ impl Mount {
             self.read_stamp(&source.held);
         }
         if let Err(error) = copied {
-            // Behind what is told as copied a part may have been written too.
+            // Bytes after the reported count may have been written too.
             self.forget_pages(inode, to.1 + done, len - done);
             if done == 0 {
                 return Err(error.into());
@@ -317,14 +316,14 @@ impl Mount {
         Ok(done)
     }
 
-    /// Leaves the time of a read, as the mount's options have it.
+    /// Updates the access time after a read, if the mount's options require it.
     pub(super) fn read_stamp(&self, held: &Held) {
         if self.needs_read_stamp(held.number()) {
             held.stamp(Access::Read);
         }
     }
 
-    /// Whether a read of an inode at this moment leaves a time.
+    /// Whether a read of an inode updates its access time at this moment.
     pub(super) fn needs_read_stamp(&self, number: InodeNo) -> bool {
         if self.options.atime == Atime::Never || self.no_times.load(Ordering::Relaxed) {
             return false;
@@ -351,7 +350,7 @@ impl Mount {
     }
 }
 
-/// What the kernel does not know of: files that must not be changed, or only be appended to.
+/// Refuses writes to immutable files, and writes to append-only files without `O_APPEND`. The kernel does not know these flags.
 fn admit(inode: &Inode, flags: i32) -> Result<()> {
     let writes = flags & open_flags::ACCESS_MODE != 0;
     let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;

@@ -1,4 +1,4 @@
-//! Open files and directories, by the numbers that the kernel has for them.
+//! Open files and directories, by the handle numbers that the kernel holds.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use super::fail::{Fail, Result};
 pub(super) struct OpenFile {
     pub(super) held: Held,
     pub(super) writes: bool,
-    /// Reads leave no time.
+    /// Reads leave the access time alone.
     pub(super) no_atime: bool,
-    /// Writes are durable when they return, with what is needed to read them.
+    /// Writes are durable when they return, with the metadata needed to read them.
     pub(super) sync: bool,
-    /// What `open` has asked for of that. The requests that are no writes do not say it.
+    /// The `O_SYNC` and `O_DSYNC` flags of `open`. Only a write request repeats them.
     pub(super) sync_flags: i32,
-    /// Takes any position and length: what the page cache sends.
+    /// The file for cached I/O, which may have any position and length.
     pub(super) file: File,
-    /// Takes what `O_DIRECT` takes: the caller's own requests, once he has asked for that.
+    /// The file with the alignment rules of `O_DIRECT`, opened by the first direct request.
     pub(super) strict: OnceLock<File>,
 }
 
-/// An open directory. The position of an entry is that of the [cursor](ironmap::fs::DirCursor) behind it.
+/// An open directory. The position of an entry is that of the [cursor](ironmap::fs::DirCursor) after it.
 pub(super) struct OpenDirectory {
     pub(super) held: Held,
-    /// Reads leave no time.
+    /// Reads leave the access time alone.
     pub(super) no_atime: bool,
     pub(super) reading: Mutex<Option<Reading>>,
 }
@@ -39,23 +39,23 @@ impl OpenDirectory {
     }
 }
 
-/// A listing that is under way. What it has read ahead is right as long as no name has been removed: the kernel would believe for ever what it
-/// is told of one that has.
+/// A listing under way. Its read-ahead is valid until a name is removed: the kernel would cache for ever an entry that is reported after
+/// its removal.
 pub(super) struct Reading {
     pub(super) listing: Listing,
-    /// What the [number of the names](super::nodes::Node::names) was when it began.
+    /// The [number of the names](super::nodes::Node::names) at the start of the listing.
     pub(super) names: u64,
-    /// What did not fit into the last reply, and the position before it.
+    /// The entry that did not fit into the last reply, and the position before it.
     pub(super) left: Option<(u64, DirEntry)>,
 }
 
 impl Reading {
-    /// The position from which on it has not given anything.
+    /// The position of the next entry.
     pub(super) fn position(&self) -> u64 {
         self.left.as_ref().map_or(self.listing.cursor().to_raw(), |(position, _)| *position)
     }
 
-    /// The next entry, with the positions before and behind it.
+    /// The next entry, with the positions before and after it.
     pub(super) fn next(&mut self) -> Result<Option<(u64, DirEntry, u64)>> {
         let (before, entry) = match self.left.take() {
             Some(left) => left,
@@ -71,7 +71,7 @@ impl Reading {
     }
 }
 
-/// What is open, by number.
+/// The open files or directories, by number.
 pub(super) struct Handles<T> {
     next: AtomicU64,
     open: RwLock<HashMap<u64, Arc<T>>>,
@@ -92,13 +92,13 @@ impl<T> Handles<T> {
     }
 
     /// # Errors
-    /// EBADF for a number that was not given out.
+    /// EBADF for an unknown number.
     pub(super) fn get(&self, handle: fuser::FileHandle) -> Result<Arc<T>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.get(&handle.0).map(Arc::clone).ok_or(Fail(Errno::EBADF))
     }
 
-    /// Closes it; a file without a name can end with that.
+    /// Closes a handle. A file without a name may be freed by that.
     pub(super) fn remove(&self, handle: fuser::FileHandle) {
         let removed = {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl<T> Handles<T> {
         drop(removed);
     }
 
-    /// All that are open now.
+    /// All open ones.
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.values().map(Arc::clone).collect()

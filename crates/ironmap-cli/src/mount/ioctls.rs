@@ -1,4 +1,4 @@
-//! `ioctl` on a mount: flags of inodes (`lsattr`, `chattr`), and free space that the device may forget (`fstrim`).
+//! `ioctl` on a mount: flags of inodes (`lsattr`, `chattr`), and the discard of free space (`fstrim`).
 
 use ironmap::Errno;
 use ironmap::fs::{InodeFlags, InodeOps};
@@ -13,8 +13,8 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_ATTRIBUTES: u32 = 0x801C_581F;
 const TRIM: u32 = 0xC018_5879;
 
-/// The flags that a program can change with some file. Of the others that are shown, a change is passed over: `chattr` gives all back that it was
-/// shown.
+/// The flags that a program can change on some file. A change of any other flag is ignored, because `chattr` writes back all flags that it
+/// has read.
 const MODIFIABLE: InodeFlags = InodeFlags::from_bits_retain(0x624B_C0FF);
 
 /// The flags of `struct fsxattr` (`FS_XFLAG_*` of `linux/fs.h`).
@@ -28,7 +28,7 @@ const ATTRIBUTES: [(InodeFlags, u32); 6] = [
 ];
 
 impl Mount {
-    /// Answers a request with the data that it gives back. Kernels before 5.13 check nothing themselves.
+    /// Serves a request, and returns its output. Kernels before 5.13 check nothing themselves.
     pub(super) fn ioctl(
         &self,
         inode: InodeNo,
@@ -41,13 +41,13 @@ impl Mount {
                 let flags = self.fs().inspect(inode, |inode| Ok(inode.flags()))?;
                 Ok((flags & InodeFlags::SHOWN).bits().to_ne_bytes().to_vec())
             }
-            // The kernel asks for these before it sets flags.
+            // The kernel sends this request before it sets flags.
             GET_ATTRIBUTES => {
                 let of = |inode: &dyn InodeOps| (inode.flags(), inode.stat().project.unwrap_or(0));
                 let (flags, project) = self.fs().inspect(inode, |inode| Ok(of(inode)))?;
                 let is_set = |(flag, _): &&(InodeFlags, u32)| flags.contains(*flag);
                 let bits = ATTRIBUTES.iter().filter(is_set).fold(0, |all, (_, bit)| all | bit);
-                // Sizes of extents and their number are not told, and the rest is reserved.
+                // The sizes and the number of extents are not reported, and the rest is reserved.
                 Ok([bits, 0, 0, project, 0, 0, 0].map(u32::to_ne_bytes).concat())
             }
             SET_FLAGS => {
@@ -81,12 +81,12 @@ impl Mount {
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
-        // The kernel does not know what a request of this kind changes: here the time of the change.
+        // The kernel does not know what an ioctl changes: this one changes the ctime.
         self.forget_attributes(inode);
         Ok(Vec::new())
     }
 
-    /// Of the whole volume only: `data` has the first byte, the length and the shortest piece (`struct fstrim_range`).
+    /// Discards the free space of the whole volume. `data` holds the first byte, the length and the shortest piece (`struct fstrim_range`).
     fn trim(&self, data: &[u8], asker: Asker) -> Result<Vec<u8>> {
         if asker.uid != 0 {
             return Err(Fail(Errno::EPERM));
@@ -101,7 +101,7 @@ impl Mount {
             .volume
             .ext4()
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
-        // As the kernel's ext4: a range outside of the volume, one of less than a block, and pieces larger than a group.
+        // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or pieces larger than a group.
         if from >= end || len < block || least > group {
             return Err(Fail(Errno::EINVAL));
         }

@@ -1,14 +1,14 @@
-//! A thread's own way to the volume: a queue, and memory that is aligned as the device wants it.
+//! The I/O resources of a thread: a queue, and memory with the alignment that the device needs.
 //!
-//! What the kernel brings lies behind a header of 80 bytes, and the caller's own memory is never seen: so each request goes through a
-//! buffer of the thread's, which a strict file takes as it is.
+//! Data from the kernel follows a header of 80 bytes, and the caller's memory is not accessible. Each request is therefore copied to a
+//! buffer of the thread, which meets the rules of `O_DIRECT`.
 
 use std::cell::RefCell;
 
 use ironmap::bio::Buffer;
 use ironmap::{Queue, QueueOptions, Volume};
 
-/// The longest read or write that the kernel is told to send, in bytes.
+/// The longest read or write that the kernel may send, in bytes.
 pub(super) const MOST: usize = 1 << 20;
 
 pub(super) struct Lane {
@@ -17,7 +17,7 @@ pub(super) struct Lane {
 }
 
 thread_local! {
-    /// A process serves one volume.
+    /// The process serves only one volume.
     static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 
@@ -27,7 +27,7 @@ impl Lane {
         Ok(Self { queue, buffer: Buffer::aligned(MOST)? })
     }
 
-    /// Works with the calling thread's lane.
+    /// Runs `work` with the lane of the calling thread.
     pub(super) fn with<T>(
         volume: &Volume,
         work: impl FnOnce(&mut Self) -> ironmap::Result<T>,
@@ -41,7 +41,7 @@ impl Lane {
         })
     }
 
-    /// The queue, and this much memory.
+    /// The queue, and `len` bytes of the buffer.
     pub(super) fn parts(&mut self, len: usize) -> ironmap::Result<(&mut Queue, &mut [u8])> {
         if self.buffer.len() < len {
             self.buffer = Buffer::aligned(len)?;

@@ -1,8 +1,8 @@
-//! A volume as a file system of the kernel's, through FUSE: `ironmap mount`.
+//! A volume mounted through FUSE: `ironmap mount`.
 //!
-//! A request of the kernel's comes to the thread of [`session`], goes by [`adapter`], which knows fuser's types, to one of the rooms beside
-//! it, and from there to the library; a request that would keep others waiting goes to a thread of the [`pool`]. The kernel resolves paths, checks permissions, and keeps a directory's changes apart;
-//! the library knows the state of files.
+//! The thread of [`session`] takes each request of the kernel. [`adapter`], which knows fuser's types, passes it to one of the other modules,
+//! which call the library. A request that would delay others goes to a thread of the [`pool`]. The kernel resolves paths, checks
+//! permissions, and serializes a directory's changes; the library holds the state of files.
 
 mod adapter;
 mod attributes;
@@ -50,13 +50,13 @@ pub(super) struct Mount {
     nodes: Nodes,
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
-    /// Where it is told how the mount has ended.
+    /// The value of the attribute that says where to read how the mount has ended.
     ending: String,
-    /// Tells the kernel what it cannot know; there from the first request on.
+    /// The channel for notifications to the kernel, set before the first request.
     notifier: Arc<OnceLock<fuser::Notifier>>,
-    /// The kernel's number of the file system, once it is mounted.
+    /// The kernel's device number of the file system, once the volume is mounted.
     device: Arc<OnceLock<(u32, u32)>>,
-    /// Reads leave no times: the mount is read-only.
+    /// Reads leave no access times: the mount is read-only.
     no_times: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Asker {
 impl Mount {
     fn new(volume: Volume, options: Options, ending: String) -> ironmap::Result<Self> {
         let nodes = Nodes::default();
-        // The kernel knows it without a notification.
+        // The kernel refers to the root without a lookup.
         let root = volume.fs().root();
         nodes.remember(root, volume.fs().inspect(root, |root| Ok(options.manner(root)))?);
         let (files, directories) = (Handles::default(), Handles::default());
@@ -82,22 +82,22 @@ impl Mount {
         self.volume.fs()
     }
 
-    /// The inode of a number of the protocol's. No name leads to an inode whose own number is that of the protocol's root.
+    /// The inode of a protocol number. No name leads to the inode whose own number is the protocol's number of the root.
     fn inode_of(&self, node: fuser::INodeNo) -> InodeNo {
         if node.0 == PROTOCOL_ROOT { self.fs().root() } else { InodeNo(node.0) }
     }
 
-    /// Makes the kernel ask for an inode's attributes again: they have changed without its knowledge. Its pages stay.
+    /// Makes the kernel ask for an inode's attributes again after a change that it does not know. Its cached pages stay.
     fn forget_attributes(&self, inode: InodeNo) {
         if let Some(notifier) = self.notifier.get() {
-            // It may have forgotten the inode already.
+            // The kernel may have forgotten the inode already.
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), -1, 0);
         }
     }
 
-    /// Makes the kernel read a range again: an operation has failed there that may have changed a part of it.
+    /// Makes the kernel read a range again after a failed operation that may have changed a part of it.
     ///
-    /// It waits for pages that others are reading, which a thread that serves must not. Errors are rare: each has a thread of its own.
+    /// The notification waits for pages that are being read, so a serving thread must not send it. Errors are rare: each gets its own thread.
     fn forget_pages(&self, inode: InodeNo, pos: u64, len: u64) {
         let notifier = Arc::clone(&self.notifier);
         let (pos, len) = (pos.min(i64::MAX as u64), len.min(i64::MAX as u64));
@@ -109,30 +109,30 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits until what the kernel has of a file's pages, from a position on, is sent and answered: before it drops a page it writes it, and
-    /// waits for that. None of the threads that serve may wait for it.
+    /// Waits until the kernel has sent its dirty pages of a file from a position on, and has the replies: before the kernel drops a page, it
+    /// writes the page back and waits. A serving thread must not wait for that.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);
         }
     }
 
-    /// The same of all files that are open: the kernel has nothing of others that it has not sent.
+    /// Waits for the pages of all files that are open for writing. The kernel has no unsent pages of others.
     fn wait_for_all_pages(&self) {
         for inode in self.open_for_writing() {
             self.wait_for_pages(inode, 0);
         }
     }
 
-    /// After each change of these inodes: the next read of one updates its access time, and the change is durable at once if the mount or one of
-    /// them is synchronous.
+    /// Records a change of these inodes. The next read of each updates its access time. The change is made durable at once if the mount or
+    /// one of the inodes is synchronous.
     fn changed(&self, inodes: &[InodeNo]) -> Result<()> {
         let mut sync = self.options.sync;
         for inode in inodes {
             let node = self.nodes.get(*inode);
             node.changed();
             sync |= node.manner().sync;
-            // The next read of a link leaves a time, so the kernel must not answer it from its cache.
+            // The next read of the link updates the access time, so the kernel must not follow it from its cache.
             if self.options.atime == Atime::Relative && node.take_link_read() {
                 self.forget_pages(*inode, 0, u64::MAX);
             }

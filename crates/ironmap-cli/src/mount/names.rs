@@ -1,4 +1,4 @@
-//! The name space: what a name stands for, and names that are made, moved and removed.
+//! The name space: lookups, and names that are created, moved and removed.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::attributes::device_numbers;
 use super::fail::{Fail, Result};
 use super::nodes::PROTOCOL_ROOT;
 
-/// The longest name; the protocol has longer ones.
+/// The longest name in bytes. The protocol allows longer ones.
 const LONGEST: usize = 255;
 
-/// How long the kernel may believe what it was told: nobody else changes the volume.
+/// How long the kernel may cache a reply: no other program changes the volume.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// What the kernel is told of a name: what it stands for.
+/// The reply to a lookup: the inode that a name stands for.
 pub(super) struct Entry {
     pub(super) attr: FileAttr,
     pub(super) generation: Generation,
-    /// How long it may believe that.
+    /// How long the kernel may cache it.
     pub(super) valid: Duration,
 }
 
@@ -30,8 +30,8 @@ fn check(name: &[u8]) -> Result<()> {
     if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// An entry of a damaged directory may lead to the journal: the kernel is not to hear of such a number, by which it could be
-/// written.
+/// Refuses internal inodes. An entry of a damaged directory may lead to the journal: with its number, the kernel could write to
+/// it.
 pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
     if inode.is_internal() { Err(Fail(Errno::EUCLEAN)) } else { Ok(()) }
 }
@@ -40,25 +40,25 @@ impl Mount {
     pub(super) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
         match name {
-            // The kernel resolves these two itself, but where it has a handle: `dir` is any inode then, and perhaps none any more.
+            // The kernel sends these two names only to open a file handle. `dir` can then be any inode, or a freed one.
             b"." => self.entry_by_number(dir),
             b".." => self.entry_by_number(self.fs().lookup(dir, name)?.number()),
             _ => self.entry(dir, self.fs().lookup(dir, name)?.number()),
         }
     }
 
-    /// What is told of an inode without a name. That its generation is the handle's is for the kernel to see.
+    /// The entry of an inode without a name. The kernel checks the generation of the file handle.
     fn entry_by_number(&self, inode: InodeNo) -> Result<Entry> {
         let mut entry = self.entry(inode, inode)?;
         if inode == self.fs().root() {
-            // Another number of the protocol's would be another inode. It is not what programs are to see: they ask for it anew.
+            // Another protocol number would be another inode. Programs must not see this one, so the kernel asks for it again.
             entry.attr.ino = fuser::INodeNo(PROTOCOL_ROOT);
             entry.valid = Duration::ZERO;
         }
         Ok(entry)
     }
 
-    /// What is told of a name in a directory. The kernel hears of its inode, which is remembered from then on.
+    /// The entry of a name in a directory. The kernel refers to its inode from then on, so the inode is remembered.
     pub(super) fn entry(&self, dir: InodeNo, inode: InodeNo) -> Result<Entry> {
         let valid = self.valid_in(dir);
         let (entry, manner) = self.fs().inspect(inode, |inode| {
@@ -71,8 +71,8 @@ impl Mount {
         Ok(entry)
     }
 
-    /// How long the kernel may believe the names of a directory. Where case does not count, a name goes with another one, of which it
-    /// does not know that they are the same.
+    /// How long the kernel may cache the names of a directory. In a casefolded directory, removing one name also removes its other spellings,
+    /// which the kernel does not know to be the same.
     fn valid_in(&self, dir: InodeNo) -> Duration {
         if self.nodes.get(dir).manner().casefold { Duration::ZERO } else { FOREVER }
     }
@@ -90,7 +90,7 @@ impl Mount {
         Ok(target)
     }
 
-    /// Makes what `mknod` makes: any file but directories and links.
+    /// Creates a file of any type that `mknod` accepts: not a directory or a link.
     pub(super) fn mknod(
         &self,
         dir: InodeNo,
@@ -111,7 +111,7 @@ impl Mount {
         self.make(dir, name, file, mode, who)
     }
 
-    /// Makes a file of any type.
+    /// Creates a file of any type.
     pub(super) fn make(
         &self,
         dir: InodeNo,
@@ -160,8 +160,8 @@ impl Mount {
         self.removing(to, new_name, &[from, moved], rename)
     }
 
-    /// Does what may remove a name, and changes `also` other inodes. Holds what had the name if that was the last one. The kernel
-    /// changes no name of a directory while another change of it is under way, so what it stands for stays the same until it goes.
+    /// Runs an operation that may remove a name and change the inodes in `also`. Keeps the removed inode if that was its last name. The
+    /// kernel serializes changes of a directory's names, so the name stands for the same inode until the operation.
     fn removing(
         &self,
         dir: InodeNo,

@@ -1,8 +1,8 @@
-//! The inodes that the kernel knows: how often it was told of each, and those that must stay though they have lost their last name.
+//! The inodes that the kernel refers to: the number of its lookups of each, and inodes that must stay although they have no name.
 //!
-//! The kernel refers to an inode by its number until it has forgotten it as often as it was told. That is longer than it has a name: a
-//! working directory can be removed, and a descriptor opened with `O_PATH` outlives its file. So what loses its last name while the
-//! kernel knows it is held until it is forgotten; what has a name needs no holding.
+//! The kernel refers to an inode by its number until it has forgotten every lookup of it. An inode can lose its last name earlier: a
+//! working directory can be removed, and a descriptor opened with `O_PATH` outlives its file. Such an inode is held until the kernel
+//! forgets it. An inode with a name needs no hold.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ironmap::fs::Held;
 use ironmap::units::InodeNo;
 
-/// The number by which the protocol knows the root.
+/// The protocol's number of the root.
 pub(super) const PROTOCOL_ROOT: u64 = 1;
 const SHARDS: usize = 16;
 
@@ -23,27 +23,27 @@ struct Entry {
     node: Arc<Node>,
 }
 
-/// How an inode is to be treated, as `chattr` has it.
+/// The treatment of an inode, set by `chattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// Each change of it is durable when it returns.
+    /// Each change of the inode is durable when the call returns.
     pub(super) sync: bool,
-    /// Reads leave no time.
+    /// Reads leave the access time alone.
     pub(super) no_atime: bool,
-    /// Its names are the same in other case.
+    /// Names in the directory are compared without case.
     pub(super) casefold: bool,
 }
 
-/// What is remembered of an inode.
+/// The state of an inode that the kernel refers to.
 pub(super) struct Node {
     manner: Mutex<Manner>,
-    /// Seconds since 1970 until which a read leaves no time stamp; reset by a change.
+    /// Until this time, in seconds since 1970, reads leave the access time alone. A change resets it.
     quiet_until: AtomicI64,
-    /// How often a name in it has begun to stand for another inode, or for none.
+    /// The number of times that a name in this directory was removed or replaced.
     names_changed: AtomicU64,
-    /// The kernel may know the target of this symbolic link, and then follows it without a request.
+    /// The kernel may have cached the target of this symbolic link, and then follows it without a request.
     link_read: AtomicBool,
-    /// Set when it has lost its last name.
+    /// A hold on the inode, set when it loses its last name.
     held: Mutex<Option<Held>>,
 }
 
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// Nothing here can be left half done by a panic.
+/// A panic cannot leave these values half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,47 +65,47 @@ impl Node {
         *lock(&self.manner)
     }
 
-    /// Its flags have changed.
+    /// Sets the treatment after a change of the flags.
     pub(super) fn set_manner(&self, manner: Manner) {
         *lock(&self.manner) = manner;
     }
 
-    /// Whether a read at this time has to ask what the time of the last one is.
+    /// Whether a read at this time can skip the check of the access time.
     pub(super) fn is_quiet(&self, now: i64) -> bool {
         now < self.quiet_until.load(Ordering::Relaxed)
     }
 
-    /// Says until when no read has to ask. It is said before the inode is looked at: a change meanwhile takes it back.
+    /// Lets reads skip the check until `then`. The caller sets this before it looks at the inode, so that a concurrent change resets it.
     pub(super) fn quiet_until(&self, then: i64) {
         self.quiet_until.store(then, Ordering::SeqCst);
     }
 
-    /// And how much earlier that ends, as it was found then.
+    /// Shortens the time of [`Self::quiet_until`] to what the inode requires.
     pub(super) fn quiet_no_longer_than(&self, then: i64) {
         self.quiet_until.fetch_min(then, Ordering::Relaxed);
     }
 
-    /// The content or a time has changed.
+    /// Resets the check after a change of the content or of a time.
     pub(super) fn changed(&self) {
         self.quiet_until.store(i64::MIN, Ordering::Relaxed);
     }
 
-    /// The kernel has asked for the target of a symbolic link.
+    /// Records that the kernel has read the target of this symbolic link.
     pub(super) fn link_read(&self) {
         self.link_read.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has asked since this was called the last time.
+    /// Whether the kernel has read the target since the last call.
     pub(super) fn take_link_read(&self) -> bool {
         self.link_read.load(Ordering::Relaxed) && self.link_read.swap(false, Ordering::Relaxed)
     }
 
-    /// A number that stays while the names of a directory stand for what they stood for.
+    /// A number that changes whenever a name of the directory is removed or replaced.
     pub(super) fn names(&self) -> u64 {
         self.names_changed.load(Ordering::Relaxed)
     }
 
-    /// A name is removed, or stands for another inode.
+    /// Records that a name was removed or replaced.
     pub(super) fn names_changed(&self) {
         self.names_changed.fetch_add(1, Ordering::Relaxed);
     }
@@ -116,7 +116,7 @@ impl Nodes {
         lock(&self.0[inode.0 as usize % SHARDS])
     }
 
-    /// The kernel is told of an inode.
+    /// Counts a lookup of an inode by the kernel.
     pub(super) fn remember(&self, inode: InodeNo, manner: Manner) {
         let mut shard = self.shard(inode);
         let known = shard.entry(inode);
@@ -124,7 +124,7 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// The kernel forgets it so many times. What was held only for the kernel ends here.
+    /// Subtracts lookups that the kernel has forgotten. At zero the inode's hold ends.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);
@@ -132,11 +132,11 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // Its inode may end with it, which takes a transaction: the shard is not locked any more.
+        // Dropping the hold may free the inode, which takes a transaction: the shard must not be locked.
         drop(forgotten);
     }
 
-    /// What is remembered of an inode; of one that the kernel was not told of that is nothing that stays.
+    /// The state of an inode, or a temporary one if the kernel does not refer to it.
     pub(super) fn get(&self, inode: InodeNo) -> Arc<Node> {
         let known = self.shard(inode).get(&inode).map(|known| Arc::clone(&known.node));
         known.unwrap_or_else(|| Arc::new(Node::new(Manner::default())))
@@ -151,7 +151,7 @@ impl Nodes {
         }
     }
 
-    /// All are forgotten: the connection has ended.
+    /// Forgets all inodes after the connection has ended.
     pub(super) fn clear(&self) {
         for shard in &self.0 {
             let all = std::mem::take(&mut *lock(shard));
@@ -164,7 +164,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    /// What a read has found before a change keeps no later read from leaving a time.
+    /// A change during the check of an access time makes the next read update it.
     #[test]
     fn a_change_while_the_last_read_is_asked_for_counts() {
         let node = Node::new(Manner::default());

@@ -1,4 +1,4 @@
-//! What `-o` says, as `mount(8)` writes it.
+//! The options of `-o`, in the syntax of `mount(8)`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,64 +15,64 @@ use super::nodes::Manner;
 /// The largest value of `commit`.
 const MOST_SECONDS: u32 = i32::MAX as u32 / 1000;
 
-/// `ST_NOSYMFOLLOW` of `linux/statfs.h`, which rustix does not name.
+/// `ST_NOSYMFOLLOW` of `linux/statfs.h`, which rustix does not define.
 const FOLLOWS_NO_LINKS: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
 
-/// When a read leaves a time stamp.
+/// When a read updates the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Atime {
-    /// Never.
+    /// A read never updates it.
     Never,
-    /// Where the last one is not newer than the last change, or is a day old.
+    /// If the access time is not newer than the last change, or is a day old.
     #[default]
     Relative,
-    /// Always.
+    /// Every read updates it.
     Strict,
 }
 
-/// What a mount is like.
+/// The properties of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// What is mounted is to be changed.
+    /// Change an existing mount.
     pub(super) remount: bool,
-    /// Options that are none are passed over.
+    /// Ignore unknown options.
     pub(super) sloppy: bool,
-    /// Whether changes are refused, if anything was said of it.
+    /// Whether changes are refused, if an option says so.
     pub(super) read_only: Option<bool>,
-    /// The journal is not looked at.
+    /// Do not read the journal.
     pub(super) no_load: bool,
     /// Every change is durable when it returns.
     pub(super) sync: bool,
-    /// Every change of a directory's names is.
+    /// Every change of a directory's names is durable when it returns.
     pub(super) sync_names: bool,
     pub(super) allow_other: bool,
-    /// Shown as the owner of everything.
+    /// The owner to show for every file.
     pub(super) uid: Option<u32>,
-    /// Shown as the group of everything.
+    /// The group to show for every file.
     pub(super) gid: Option<u32>,
-    /// What `/proc/mounts` names; else the volume.
+    /// The source in `/proc/mounts`, by default the volume.
     pub(super) name: Option<String>,
     pub(super) atime: Atime,
-    /// Reading a directory leaves no time stamp.
+    /// Reading a directory leaves its access time alone.
     pub(super) no_directory_atime: bool,
-    /// The kernel collects what is written, and sends it later.
+    /// The kernel collects written data, and sends it later.
     pub(super) writeback: bool,
-    /// Changes are committed after this time, without a sync; never for zero.
+    /// The interval of commits without a sync; zero means never.
     pub(super) commit: Option<Duration>,
-    /// The device is told of blocks once they are freed.
+    /// Discard blocks on the device once they are freed.
     pub(super) discard: bool,
-    /// What an error of the volume is to lead to, which the volume must say too.
+    /// The reaction to an error of the volume, which must match the volume's own setting.
     pub(super) errors: Option<OnError>,
-    /// Whether the kernel follows no symbolic link, if anything was said of it. fuser has no such flag.
+    /// Whether the kernel refuses to follow symbolic links, if an option says so. fuser has no such flag.
     no_links: Option<bool>,
-    /// Threads that wait for the device.
+    /// The number of threads that wait for the device.
     pub(super) threads: Option<usize>,
-    /// Flags of the mount itself, which the kernel obeys.
+    /// Flags of the mount itself, which the kernel applies.
     flags: Vec<MountOption>,
 }
 
 impl Options {
-    /// Takes what comma-separated options say; the later one counts.
+    /// Reads comma-separated options. The later of two counts.
     pub(super) fn parse(&mut self, text: &str) -> Result<(), String> {
         text.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take(option))
     }
@@ -96,7 +96,7 @@ impl Options {
             ("noatime", None) => self.atime = Atime::Never,
             ("atime" | "relatime", None) => self.atime = Atime::Relative,
             ("strictatime", None) => self.atime = Atime::Strict,
-            // Without strictatime and noatime it is relatime, as everywhere on Linux.
+            // Without strictatime and noatime the mount is relatime, the default of Linux.
             ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
             ("nostrictatime" | "norelatime", None) => {}
             ("symfollow", None) => self.no_links = Some(false),
@@ -115,7 +115,7 @@ impl Options {
             ("nosuid", None) => self.flag(MountOption::NoSuid, &MountOption::Suid),
             ("exec", None) => self.flag(MountOption::Exec, &MountOption::NoExec),
             ("noexec", None) => self.flag(MountOption::NoExec, &MountOption::Exec),
-            // As mount(8) does; later options change it again.
+            // mount(8) sets these flags too; later options change them again.
             ("user" | "users" | "owner" | "group", _) => {
                 self.flag(MountOption::NoSuid, &MountOption::Suid);
                 self.flag(MountOption::NoDev, &MountOption::Dev);
@@ -137,7 +137,7 @@ impl Options {
                 let policy = value.parse().map_err(|_| format!("-o {option}: no such option"))?;
                 self.errors = Some(policy);
             }
-            // The kernel checks permissions in any case, and times stay in memory for a while; the rest is for who starts this.
+            // The kernel checks permissions in any case, and times stay in memory for a while. The other options are for mount(8).
             (
                 "default_permissions"
                 | "lazytime"
@@ -153,7 +153,7 @@ impl Options {
                 | "loud",
                 _,
             ) => {}
-            // What the kernel shows of every mount of FUSE, which mount(8) repeats for a remount.
+            // The kernel shows these for every mount of FUSE, and mount(8) repeats them for a remount.
             ("user_id" | "group_id" | "max_read", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => match ext4_options::judge(name, value) {
@@ -170,7 +170,7 @@ impl Options {
         self.flags.push(on);
     }
 
-    /// What the kernel is told. As root, devices and set-id programs work as on every mount; to others the kernel gives neither.
+    /// The configuration for the kernel. For root, devices and set-id programs work as on every mount; the kernel allows them to no other user.
     pub(super) fn for_kernel(&self, volume: &str, root: bool) -> fuser::Config {
         let name = self.name.clone().unwrap_or_else(|| volume.to_owned());
         let mut all = self.flags.clone();
@@ -181,7 +181,7 @@ impl Options {
                 all.push(on);
             }
         }
-        // A comma would begin another option.
+        // A comma would start another option.
         all.push(MountOption::FSName(name.replace(',', "_")));
         all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
         all.push(MountOption::DefaultPermissions);
@@ -204,7 +204,7 @@ impl Options {
         config
     }
 
-    /// The flags of a mount that fuser has made with these, where it has no flag for one that was asked for.
+    /// The flags to add to a mount that fuser has made with `config`, if fuser has no flag for a requested option.
     pub(super) fn beyond_fuser(&self, config: &fuser::Config) -> Option<MountFlags> {
         self.no_links.filter(|asked| *asked)?;
         let has = |option| config.mount_options.contains(&option);
@@ -220,7 +220,7 @@ impl Options {
         self.read_only == Some(true)
     }
 
-    /// The flags of a mount that has these now, with those that were asked for. When reads leave times is for the server, and stays.
+    /// The flags of a remount: the mount's present ones with the requested changes. The server decides when reads update times, so that stays.
     pub(super) fn for_remount(&self, now: StatVfsMountFlags) -> MountFlags {
         let mut flags = MountFlags::empty();
         let was_read_only = now.contains(StatVfsMountFlags::RDONLY);
@@ -239,7 +239,7 @@ impl Options {
         flags
     }
 
-    /// How an inode is to be treated on this mount.
+    /// The treatment of an inode on this mount.
     pub(super) fn manner(&self, inode: &dyn InodeOps) -> Manner {
         let flags = inode.flags();
         let is_directory = inode.file_type() == FileType::Directory;
@@ -252,15 +252,15 @@ impl Options {
         }
     }
 
-    /// A thread waits while the device works: more than there are processors.
+    /// The number of threads. A thread waits while the device works, so there are more than processors.
     pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or((2 * processors).clamp(4, 16))
     }
 }
 
-/// `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, as `mount(8)` calls it and a user may, in the words of
-/// `ironmap mount`. `None` where the program was called by its own name.
+/// The arguments of `mount.fuse.ironmap VOLUME DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, which `mount(8)` or a user calls,
+/// translated to those of `ironmap mount`. `None` if the program was called by its own name.
 pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
     let program = std::path::Path::new(args.first()?).file_name()?.to_str()?;
     if !program.starts_with("mount.") {
@@ -289,7 +289,7 @@ pub(crate) fn as_mount_helper(args: &[OsString]) -> Option<Vec<OsString>> {
                 });
                 own.extend(own_flags.map(OsString::from));
             }
-            // For a remount mount(8) names all options that there are to be: what it does not name is to be no longer.
+            // For a remount mount(8) passes all options that shall remain: a flag that is not among them is cleared.
             Some(options) if options.split(',').any(|option| option == "remount") => {
                 own.push(format!("dev,suid,exec,symfollow,{options}").into());
             }
@@ -419,7 +419,7 @@ mod tests {
             flags("remount,ro", FOLLOWS_NO_LINKS),
             MountFlags::NOSYMFOLLOW | MountFlags::RDONLY
         );
-        // What nothing is said of stays.
+        // Flags that no option names stay as they are.
         let mut options = Options::default();
         options.parse("remount,noexec").unwrap();
         let expected = MountFlags::RDONLY | MountFlags::NOEXEC;

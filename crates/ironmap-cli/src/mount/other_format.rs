@@ -1,4 +1,4 @@
-//! A mount of a volume that is not ext4: nothing here may ask for more than every format has.
+//! A mount of a volume that is not ext4. The mount may use only the features that every format has.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ use crate::other_format::format::{Kind, MemFs};
 
 const SIZE: u64 = 16 << 20;
 
-/// What the kernel has mounted, until this is dropped.
+/// A mount that lasts until the session is dropped.
 fn mount(fs: &MemFs, dir: &Path) -> BackgroundSession {
     let (volume, options) = (fs.volume(), Options::default());
     let config = options.for_kernel("mem", true);
@@ -79,7 +79,7 @@ fn programs_use_a_volume_of_another_format() {
     }
     assert_eq!(fs::read_dir(at("c")).unwrap().count(), 302);
 
-    // A part is written, a part is punched out, the file is cut, and grows again.
+    // A part is written, a part is punched out, the file is truncated, and grows again.
     let mut file = File::options().read(true).write(true).open(at("also")).unwrap();
     file.write_all_at(b"0123", 1000).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -95,7 +95,7 @@ fn programs_use_a_volume_of_another_format() {
     assert_eq!(fs::read(at("c/link")).unwrap(), expected);
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap(), 8192);
 
-    // A file without a name is there as long as it is open.
+    // A file without a name exists as long as it is open.
     fs::remove_file(at("also")).unwrap();
     fs::remove_file(at("c/b/file")).unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();

@@ -1,7 +1,8 @@
-//! Threads for what waits for the device.
+//! Threads for requests that wait for the device.
 //!
-//! One thread takes the kernel's requests: with several, each request would wake another one, which costs more than most requests do. It
-//! answers what needs no waiting, and what comes alone; what would keep others waiting goes to one of the threads here.
+//! One thread takes the kernel's requests. With several takers each request would wake another thread, which costs more than most requests.
+//! This thread serves requests that need no waiting, and a request without others in progress. A request that would delay others goes to
+//! a thread of the pool.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// The kernel's connection, once there is one.
+    /// The kernel's connection, once it exists.
     connection: Arc<OnceLock<OwnedFd>>,
 }
 
@@ -29,13 +30,13 @@ struct Shared {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
-    /// Those that wait, and those that are under way.
+    /// The number of jobs that wait or run.
     unfinished: usize,
     ended: bool,
 }
 
 impl Shared {
-    /// No job leaves the queue half changed.
+    /// A panic of a job cannot leave the queue half changed.
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,7 +46,7 @@ impl Shared {
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                // One that panics has said so, and its request is answered with EIO as it goes: the others are served on.
+                // A panic has been printed, and dropping the request replies with EIO. The thread serves the next job.
                 let _ = panic::catch_unwind(AssertUnwindSafe(job));
                 jobs = self.lock();
                 jobs.unfinished -= 1;
@@ -69,12 +70,12 @@ impl Pool {
         Self { shared, threads, connection: Arc::default() }
     }
 
-    /// Where the connection is told of.
+    /// The cell that receives the connection.
     pub(super) fn connection(&self) -> Arc<OnceLock<OwnedFd>> {
         Arc::clone(&self.connection)
     }
 
-    /// Whether nobody would wait for what the calling thread does now: nothing is under way, and the kernel has no other request.
+    /// Whether work in the calling thread delays no request: no job is in progress, and the kernel has no other request.
     pub(super) fn is_alone(&self) -> bool {
         if self.shared.lock().unfinished > 0 {
             return false;
@@ -92,7 +93,7 @@ impl Pool {
         self.shared.changed.notify_one();
     }
 
-    /// Waits for all that was given.
+    /// Waits for all jobs.
     pub(super) fn end(&mut self) {
         self.shared.lock().ended = true;
         self.shared.changed.notify_all();
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// The thread of a job that panics serves on, and the job is not counted as under way for ever.
+    /// A panic ends neither the thread nor the count of jobs.
     #[test]
     fn a_job_that_panics_takes_no_thread_with_it() {
         let mut pool = Pool::new(1);

@@ -1,7 +1,7 @@
-//! What is asked of a mount that stays: to be read-only from now on, or no more (`mount -o remount`), and to be durable (`ironmap sync`).
+//! Requests to a running mount: to become read-only or writable (`mount -o remount`), and to make data durable (`ironmap sync`).
 //!
-//! The kernel tells a server of neither: it sends FUSE_SYNCFS to few servers, fuser 0.18 does not know that request, and of a remount
-//! there is none. So whoever wants either asks for an attribute of the root's.
+//! The kernel passes neither to this server. It sends FUSE_SYNCFS to few servers, fuser 0.18 does not know that request, and the protocol
+//! has no request for a remount. Both commands therefore read an attribute of the root.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -17,15 +17,15 @@ use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
 use crate::failure::Failure;
 
-/// An attribute of the root's that is on no volume: who has asked for it, and got it, has everything durable that was written before.
+/// An attribute of the root that is not stored on the volume. A program that has read it has all its earlier writes on the device.
 const SYNCED: &str = "system.ironmap.synced";
 
-/// Whether who asks for an attribute asks for that.
+/// Whether a request for an attribute is the request to sync.
 pub(super) fn is_sync(mount: &Mount, inode: InodeNo, name: &[u8]) -> bool {
     inode == mount.fs().root() && name == SYNCED.as_bytes()
 }
 
-/// `mount -o remount`: whether the mount is read-only, and the flags that every mount has. What else it is like stays as it is.
+/// `mount -o remount`: changes read-only, and the flags that every mount has. Other properties stay.
 pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
     if !Daemon::serving(dir)?.writes && options.read_only == Some(false) {
@@ -39,7 +39,7 @@ pub(super) fn run(dir: &Path, options: &Options) -> std::result::Result<(), Fail
     sync(dir)
 }
 
-/// Makes everything durable that was written to a mount before, and waits for it: what the kernel has collected too.
+/// Makes all earlier writes to a mount durable, and waits. Data in the kernel's cache is included.
 pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     let failed = |errno| Failure::host(dir.display(), errno);
     match Daemon::of(dir) {
@@ -48,13 +48,13 @@ pub(crate) fn sync(dir: &Path) -> std::result::Result<(), Failure> {
     };
     let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed)?;
-    // The kernel sends what it has, times too. It does not wait until pages have arrived.
+    // The kernel sends its cached data and times, but does not wait for the writes of pages.
     rustix::fs::syncfs(&root).map_err(failed)?;
     rustix::fs::fgetxattr(&root, SYNCED, &mut [0; 1]).map_err(failed)?;
     Ok(())
 }
 
-/// Whether what is at a path is the root of a volume that ironmap has mounted, or of one whose server was killed.
+/// Whether a path is the root of a mount of ironmap, or of one whose server was killed.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     match Daemon::of(dir) {
         Err(Errno::NOTCONN) => ended_at(dir).is_ok(),
@@ -62,18 +62,18 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
     }
 }
 
-/// Who waits until everything is durable: one thread serves all of them, since none of those that serve requests may wait for some.
+/// Requests that wait for a sync. One thread of its own serves them all, since a thread that serves requests must not wait for others.
 #[derive(Default)]
 pub(super) struct Syncs(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     answers: Vec<Answer>,
-    /// There is a thread that will look here again.
+    /// A thread runs that will take further answers.
     served: bool,
 }
 
-/// Tells one who waits. Dropped, it says EIO.
+/// The reply to a waiting request. If it is dropped, it replies with EIO.
 type Answer = Box<dyn FnOnce(Result<()>) + Send>;
 
 impl Syncs {
@@ -87,7 +87,7 @@ impl Syncs {
         drop(waiting);
         let mut served = Served { syncs: Arc::clone(self), ended: false };
         let mount = Arc::clone(mount);
-        // Where there is no thread to be had, what was to run in it is dropped.
+        // If no thread can be started, the closure is dropped.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
                 let synced = mount.sync_all();
@@ -96,21 +96,21 @@ impl Syncs {
         });
     }
 
-    /// Nobody leaves it half changed.
+    /// A panic cannot leave the value half changed.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// That a thread serves those who wait.
+/// The thread that serves waiting requests.
 struct Served {
     syncs: Arc<Syncs>,
-    /// All were told; whoever comes now has another thread.
+    /// The thread has taken all answers. A later request starts another thread.
     ended: bool,
 }
 
 impl Served {
-    /// Those who wait now. `None` where there are none, and whoever comes starts another thread.
+    /// The waiting requests. `None` if no request waits; a later one starts another thread.
     fn next(&mut self) -> Option<Vec<Answer>> {
         let mut waiting = self.syncs.lock();
         waiting.served = !waiting.answers.is_empty();
@@ -121,7 +121,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It panicked, or there was no thread to be had.
+        // The thread panicked, or could not be started.
         if !self.ended {
             let mut waiting = self.syncs.lock();
             waiting.served = false;
@@ -131,7 +131,7 @@ impl Drop for Served {
 }
 
 impl Mount {
-    /// Waits until what the kernel has is sent, and makes it durable. Behind a remount it is also seen what the kernel has changed.
+    /// Waits until the kernel has sent its cached data, and makes it durable. Also reads whether a remount has changed read-only.
     pub(super) fn sync_all(&self) -> Result<()> {
         self.wait_for_all_pages();
         let read_only = self.device.get().and_then(|device| is_read_only(*device));
@@ -142,7 +142,7 @@ impl Mount {
     }
 }
 
-/// Whether the kernel takes no changes of a file system. `None` where it is mounted in another namespace.
+/// Whether the kernel refuses changes of a file system. `None` if it is mounted in another namespace.
 fn is_read_only((major, minor): (u32, u32)) -> Option<bool> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let table = String::from_utf8_lossy(&table);

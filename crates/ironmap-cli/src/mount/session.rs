@@ -1,4 +1,4 @@
-//! A mount from its beginning to its end: `ironmap mount`.
+//! The life of a mount, from the command `ironmap mount` to the closed volume.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,15 +24,15 @@ use crate::failure::{Failure, Report};
 use crate::source::{no_load, tell_faults, with_rescue};
 use crate::{interrupt, target};
 
-/// `MS_BIND`, which rustix names for another call.
+/// `MS_BIND`, which rustix only defines for another call.
 const OF_MOUNT_ALONE: MountFlags = MountFlags::from_bits_retain(4096);
 
-/// FUSE's device.
+/// The device file of FUSE.
 const FUSE: &str = "/dev/fuse";
 
 /// Mounts a volume, so that all programs can use it
 ///
-/// The volume is served by this program through FUSE, with all that the library does: journal, direct I/O, extended attributes, ACLs. It
+/// This program serves the volume through FUSE, with all that the library does: journal, direct I/O, extended attributes, ACLs. It
 /// is unmounted with fusermount3 -u or umount, or by a signal; then it is clean. The program goes into the background once the volume is
 /// mounted. As /sbin/mount.fuse.ironmap it is what mount -t fuse.ironmap and /etc/fstab call.
 ///
@@ -50,23 +50,23 @@ Examples:
 
 Options of -o:
   ro, rw                    read only, or for writing (default)
-  allow_other               everybody may use it, as permissions have it; else only who mounted it
-  uid=N, gid=N              what is shown as owner and group of everything
-  fsname=NAME               what /proc/mounts names instead of the volume
+  allow_other               all users may use it, as permissions allow; by default only the user that mounts
+  uid=N, gid=N              the owner and group to show for all files
+  fsname=NAME               the source in /proc/mounts, by default the volume
   noatime, relatime (default), strictatime, nodiratime
   nosymfollow               the kernel follows no symbolic link of the volume; for root
   sync                      each change is durable when it returns
-  dirsync                   each change of a directory's names is
-  writeback_cache           the kernel collects what is written, and sends it later
-  threads=N                 that wait for the device
-  remount                   change what is mounted at DIR: ro, rw, dev, suid, exec, symfollow and their opposites
+  dirsync                   each change of a directory's names is durable when it returns
+  writeback_cache           the kernel collects written data, and sends it later
+  threads=N                 number of threads that wait for the device
+  remount                   change the mount at DIR: ro, rw, dev, suid, exec, symfollow and their opposites
   dev, suid, exec and their opposites
 
 Options of ext4:
   errors=continue, remount-ro, panic
                             taken if the volume has this setting; ironmap tune -e changes it
   discard, nodiscard (default)
-                            whether the device is told of freed blocks
+                            whether freed blocks are discarded on the device
   commit=N                  commit changes after N seconds (default: 5); 0: only for a sync
   noload, norecovery        with ro: read the volume without its journal
   acl, user_xattr, data=ordered, barrier, delalloc, auto_da_alloc, stripe=N, init_itable, ...
@@ -77,28 +77,28 @@ pub(crate) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Read only, as -o ro; it counts more than -o
+    /// Read only, as -o ro; overrides -o
     #[arg(short, long = "read-only", overrides_with = "read_write")]
     read_only: bool,
-    /// For writing, as -o rw; it counts more than -o
+    /// For writing, as -o rw; overrides -o
     #[arg(short = 'w', long = "rw", visible_alias = "read-write", overrides_with = "read_only")]
     read_write: bool,
     /// Print no notes
     #[arg(short, long)]
     quiet: bool,
-    /// Say what is mounted
+    /// Print the volume and the directory after the mount
     #[arg(short, long)]
     verbose: bool,
     /// Options, separated by commas
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Tell on standard output when it is mounted: for the program that stays in front
+    /// Report the mount on standard output: for the program in the foreground
     #[arg(long, hide = true, requires = "foreground")]
     tell: bool,
-    /// As mount -s: pass over options that are none
+    /// As mount -s: ignore unknown options
     #[arg(long, hide = true)]
     sloppy: bool,
-    /// As mount -f: all but mounting it
+    /// As mount -f: everything except the mount itself
     #[arg(long, hide = true)]
     fake: bool,
     /// The volume; not needed for a remount
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         options.read_only = Some(args.read_only);
     }
     if options.remount {
-        // The mount at DIR knows its volume.
+        // The server of the mount at DIR knows the volume.
         let dir = args.dir.as_deref().unwrap_or(Path::new(&args.volume));
         return if args.fake { Ok(()) } else { remount::run(dir, &options) };
     }
@@ -138,14 +138,14 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// What mount -v says.
+    /// Prints the message of mount -v.
     fn say_mounted(&self, report: &Report) -> Result<(), Failure> {
         let (true, Some(dir)) = (self.verbose, &self.dir) else { return Ok(()) };
         report.say(format_args!("{} mounted on {}", self.volume.display(), dir.display()))
     }
 }
 
-/// Mounts a volume, and serves it until it is unmounted.
+/// Mounts a volume, and serves it until the unmount.
 fn serve_volume(
     args: &Args,
     location: &Location,
@@ -154,7 +154,7 @@ fn serve_volume(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::host(dir.display(), error);
-    // Before anything goes into the background.
+    // A background process changes its directory, so the path must be absolute first.
     let dir = &dir.canonicalize().map_err(failed)?;
     if !dir.is_dir() {
         return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
@@ -182,7 +182,7 @@ fn serve_volume(
         report.warning(format!("{location}: {line}"));
     }
     let name = location.to_string();
-    // In /proc/mounts a path has to mean it in any directory.
+    // A path in /proc/mounts must be valid in any directory.
     let absolute = |path: &Path| path.is_relative().then(|| path.canonicalize().ok()).flatten();
     let shown = location.with_paths(&absolute).to_string();
     let is_root = rustix::process::geteuid().is_root();
@@ -201,7 +201,7 @@ fn serve_volume(
     let session = Session::new(server, dir, &config);
     let session = session.map_err(|error| not_mounted(dir, error))?;
     if let Some(flags) = beyond {
-        // Nobody serves it yet, so this may ask for nothing: the flags of the mount alone change.
+        // No thread serves the mount yet, so the call must send no request: it changes only the flags of the mount.
         let set = rustix::mount::mount_remount(dir, flags | OF_MOUNT_ALONE, "");
         set.map_err(|errno| failed(errno.into()))?;
     }
@@ -221,7 +221,7 @@ fn serve_volume(
         .map_err(|error| Failure::new(format!("no handler for signals: {error}")))?;
     if writes && args.verbose && !args.quiet {
         report.note(format_args!(
-            "sync -f and syncfs(2) commit nothing here, because FUSE does not tell the program; ironmap sync {} does",
+            "sync -f and syncfs(2) commit nothing here, because FUSE does not pass them on; ironmap sync {} does",
             dir.display()
         ));
     }
@@ -230,7 +230,7 @@ fn serve_volume(
     } else if let Err(failure) = args.say_mounted(report) {
         report.error(&failure);
     }
-    // From here on the volume is closed, and not dropped.
+    // From here on every path closes the volume instead of dropping it.
     name_sectors_of(&volume);
     let served = end.served(serve(session)).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
@@ -246,7 +246,7 @@ fn serve_volume(
     ended
 }
 
-/// Refuses a mount for writing of a volume whose metadata do not change: most programs would fail in the middle of their work.
+/// Refuses a mount for writing if the format's metadata cannot be changed: most programs would fail in the middle of their work.
 fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     let fs = volume.fs();
     if options.is_read_only() || fs.capabilities().contains(Capabilities::METADATA) {
@@ -256,7 +256,7 @@ fn check_changes(options: &Options, volume: &Volume) -> Result<(), Error> {
     Err(Error::new(ErrorKind::ReadOnly, what))
 }
 
-/// Tells a user whose volume has another owner why most of it will be denied: the kernel checks permissions as on every file system.
+/// Explains to a user why most files of another owner's volume will be denied: the kernel checks permissions as on every file system.
 fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     let fs = volume.fs();
     let user = rustix::process::geteuid();
@@ -268,12 +268,12 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
     {
         let user = user.as_raw();
         report.note(format_args!(
-            "its root belongs to user {owner}, and files stay closed to user {user} as their permissions say: -o uid={user} shows all as that user's"
+            "its root belongs to user {owner}, and permissions deny most files to user {user}: -o uid={user} shows all files as that user's"
         ));
     }
 }
 
-/// Refuses `errors=` where the volume says otherwise: the volume's own setting is obeyed.
+/// Refuses an `errors=` that differs from the volume's own setting, which always applies.
 fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     let (set, asked) = (volume.fs().on_error(), options.errors.unwrap_or(volume.fs().on_error()));
     if asked == set {
@@ -285,7 +285,7 @@ fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
     )))
 }
 
-/// Why the kernel does not mount it: what fusermount3 says, or an errno that may be that of opening FUSE's device.
+/// The failure of the mount: the message of fusermount3, or an errno, possibly from opening FUSE's device.
 fn not_mounted(dir: &Path, error: io::Error) -> Failure {
     if error.raw_os_error().is_none() {
         return said_by_fusermount(&error.to_string());
@@ -309,8 +309,8 @@ fn not_mounted(dir: &Path, error: io::Error) -> Failure {
 
 /// Serves until the connection has ended.
 ///
-/// A session of fuser 0.18 that is dropped unmounts its directory, also where that has been unmounted: it would take away what was
-/// mounted beneath, or has been mounted since. So its thread is taken out of it, and the rest is never dropped.
+/// A dropped session of fuser 0.18 unmounts its directory even after an umount. It would then remove another mount, made below or
+/// later. So this function takes the thread out of the session, and never drops the rest.
 fn serve(session: Session<Server>) -> io::Result<()> {
     let mut session = ManuallyDrop::new(session.spawn()?);
     let serving = mem::replace(&mut session.guard, thread::spawn(|| Ok(())));

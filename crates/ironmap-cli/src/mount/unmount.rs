@@ -1,4 +1,4 @@
-//! The end of a mount that is waited for: `ironmap umount`.
+//! The command `ironmap umount`, which waits for the end of a mount.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -17,19 +17,19 @@ use rustix::time::Timespec;
 use super::Mount;
 use crate::failure::{Failure, note};
 
-/// An attribute of the root's that is on no volume: the number of the process that serves it, that of the descriptor at which it tells how
-/// the mount has ended, and whether the volume is open for writing (`rw` or `ro`).
+/// An attribute of the root that is not stored on the volume: the process id of the server, its descriptor that reports how the mount
+/// has ended, and whether the volume is open for writing (`rw` or `ro`).
 const SERVER: &str = "system.ironmap.server";
 
-/// How long the end of a mount may take before the processes are looked for that keep it.
+/// How long the end of a mount may take before the command looks for the processes that keep it.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// The text there when the volume is closed and all is on the device. Else it is the error, or nothing.
+/// The report when the volume is closed and all data is on the device. Otherwise it is the error, or empty.
 const CLOSED: &str = "closed";
 
 /// Unmounts a volume that ironmap mount serves, and waits until it is closed
 ///
-/// umount and fusermount3 -u return before that: the kernel does not wait for a server. When this command returns, everything is on the device,
+/// umount and fusermount3 -u return earlier: the kernel does not wait for a server. When this command returns, everything is on the device,
 /// and other programs can use the volume. It reports an error of the last commit, and a server program that was killed, with exit code 4. A user
 /// without the right to unmount needs fusermount3, as for mounting.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ const CLOSED: &str = "closed";
 Examples:
   ironmap umount /mnt && e2fsck -f disk.img")]
 pub(crate) struct Args {
-    /// Where it is mounted
+    /// The mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
@@ -50,19 +50,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Err(Errno::NOTCONN) => return unmount_killed(dir),
         Err(errno) => return Err(not_served(dir, errno)),
     };
-    // Before it is unmounted: after that the number may be another process's.
+    // This comes before the unmount: after that another process may have the number.
     let (mut ending, process) = daemon.watch()?;
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
     if let Some(place) = place_of(device) {
-        // A bind mount: the volume is served on, and nobody knows for how long.
+        // DIR was a bind mount: the server continues, for an unknown time.
         note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
         return Ok(());
     }
     wait_for_copies(dir, &ending, device).map_err(failed)?;
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
-    // Its files are open until then.
+    // The server has its files open until it ends.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match told.as_str() {
         CLOSED => Ok(()),
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Waits until a mount ends. Where other mount namespaces keep it, their processes are named.
+/// Waits until a mount ends. If other mount namespaces keep it, the command names their processes.
 fn wait_for_copies(dir: &Path, ending: &File, device: u64) -> Result<(), Errno> {
     let mut named = false;
     while poll(&mut [PollFd::new(ending, PollFlags::IN)], (!named).then_some(&SOON))? == 0 {
@@ -79,7 +79,7 @@ fn wait_for_copies(dir: &Path, ending: &File, device: u64) -> Result<(), Errno> 
         if !holders.is_empty() {
             named = true;
             note(format_args!(
-                "{}: mounted in another mount namespace still, by processes {}; waiting for these",
+                "{}: still mounted in another mount namespace, by processes {}; waiting for them",
                 dir.display(),
                 holders.join(", ")
             ));
@@ -116,7 +116,7 @@ fn not_ours(dir: &Path) -> Failure {
     ))
 }
 
-/// Unmounts a volume whose server was killed: there is nobody to wait for, and nobody has closed it.
+/// Unmounts a volume whose server was killed: the command waits for no process, and the volume was not closed.
 fn unmount_killed(dir: &Path) -> Result<(), Failure> {
     let mount = ended_at(dir)?;
     unmount(dir, UnmountFlags::empty())?;
@@ -143,17 +143,17 @@ pub(super) struct MountedAt {
 }
 
 impl MountedAt {
-    /// Nobody has closed it, which matters where something was written.
+    /// The failure if the volume was open for writing: it was not closed.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
         if self.read_only { Ok(()) } else { Err(Failure::not_closed(dir.display())) }
     }
 }
 
-/// The mount at a directory. The directory itself is not asked, because its server may not answer.
+/// The mount at a directory. The directory itself is not accessed, because its server may not answer.
 fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     let absolute = absolute(dir)?;
     let mounts = fs::read("/proc/self/mounts")?;
-    // The last one lies above the others.
+    // Of several mounts at the path, the last one is on top.
     let found = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
         let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
@@ -166,7 +166,7 @@ fn mount_at(dir: &Path) -> io::Result<Option<MountedAt>> {
     Ok(found)
 }
 
-/// The whole path of a directory, which is not asked itself.
+/// The absolute path of a directory, without an access to the directory itself.
 fn absolute(dir: &Path) -> io::Result<PathBuf> {
     let dir = resolve_links(dir)?;
     Ok(match (dir.parent(), dir.file_name()) {
@@ -178,17 +178,17 @@ fn absolute(dir: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Where a file system is mounted, if it is.
+/// The path where a file system is mounted, if it is.
 fn place_of(device: u64) -> Option<String> {
     place_in(&fs::read("/proc/self/mountinfo").ok()?, &number_of(device))
 }
 
-/// A device's number as `mountinfo` has it.
+/// A device number in the form of `mountinfo`.
 fn number_of(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// Where a process's `mountinfo` says that a file system is mounted.
+/// The path in a process's `mountinfo` where a file system is mounted.
 fn place_in(table: &[u8], number: &str) -> Option<String> {
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
@@ -198,11 +198,11 @@ fn place_in(table: &[u8], number: &str) -> Option<String> {
     })
 }
 
-/// The directory of a path that may be a symbolic link to it.
+/// The directory that a path leads to, which may be a symbolic link.
 fn resolve_links(dir: &Path) -> io::Result<PathBuf> {
-    /// As many as the kernel follows.
+    /// The kernel's limit.
     const MOST: usize = 40;
-    // With a final slash the link would be followed, and its directory asked.
+    // With a final slash the kernel would follow the link, and ask its server.
     let mut dir = dir.components().as_path().to_owned();
     for _ in 0..MOST {
         let Ok(target) = fs::read_link(&dir) else { return Ok(dir) };
@@ -231,7 +231,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Why nobody is found who serves a directory.
+/// The failure if no program serves a directory.
 pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
     match errno {
         Errno::OPNOTSUPP | Errno::NODATA => not_ours(dir),
@@ -242,9 +242,9 @@ pub(super) fn not_served(dir: &Path, errno: Errno) -> Failure {
 /// The program that serves a mount.
 pub(super) struct Daemon {
     pid: Pid,
-    /// Its descriptor at which it tells how the mount has ended.
+    /// The descriptor in the server that reports how the mount has ended.
     ending: u32,
-    /// It has the volume open for writing.
+    /// The server has the volume open for writing.
     pub(super) writes: bool,
 }
 
@@ -266,7 +266,7 @@ impl Daemon {
         daemon.ok_or(Errno::NODATA)
     }
 
-    /// Reports how the mount has ended, and that the program has ended.
+    /// Opens the report of the end, and a handle of the server's process.
     fn watch(&self) -> Result<(File, OwnedFd), Failure> {
         let ending = format!("/proc/{}/fd/{}", self.pid, self.ending);
         let told = File::open(&ending).map_err(|error| Failure::host(&ending, error))?;
@@ -275,7 +275,7 @@ impl Daemon {
     }
 }
 
-/// How a mount ends, for those who wait for it: they open the reading end of this pipe, and read until nobody has the other one.
+/// The report of a mount's end. Waiting programs open the reading end of this pipe, and read until the server closes the writing end.
 pub(super) struct Ending {
     reader: PipeReader,
     writer: PipeWriter,
@@ -287,7 +287,7 @@ impl Ending {
         Ok(Self { reader, writer })
     }
 
-    /// Where those who wait find it: the value of the root's attribute.
+    /// The value of the root's attribute, by which waiting programs find the pipe.
     pub(super) fn place(&self, writes: bool) -> String {
         let how = if writes { "rw" } else { "ro" };
         format!("{} {} {how}", std::process::id(), self.reader.as_raw_fd())
@@ -298,12 +298,12 @@ impl Ending {
             Ok(()) => CLOSED.to_owned(),
             Err(failure) => failure.to_string(),
         };
-        // As long as it can be read here it takes that much.
+        // The reading end is open here, so the pipe takes this much without blocking.
         let _ = self.writer.write_all(told.as_bytes());
     }
 }
 
-/// Unmounts as the superuser, or by fusermount3, which knows only how to detach.
+/// Unmounts as the superuser, or by fusermount3, whose only flag is to detach.
 pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return rustix::mount::unmount(dir, how).map_err(|errno| match errno {
@@ -322,9 +322,9 @@ pub(super) fn unmount(dir: &Path, how: UnmountFlags) -> Result<(), Failure> {
 
 /// The failure of unmounting a mount in use: names the programs that have a file or their directory there.
 fn busy(dir: &Path) -> Failure {
-    /// So many are named.
+    /// The most programs to name.
     const NAMED: usize = 8;
-    // By names: the server of the mount may not answer.
+    // Paths are compared as text: the server of the mount may not answer.
     let place = absolute(dir).ok();
     let is_there = |link: PathBuf| {
         let path = fs::read_link(link).ok();

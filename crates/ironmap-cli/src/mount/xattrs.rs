@@ -1,5 +1,5 @@
-//! Extended attributes and ACLs. The kernel checks who may have which, and keeps ACLs and permissions together with our help: a list that
-//! is set changes the mode, a mode that is set changes the list.
+//! Extended attributes and ACLs. The kernel checks permissions. Together with this module it keeps ACLs and modes consistent: setting a
+//! list changes the mode, and setting a mode changes the list.
 
 use ironmap::fs::SetXattr;
 use ironmap::units::InodeNo;
@@ -16,7 +16,7 @@ const BOTH: i32 = CREATE | REPLACE;
 /// The prefixes that the kernel's ext4 reads.
 const PREFIXES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"gnu."];
 
-/// Refuses a name that no attribute can have: for a mount of the kernel's the kernel does so itself.
+/// Refuses a name that no attribute can have. For its own file systems the kernel does this itself.
 fn check(name: &[u8]) -> Result<()> {
     match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
         Some(b"") => Err(Fail(Errno::EINVAL)),
@@ -35,7 +35,7 @@ impl Mount {
         value.ok_or(Fail(Errno::ENODATA))
     }
 
-    /// The names, each ended by a NUL. Those of the superuser are shown to him alone.
+    /// The names, each with a final NUL. Only the superuser sees names with the prefix `trusted.`.
     pub(super) fn listxattr(&self, inode: InodeNo, asker: Asker) -> Result<Vec<u8>> {
         let all = self.fs().inspect(inode, |inode| inode.xattrs())?;
         let shown = all.iter().filter(|xattr| asker.uid == 0 || !xattr.name.starts_with(TRUSTED));
@@ -54,7 +54,7 @@ impl Mount {
             0 => SetXattr::Any,
             CREATE => SetXattr::Create,
             REPLACE => SetXattr::Replace,
-            // Either of the two fails.
+            // `XATTR_CREATE` together with `XATTR_REPLACE` always fails, with one of two errors.
             BOTH => {
                 return Err(self
                     .getxattr(inode, name)
@@ -66,7 +66,7 @@ impl Mount {
         self.changed(&[inode])
     }
 
-    /// Removes one. An ACL that is not there is one that has been removed.
+    /// Removes an attribute. Removing an ACL that does not exist succeeds.
     pub(super) fn removexattr(&self, inode: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
         let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);

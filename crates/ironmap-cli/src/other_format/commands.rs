@@ -1,4 +1,4 @@
-//! The commands on a volume of another format, beside coreutils, find and tar on the host.
+//! The commands on a volume of another format, compared with coreutils, find and tar on the host.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -14,7 +14,7 @@ use super::format::{Kind, MemFs};
 use crate::cli::Cli;
 use crate::failure::Report;
 
-/// Standard output belongs to the process, so the commands run in one that runs no other test.
+/// The name of the variable that marks the child. Standard output belongs to the process, so the commands run in a process without other tests.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
 
 #[test]
@@ -29,7 +29,7 @@ fn commands_use_a_volume_of_another_format() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs a command line. The result is standard output, or the failure with it.
+/// Runs a command line. Returns standard output, or the failure with it.
 fn run(words: &[&str]) -> Result<Vec<u8>, String> {
     let mut out = tempfile::tempfile().unwrap();
     rustix::stdio::dup2_stdout(&out).unwrap();
@@ -44,7 +44,7 @@ fn run(words: &[&str]) -> Result<Vec<u8>, String> {
     Ok(said)
 }
 
-/// The same for a line of words.
+/// Runs a line of words that must succeed.
 #[track_caller]
 fn ok(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -52,7 +52,7 @@ fn ok(line: &str) -> String {
     String::from_utf8(said).unwrap()
 }
 
-/// Output of a program of the host, run in `dir`.
+/// The output of a program of the host, run in `dir`.
 #[track_caller]
 fn host(dir: &Path, line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -89,7 +89,7 @@ fn commands() {
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     let shown = path(&source);
 
-    // In, and out by three ways.
+    // The tree is copied in, and copied out in three ways.
     ok(&format!("cp -a {shown} memory:/tree"));
     ok(&format!("diff memory:/tree {shown}"));
     ok(&format!("cp -a memory:/tree {}", path(&back)));
@@ -103,7 +103,7 @@ fn commands() {
     let content = [fs::read(source.join("a/b/file")).unwrap(), b"a line\n".to_vec()].concat();
     assert!(said == content);
 
-    // As the host's programs show the same tree.
+    // Programs of the host show the same tree.
     assert_eq!(sorted(&ok("ls memory:/tree")), sorted(&host(&source, "ls")));
     assert_eq!(sorted(&ok("ls -a memory:/tree/a")), sorted(&host(&source, "ls -a a")));
     let found = ok("find memory:/tree -type f,l").replace("memory:/tree", ".");
@@ -123,7 +123,7 @@ fn commands() {
     assert!(ok("du -s memory:/tree").ends_with("memory:/tree\n"));
     assert!(ok("df memory").contains("memory"));
 
-    // The same changes here and there.
+    // The same changes are made on both sides.
     let there = |line: &str| host(&source, line);
     ok("mkdir -p memory:/tree/new/below");
     there("mkdir -p new/below");
@@ -153,7 +153,7 @@ fn commands() {
     ok("rm -r memory:/tree");
     assert_eq!(ok("ls memory:/"), "");
 
-    // Commands that only ext4 has are refused by name.
+    // Commands of ext4 alone are refused by name.
     for words in [["info", "memory"], ["undelete", "memory"]] {
         let failure = run(&words).unwrap_err();
         assert_eq!(
@@ -161,6 +161,6 @@ fn commands() {
             "{words:?}"
         );
     }
-    // So is a check, of a format that has none.
+    // A check of a format without one is refused too.
     assert_eq!(run(&["check", "memory"]).unwrap_err(), "memory: a check of mem (EOPNOTSUPP)");
 }

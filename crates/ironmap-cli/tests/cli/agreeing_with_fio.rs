@@ -1,4 +1,4 @@
-//! `ironmap bench` asks of the kernel what fio asks of it. `./x fio` measures both and prints the results beside each other.
+//! `ironmap bench` makes the same requests to the kernel as fio. `./x fio` measures both and prints the results side by side.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ struct Seen {
     requests: u64,
     /// The system call, the length that it asks for and its result, of each request.
     kinds: BTreeSet<(String, u64, i64)>,
-    /// From the first byte to the one after the last.
+    /// The first byte, and the end of the last one.
     reach: (u64, u64),
 }
 
@@ -53,13 +53,13 @@ impl Seen {
             let (args, result) = rest.rsplit_once(") ").unwrap();
             let mut last = args.rsplit(", ").map(|arg| arg.parse::<u64>());
             let (Some(Ok(at)), Some(Ok(len))) = (last.next(), last.next()) else {
-                // The bench tries once whether the device knows NOWAIT.
+                // The bench tries once whether the device supports NOWAIT.
                 assert_eq!(name, "preadv2", "{call}");
                 continue;
             };
             let result = result.trim_start_matches(['=', ' ']).parse().unwrap();
             if len < 4096 && seen.requests == 0 {
-                // Before its first request it tries once how requests must be aligned.
+                // Before its first request the bench probes the alignment of requests once.
                 continue;
             }
             seen.requests += 1;
@@ -71,8 +71,8 @@ impl Seen {
     }
 }
 
-/// A request to a raw device, and to a file by the kernel, is the one system call that it is with fio's psync, over the same range of a file that is
-/// opened alike.
+/// A request to a raw device, or to a file through the kernel, is the same single system call as with fio's psync, over the same range of a file with
+/// the same open flags.
 #[test]
 fn requests_are_those_of_fio() {
     require!([Need::Root, Need::Tool("fio"), Need::Tool("strace")]);
@@ -98,7 +98,7 @@ fn requests_are_those_of_fio() {
         assert_eq!(ours.kinds, theirs.kinds, "{kind}");
         assert!(ours.direct && theirs.direct, "{kind}");
         for (from, to) in [ours.reach, theirs.reach] {
-            // Among so many requests some go near both ends.
+            // Among so many requests some must be near both ends.
             assert!(
                 from < SIZE / 16 && to > SIZE - SIZE / 16 && to <= SIZE,
                 "{kind}: {from} to {to}"

@@ -44,7 +44,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut tar = tool("tar");
         tar.arg("-xpf").arg(&archive).args(["--xattrs", "--xattrs-include=*", "--numeric-owner"]);
         let output = succeed(tar.arg("-C").arg(mounted.dir()));
-        // It wonders at times of the future, and before 1970.
+        // GNU tar warns of times in the future, and before 1970.
         let said = text(&output.stderr);
         assert!(said.lines().all(|line| line.contains("time stamp")), "{dir}: {said}");
         let mount = image.mount("ro");
@@ -52,7 +52,7 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         let mut found = view(mounted.dir(), i64::MAX);
         for views in [&mut expected, &mut found] {
             views.remove(Path::new("lost+found"));
-            // The root of the other volume has a directory more, and a name of this file is not below.
+            // The root of the other volume has one more directory, and a file name that occurs only there.
             if dir != "/" {
                 views.remove(Path::new(""));
                 views.remove(Path::new(&format!("{long}/file")));
@@ -61,14 +61,14 @@ b' small; setfattr -n trusted.it -v x dir; setfacl -m user:7:r small; setfacl -d
         }
         compare(&expected, &found);
     }
-    // A file by itself, and a missing one.
+    // A single file, and a missing one.
     bench.succeed(["tar", "-f", "out.tar", &format!("{volume}:/near")]);
     assert_eq!(text(&succeed(tool("tar").arg("-tf").arg(bench.path("out.tar"))).stdout), "near\n");
     let output = bench.run(["tar", &format!("{volume}:/missing")]);
     assert!(output.status.code() == Some(1) && output.stdout.is_empty());
 }
 
-/// The volume that is read is not written, by any name or through a loop device; an archive that cannot be written leaves the one that was there.
+/// The source volume is not overwritten, by any name or through a loop device. A failed write of an archive leaves the old archive.
 #[test]
 fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -104,7 +104,7 @@ fn an_archive_replaces_neither_its_volume_nor_a_good_archive() {
     assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".part")));
 }
 
-/// Names of extended attributes are in keywords as GNU tar has them, which reads and writes the same.
+/// Names of extended attributes are encoded in keywords like those of GNU tar, which reads and writes the same.
 #[test]
 fn names_of_attributes_are_those_of_gnu_tar() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("setfattr")]);
@@ -130,14 +130,14 @@ fn names_of_attributes_are_those_of_gnu_tar() {
     assert_eq!(found, expected, "{listed}");
 }
 
-/// The size of a file can be anything, above all on a damaged volume: a signal ends the archive within a file too.
+/// On a damaged volume a file can claim any size: a signal ends the archive within a file too.
 #[test]
 fn an_archive_is_interrupted_within_a_file() {
     let bench = Bench::empty();
     let image = Image::mke2fs("1G", &["-t", "ext4"]);
     let volume = image.path().display().to_string();
     let target = format!("{volume}:/large");
-    // It has no holes.
+    // The file has no holes.
     bench.succeed(["fallocate", "-l", "800M", &target]);
     let mut command = bench.hearing_command();
     command.args(["tar", &target]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -165,7 +165,7 @@ fn sparse(path: &Path, size: u64, ranges: Ranges) {
     }
 }
 
-/// The file has this content, and takes little more.
+/// Asserts that the file has this content, and takes little more space than its data.
 fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
     let file = fs::File::open(path).unwrap();
     let found = file.metadata().unwrap();
@@ -175,13 +175,13 @@ fn is_sparse(path: &Path, size: u64, ranges: Ranges) {
         file.read_exact_at(&mut bytes, *at).unwrap();
         assert!(bytes == pattern(*len as usize, *at), "{} at {at}", path.display());
     }
-    // XFS allocates more than is written, for a while.
+    // XFS allocates more space than the data need, for a while.
     let data: u64 = ranges.iter().map(|(_, len)| 4 * len + (1 << 20)).sum();
     assert!(found.blocks() * 512 <= data, "{}: {} blocks", path.display(), found.blocks());
 }
 
-/// A sparse file takes its data alone, whatever its size: in an archive, from which GNU tar extracts it byte for byte; from an archive of each of
-/// its forms; and in copies in and out.
+/// Of a sparse file only the data are stored, whatever its size: in an archive, from which GNU tar extracts it byte for byte; in a volume made from
+/// an archive of each form; and in copies in and out.
 #[test]
 fn a_sparse_file_takes_only_its_data() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("mkfs.xfs")]);
@@ -223,7 +223,7 @@ fn a_sparse_file_takes_only_its_data() {
         assert!(fs::read(&path).unwrap() == expected, "{name}");
     }
     assert_eq!(fs::metadata(out.path("small/twin")).unwrap().nlink(), 2);
-    // Out of a volume, and into one.
+    // The copies go out of a volume, and into one.
     let copy = out.path("copy").display().to_string();
     bench.succeed(["cp", &bench.target("/huge"), &copy]);
     is_sparse(Path::new(&copy), HUGE.0, HUGE.1);

@@ -1,4 +1,4 @@
-//! The commands that change a volume do what their namesakes do on a mounted one, and leave nothing for e2fsck.
+//! The commands that change a volume have the effect of their namesakes on a mounted one, and leave no fault for e2fsck.
 
 use crate::require;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use ironmap::fs::{Credentials, NewFile};
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::process::{Pid, Signal};
 
-/// The commands for both volumes, `@` being the volume or its mount point. A line that begins with `!` has to fail on both.
+/// The commands for both volumes; `@` stands for the volume or its mount point. A line that begins with `!` must fail on both.
 const STEPS: &str = "
 mkdir @/a
 mkdir -p @/a/b/c/d @/a/b
@@ -199,7 +199,7 @@ rmdir @/set-group/inherits
 ! rmdir @/t
 ";
 
-/// A tree with one of each, times long ago.
+/// Creates a tree with one file of each kind, with old times.
 pub(crate) fn fill(root: &Path, as_root: bool) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("small"), "small\n").unwrap();
@@ -298,12 +298,12 @@ fn volumes_change_as_mounted_ones_do_by_the_namesakes() {
     let mount = own.mount("ro");
     compare(&expected, &view(mount.dir(), begun));
     for (path, blocks) in space(mount.dir(), &expected) {
-        // A tree may have a block more where extents were split and could be merged again.
+        // A tree may have one more block after extents were split.
         assert!(blocks.abs_diff(theirs[&path]) <= 8, "{}: {blocks}", path.display());
     }
 }
 
-/// In with everything kept, and out again: the tree as it was. Needs no root.
+/// A tree is copied in with all attributes, and out again, without a difference. Needs no root.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let bench = Bench::empty();
@@ -343,7 +343,7 @@ fn a_volume_is_made_of_a_tree() {
     let (mut expected, mut found) =
         (view(&bench.source(), begun), view(&bench.path("copy"), begun));
     found.remove(Path::new("lost+found"));
-    // The root has lost+found besides.
+    // The root also has lost+found.
     for root in [&mut expected, &mut found] {
         root.remove(Path::new(""));
     }
@@ -409,7 +409,7 @@ fn a_full_volume_is_an_error_and_stays_whole() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).lines().all(|line| line.contains("ENOSPC")));
     fsck(&bench.image());
-    // No half file was left.
+    // No partial file remains.
     let listed = bench.json(&["ls", "--json", &bench.target("/source")]);
     for file in listed.as_array().unwrap() {
         assert_eq!(file["size"], 1 << 20, "{file}");
@@ -443,7 +443,7 @@ fn the_size_goes_with_the_space_that_a_range_got() {
         assert_eq!(ours.status.code(), Some(1), "{options} {how}");
         assert!(text(&ours.stderr).contains("ENOSPC"), "{}", text(&ours.stderr));
         fsck(&own.path());
-        // How much fits is not the same.
+        // The amount that fits may differ.
         let check = |dir: &Path| {
             let file = fs::metadata(dir.join("file")).unwrap();
             let held = file.blocks() * 512;
@@ -487,7 +487,7 @@ fn an_interrupted_copy_leaves_whole_files_on_a_clean_volume() {
     }
 }
 
-/// Against renameat2 on a mounted twin, since mv of most hosts does not know it.
+/// The oracle is renameat2 on a mounted twin, since mv of most hosts does not support the exchange.
 #[test]
 fn two_files_change_places() {
     require!([Need::Root]);

@@ -6,7 +6,7 @@ use std::process::Output;
 use crate::support::{Bench, text, tool};
 use serde_json::{Value, json};
 
-/// Runs the check, which must not change the volume; and says whether e2fsck finds fault with it.
+/// Runs the check, which must not change the volume. Also returns whether e2fsck finds a fault.
 fn check(bench: &Bench, args: &[&str]) -> (Output, bool) {
     let before = fs::read(bench.image()).unwrap();
     let output = bench.run([&["check", "image"], args].concat());
@@ -51,7 +51,7 @@ fn notes_are_no_faults() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// A fault is a line, the verdict another one; the code is 4, as for each corrupt volume.
+/// Each fault is printed as a line, followed by the verdict; the exit code is 4, as for each corrupt volume.
 #[test]
 fn each_fault_is_shown() {
     let bench = Bench::new();
@@ -64,7 +64,7 @@ fn each_fault_is_shown() {
     assert_eq!((output.status.code(), faults), (Some(4), true));
 }
 
-/// The same as JSON: an object whether there are faults or not.
+/// With --json the output is an object, whether there are faults or not.
 #[test]
 fn faults_are_shown_as_json() {
     let bench = Bench::new();
@@ -93,7 +93,7 @@ fn faults_are_shown_as_json() {
     assert_eq!(output.status.code(), Some(4));
 }
 
-/// Where there is nothing to check, the code is not that of a fault.
+/// If there is no volume, the exit code is not that of a fault.
 #[test]
 fn a_file_without_a_volume_is_not_checked() {
     let bench = Bench::empty();
@@ -150,7 +150,7 @@ fn the_command_that_reads_an_inode_without_a_name_does() {
     run(&dir);
     let copied = bench.path(&format!("inode-{dir}"));
     assert_eq!(fs::read(copied.join(".hidden")).unwrap(), b"hidden");
-    // Findings of other kinds have none.
+    // Findings of other kinds have no command.
     for finding in json["findings"].as_array().unwrap() {
         assert_eq!(finding["kind"] == "unconnected", finding["command"].is_string(), "{finding}");
     }

@@ -1,4 +1,4 @@
-//! `clone`: whole devices, images and exports copied to others.
+//! `clone`: copies of whole devices, images and exports.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -17,7 +17,7 @@ fn sparse(bench: &Bench) -> Vec<u8> {
     fs::read(bench.path("source.img")).unwrap()
 }
 
-/// The bytes of a location, as qemu-img has them.
+/// The bytes of a location, as qemu-img reads them.
 fn by_qemu(bench: &Bench, format: &str, what: &str) -> Vec<u8> {
     let convert = ["convert", "-f", format, "-O", "raw", what, "by-qemu"];
     succeed(tool("qemu-img").args(convert).current_dir(bench.path(".")));
@@ -35,7 +35,7 @@ fn every_byte_arrives_and_holes_stay() {
     bench.succeed(["clone", "source.img", "raw.img"]);
     assert!(fs::read(bench.path("raw.img")).unwrap() == expected, "a new image");
     assert!(allocated("raw.img") <= 9 << 20, "{} bytes are allocated", allocated("raw.img"));
-    // Longer than the source: its end stays.
+    // The target is longer than the source, and its end stays.
     let old = pattern(len + 5000, 7);
     fs::write(bench.path("old.img"), &old).unwrap();
     bench.succeed(["clone", "source.img", "old.img"]);
@@ -64,7 +64,7 @@ fn every_byte_arrives_and_holes_stay() {
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
     succeed(&mut nbdkit);
     assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
-    // Nothing without data is asked for.
+    // Ranges without data are not requested.
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     let reads = log.lines().filter(|line| line.contains(" Read id="));
     let count_of = |line: &str| {
@@ -74,7 +74,7 @@ fn every_byte_arrives_and_holes_stay() {
     let read: u64 = reads.map(count_of).sum();
     assert!(read < 12 << 20, "{read} bytes of some 9 MiB were read");
     assert!(log.contains(" Extents id="), "the server was not asked where it has data");
-    // Zeros that are left out on the target are durable before they are looked for.
+    // The target's zeros, which are not written, are made durable before they are looked up.
     assert!(log.find(" Flush id=") < log.find(" Extents id="), "not flushed before: {log}");
 }
 
@@ -141,7 +141,7 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
     refused(&["-F", "source.img", "noload:image"], 3, "only read");
-    // Longer, it would have no tags at its end.
+    // A longer target would have no tags at its end.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();
     assert!(bench.run(["integrity", "format", "tagged"]).status.success());
     refused(&["source.img", "tagged"], 3, "holds the tags of an integrity device: -F");
@@ -150,7 +150,7 @@ fn targets_that_would_lose_something_are_refused() {
     assert!(fs::read(bench.image()).unwrap()[..expected.len()] == expected);
 }
 
-/// A copy that fails or is interrupted leaves no new image, and says where it failed.
+/// A failed or interrupted copy leaves no new image, and reports the failed position.
 #[test]
 fn a_copy_that_fails_leaves_no_new_image() {
     require!([Need::Tool("nbdkit")]);

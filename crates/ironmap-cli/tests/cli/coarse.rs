@@ -1,4 +1,4 @@
-//! Devices whose direct requests are longer than the blocks, or the sectors, of the volume on them: it is served, and nothing else changes.
+//! Devices whose direct requests are longer than the blocks, or the sectors, of the volume on them: the volume works, without other changes.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -46,7 +46,7 @@ fn change(bench: &Bench, volume: &str) {
     bench.succeed(["cp", "-r", "files", &format!("{volume}:/again")]);
 }
 
-/// Whether requests are direct; a notice says once that they are not.
+/// Whether requests are direct. If they are not, one notice says so.
 fn is_direct(bench: &Bench, volume: &str) -> bool {
     let info = bench.json(&["info", "--json", volume]);
     let said = info["device"]["notices"].to_string().matches("page cache").count();
@@ -76,7 +76,7 @@ fn blocks_that_are_shorter_than_sectors_are_written() {
     }
 }
 
-/// A volume with shorter blocks than sectors is made there, on a device that holds nothing and on one that holds a volume with longer blocks.
+/// A volume with blocks shorter than the sectors can be made, on an empty device and over a volume with longer blocks.
 #[test]
 fn shorter_blocks_than_sectors_are_made() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -95,7 +95,7 @@ fn shorter_blocks_than_sectors_are_made() {
             assert_eq!(is_direct(&bench, device.node()), block == "4096", "{block}");
             change(&bench, device.node());
             bench.succeed(["check", device.node()]);
-            // Without a size the blocks are as long as the sectors.
+            // Without a size the blocks get the length of the sectors.
             if block == "1024" {
                 drop(device);
                 is_sound(&image.path());
@@ -107,7 +107,7 @@ fn shorter_blocks_than_sectors_are_made() {
     }
 }
 
-/// A volume with shorter blocks than sectors whose superblock is gone, or damaged: it is read by a backup, named or found.
+/// A volume with shorter blocks than sectors whose superblock is lost or damaged: a backup is used, named or found.
 #[test]
 fn a_backup_stands_in_on_longer_sectors() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -117,9 +117,9 @@ fn a_backup_stands_in_on_longer_sectors() {
         change(&bench, image.path().to_str().unwrap());
         let listed = bench.succeed(["ls", "-l", &format!("{}:/again", image.path().display())]);
         let start = fs::File::options().write(true).open(image.path()).unwrap();
-        // The number of inodes, which no check of the superblock permits then.
+        // This damages the number of inodes, so that no check of the superblock accepts it.
         start.write_all_at(&[0xFF; 4], 1024).unwrap();
-        // A warning says that a backup is used.
+        // A warning reports the use of a backup.
         let read = |args: &[&str]| {
             let output = bench.run(args);
             assert!(output.status.success(), "{block} {args:?}: {}", text(&output.stderr));
@@ -142,7 +142,7 @@ fn a_backup_stands_in_on_longer_sectors() {
     }
 }
 
-/// Blocks that are shorter than the requests that a server takes: one line says what that costs.
+/// If blocks are shorter than the requests that a server accepts, one line reports the costs.
 #[test]
 fn blocks_that_are_shorter_than_a_server_takes_are_written() {
     require!([Need::Tool("nbdkit")]);
@@ -170,7 +170,7 @@ fn blocks_that_are_shorter_than_a_server_takes_are_written() {
     }
 }
 
-/// An image that shares its blocks with a copy, which a plain `cp` makes on XFS: each of the two is changed, and the other stays as it is.
+/// An image shares its blocks with a copy, which a plain `cp` makes on XFS: a change of either leaves the other unchanged.
 #[test]
 fn images_with_shared_blocks_are_served() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -193,8 +193,8 @@ fn images_with_shared_blocks_are_served() {
     }
 }
 
-/// Cuts through the page cache of a device with sectors of 4096 bytes: copies of all that has come to the device, each made at once while blocks of
-/// 1024 bytes are written. Each is recovered, and blocks that share sectors with those that are written have their content.
+/// Cuts through the page cache of a device with sectors of 4096 bytes: each copy holds the present content of the device while blocks of
+/// 1024 bytes are written. Each copy is recovered, and blocks that share sectors with the written ones have their content.
 #[test]
 fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -266,7 +266,7 @@ fn a_cut_through_the_page_cache_leaves_the_neighbours() {
     }
 }
 
-/// A copy that is made while an image is open makes its requests coarser: later writes go to the image alone.
+/// A copy made while an image is open makes the requests of the image coarser: later writes change only the image.
 #[test]
 fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     require!([Need::Root, Need::Tool("mkfs.xfs")]);
@@ -306,7 +306,7 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     is_sound(&copy);
 }
 
-/// XFS that was not closed, with sectors of 512 bytes, on a device with sectors of 4096: its log is recovered in memory as on its own.
+/// An XFS volume that was not closed, with sectors of 512 bytes, on a device with sectors of 4096: its log is recovered in memory as usual.
 #[test]
 fn a_log_of_shorter_sectors_is_recovered() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);

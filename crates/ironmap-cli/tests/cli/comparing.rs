@@ -1,4 +1,4 @@
-//! `diff` tells every difference of two trees that the kernel shows, and no other; `write` and `cp -` write what they read.
+//! `diff` reports every difference of two trees that the kernel shows, and no other; `write` and `cp -` write exactly their input.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
-/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give none.
+/// Each kind of difference is a line, in either order, for volumes and the host; equal trees give no output.
 #[test]
 fn diff_tells_every_difference() {
     require!([Need::Root, Need::Tool("setfattr")]);
@@ -65,7 +65,7 @@ fn diff_tells_every_difference() {
     for line in begins {
         assert!(found.contains(line), "{line} in {found:#?}");
     }
-    // Writing to a program takes its capability away, and its set-id bits unless root does it.
+    // Writing to a program removes its capability, and its set-id bits unless the writer is root.
     let others: Vec<_> = found.iter().filter(|line| !begins.contains(&line.as_str())).collect();
     assert!(others.iter().all(|line| line.starts_with("/program: ")), "{others:?}");
     let without = bench.run(["diff", "-x", "*", "image:/source", "source"]);
@@ -144,7 +144,7 @@ fn with_input(bench: &Bench, args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The kernel reads the written data: of a new file, past the end, in the middle, far past the end, and as a copy.
+/// The kernel reads the data that the command wrote: to a new file, past the end, in the middle, far past the end, and as a copy.
 #[test]
 fn standard_input_becomes_a_file() {
     require!([Need::Root]);
@@ -170,7 +170,7 @@ fn standard_input_becomes_a_file() {
     bench.succeed(["ln", "-s", "new", &at("/link")]);
     writes(&["write", "-a", &at("/link")], b"third\n");
     bench.succeed(["mkdir", &at("/dir")]);
-    // An input that cannot be read empties nothing.
+    // An input that cannot be read does not empty the file.
     for input in [">/dev/null", "</"] {
         let command = format!("{IRONMAP} write {} 0{input}", at("/copy"));
         let refused = tool("sh").args(["-c", &command]).output().unwrap();
@@ -185,7 +185,7 @@ fn standard_input_becomes_a_file() {
     ] {
         assert_eq!(with_input(&bench, args, b"x").status.code(), Some(code), "{args:?}");
     }
-    // A volume without room says so, and stays whole.
+    // A full volume is reported, and stays sound.
     let said = with_input(&bench, &["write", &at("/full")], &pattern(70 << 20, 6));
     assert!(said.status.code() == Some(1) && text(&said.stderr).contains("ENOSPC"));
     fsck(&own.path());

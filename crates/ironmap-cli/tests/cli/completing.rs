@@ -1,4 +1,4 @@
-//! The completion of VOLUME:/PATH: the scripts give the text that the shells insert, which is the names in the volume.
+//! The completion of VOLUME:/PATH: the scripts return the text that the shells insert, the names in the volume.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn shell(bench: &Bench, name: &str) -> Command {
     shell
 }
 
-/// A word is completed by the names that debugfs lists, directories with a slash, as the word is written. Dots are completed only if they are asked for.
+/// A word is completed by the names that debugfs lists, with a slash after directories. Names with a leading dot are completed only after a dot.
 #[test]
 fn a_word_is_completed_by_the_names_of_its_directory() {
     let bench = Bench::new();
@@ -36,7 +36,7 @@ fn a_word_is_completed_by_the_names_of_its_directory() {
     let listed = bench.ask("ls -p /");
     let listed = listed.lines().filter_map(|line| line.split('/').nth(5));
     let listed = listed.filter(|name| !name.is_empty() && !name.starts_with('.')).count();
-    // debugfs writes the newline as it is, so that name has a second line without fields.
+    // debugfs writes the raw newline, so that name has a second line without fields.
     assert_eq!(names(&bench, "image:/").len(), listed - 1);
     for wrong in ["image", "missing:/", "image:/small/"] {
         assert!(!bench.run(["complete", wrong]).status.success(), "{wrong}");
@@ -73,14 +73,14 @@ fn bash_completes_names_in_a_volume() {
     let words = ["ironmap", "cat", "a\\ disk", ":", "/no"];
     let found = complete("ironmap cat a\\ disk:/no", &words);
     assert_eq!(found, "$'/not utf-8 \\377%'\n/nothing\n");
-    // All else is left to the script of before: commands, options, and files of the host.
+    // The original script completes the rest: commands, options, and files of the host.
     let commands = complete("ironmap c", &["ironmap", "c"]);
     assert!(commands.contains("cat\n") && commands.contains("chmod\n"), "{commands}");
     let host = complete("ironmap host host:/et", &["ironmap", "host", "host", ":", "/et"]);
     assert!(!host.contains("/etc"), "{host}");
 }
 
-/// The same in zsh, which gives the whole word and gets whole words.
+/// The completion in zsh, which passes the whole word and expects whole words.
 #[test]
 fn zsh_completes_names_in_a_volume() {
     require!([Need::Tool("zsh")]);
@@ -103,7 +103,7 @@ fn zsh_completes_names_in_a_volume() {
     assert_eq!(complete("image"), "other\n");
 }
 
-/// The same in fish.
+/// The completion in fish.
 #[test]
 fn fish_completes_names_in_a_volume() {
     require!([Need::Tool("fish")]);

@@ -1,4 +1,4 @@
-//! `cp`: the copy is the source, and a copy never reaches what it was not sent to.
+//! `cp`: the copy equals the source, and no file outside the destination is changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn names(root: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Names, types, modes, times, owners, contents, links and attributes of a tree survive the way into an image and out again.
+/// Names, types, modes, times, owners, contents, links and attributes of a tree survive a copy into an image and out again.
 #[test]
 fn a_tree_comes_out_as_it_went_in() {
     let bench = Bench::new();
@@ -125,7 +125,7 @@ fn several_sources_are_one_copy() {
     fs::hard_link(source.join("x/d/g"), source.join("g2")).unwrap();
     symlink("nowhere", source.join("link")).unwrap();
     fs::hard_link(source.join("link"), source.join("link2")).unwrap();
-    // mke2fs makes two of a symbolic link with two names.
+    // mke2fs copies a symbolic link with two names as two links.
     bench.succeed(["mkfs", "-q", "-d", "source", "image", "8M"]);
     for sources in [
         "x/f f2",
@@ -171,7 +171,7 @@ fn several_sources_are_one_copy() {
     }
 }
 
-/// A copy that another source has replaced is linked to by none: GNU cp, which writes into files that are there, gives the wrong content.
+/// No hard link is made to a copy that another source has replaced: GNU cp, which writes into existing files, gives the wrong content.
 #[test]
 fn a_replaced_file_gets_no_link() {
     let bench = Bench::empty();
@@ -189,7 +189,7 @@ fn a_replaced_file_gets_no_link() {
     assert_eq!(fs::read(bench.path("out/f2")).unwrap(), b"one");
 }
 
-/// A directory on standard input is no content, as for `ironmap write`.
+/// A directory on standard input is refused, as by `ironmap write`.
 #[test]
 fn a_directory_on_standard_input_is_refused() {
     let bench = Bench::new();
@@ -204,7 +204,7 @@ fn a_directory_on_standard_input_is_refused() {
     fsck(&bench.image());
 }
 
-/// Below DEST no link is followed: not one that stands where a file goes, nor one where a directory goes.
+/// Below DEST no link is followed, neither in the place of a file nor in that of a directory.
 #[test]
 fn links_below_dest_lead_nowhere() {
     let bench = Bench::new();
@@ -222,7 +222,7 @@ fn links_below_dest_lead_nowhere() {
     assert_eq!(fs::read(bench.path("copy/dir/.hidden")).unwrap(), b"hidden");
 }
 
-/// One damaged file costs that file, a line and the exit code; no part of it is left.
+/// A damaged file costs one line and the exit code; no part of the file remains, and the other files are copied.
 #[test]
 fn a_damaged_file_does_not_end_the_copy() {
     let bench = Bench::new();
@@ -236,8 +236,8 @@ fn a_damaged_file_does_not_end_the_copy() {
     assert_eq!(names(&bench.path("copy")), expected);
 }
 
-/// Device nodes need root; fifos do not. A user other than root gets all the rest, and a warning.
-/// Files of an earlier copy survive a copy that fails: a part of the new one stands neither in its place nor beside it.
+/// Device nodes need root; fifos do not. A user other than root gets the other files, and a warning. After a failed copy the files of an earlier copy
+/// still exist, and no part of the new one remains.
 #[test]
 fn a_copy_that_fails_leaves_what_was_there() {
     let bench = Bench::empty();
@@ -269,12 +269,12 @@ fn nodes_are_copied_as_far_as_the_user_may() {
         assert!(node.file_type().is_char_device());
         assert_eq!(node.rdev(), rustix::fs::makedev(1, 3));
     }
-    // The test's own directories are for their owner alone.
+    // By default only the owner has access to the test's directories.
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(bench.dir.path(), open).unwrap();
     let program = bench.path("ironmap");
-    // Copied by another process: of a file that this one had open for writing, a child of another test's thread may hold the descriptor yet, and
-    // it could not be run (ETXTBSY).
+    // Another process copies the program: if this process had the file open for writing, a child of another test's thread could still hold the
+    // descriptor, and the program could not be run (ETXTBSY).
     assert!(Command::new("cp").arg(IRONMAP).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.current_dir(bench.dir.path()).args(["cp", "-r", &bench.target("/"), "mine"]);
@@ -289,13 +289,13 @@ fn nodes_are_copied_as_far_as_the_user_may() {
     );
     assert!(!bench.path("mine/node").exists());
     assert!(fs::symlink_metadata(bench.path("mine/pipe")).unwrap().file_type().is_fifo());
-    // Set-id bits only with the owner that they stand for.
+    // Set-id bits are kept only together with their owner.
     let large = fs::metadata(bench.path("mine/dir/large")).unwrap();
     assert_eq!(large.mode() & 0o7777, if root { 0o751 } else { 0o4751 });
     assert!(fs::read(bench.path("mine/dir/large")).unwrap() == pattern(3 << 20 | 77, 1));
 }
 
-/// Files of a copy are replaced by the next one, special files too. A file replaces none of these: it may be /dev/null.
+/// A second copy replaces the files of the first, special files too. A regular file does not replace a special file, such as /dev/null.
 #[test]
 fn only_special_files_replace_special_files() {
     let bench = Bench::new();
@@ -339,8 +339,8 @@ fn a_directory_below_itself_ends_the_walk() {
     assert!(bench.path("copy/large").exists());
 }
 
-/// Large files are written around the journal, piece by piece: debugfs finds the content of the source, with its holes and its odd end, and
-/// nothing is left unwritten. Beside it the same within the volume.
+/// Large files are written around the journal, in pieces: debugfs finds the content of the source, with its holes and its odd end, and
+/// no unwritten extent. A copy within the volume is tested too.
 #[test]
 fn a_large_file_keeps_its_holes_and_its_odd_end() {
     let bench = Bench::empty();
@@ -374,7 +374,7 @@ fn a_large_file_keeps_its_holes_and_its_odd_end() {
     }
 }
 
-/// A large file that does not fit is one error with its name. A new one is gone, and one that was there has no space left over.
+/// A large file that does not fit gives one error with its name. A new file is removed, and an existing one keeps no unused space.
 #[test]
 fn a_large_file_without_room_leaves_none_taken() {
     let bench = Bench::empty();
@@ -402,8 +402,8 @@ fn a_large_file_without_room_leaves_none_taken() {
     assert_eq!(bench.run(["stat", &bench.target("/new")]).status.code(), Some(1));
 }
 
-/// On a terminal, and nowhere else, a copy shows files and bytes with their totals, and the time left: of a file, of trees in and out, and of
-/// the sources of mkfs. Of a pipe it shows files and bytes without totals.
+/// On a terminal, and only there, a copy shows files and bytes with their totals, and the remaining time: for a file, for trees in and out, and for
+/// the sources of mkfs. For a pipe it shows files and bytes without totals.
 #[test]
 fn a_copy_shows_its_progress_on_a_terminal() {
     require!([Need::Tool("script"), Need::Tool("tar")]);
@@ -429,7 +429,7 @@ fn a_copy_shows_its_progress_on_a_terminal() {
         // On a busy machine a copy may end before its sources are counted.
         let mut shown = String::new();
         let has_totals = (0..20).any(|_| {
-            // The destination of the try before, in the volume or beside it.
+            // The destination of the previous try is removed, in the volume or beside it.
             let made = command.split(' ').rfind(|word| !word.ends_with('M')).unwrap();
             match made.strip_prefix("image:") {
                 Some(name) => drop(bench.run(["rm", "-rf", &bench.target(name)])),
@@ -466,7 +466,7 @@ fn on_terminal(bench: &Bench, command: &str) -> String {
     shown_text
 }
 
-/// A signal ends a copy out of a volume with its own exit code, and removes the half of the file that is there.
+/// A signal ends a copy out of a volume with its own exit code, and the partial file is removed.
 #[test]
 fn an_interrupted_copy_leaves_nothing() {
     let bench = Bench::empty();
@@ -478,7 +478,7 @@ fn an_interrupted_copy_leaves_nothing() {
     let out = bench.path("out");
     fs::create_dir(&out).unwrap();
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        // It may be done before the signal comes: then once more.
+        // The copy may end before the signal arrives, so the test retries.
         let ended = (0..50).find_map(|_| {
             let mut command = bench.hearing_command();
             command.args(["cp", &bench.target("/large"), "out/large"]);
@@ -503,7 +503,7 @@ fn an_interrupted_copy_leaves_nothing() {
     }
 }
 
-/// A signal that the program was started to ignore, as by nohup, ends no copy.
+/// A signal that the program was started to ignore, as by nohup, does not end a copy.
 #[test]
 fn an_ignored_error_ends_no_copy() {
     let bench = Bench::empty();

@@ -1,4 +1,4 @@
-//! `ironmap dump`: the fields are those that debugfs and dumpe2fs show.
+//! `ironmap dump`: the fields match those of debugfs and dumpe2fs.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn inodes_are_those_of_debugfs() {
     }
 }
 
-/// Without the fraction of the second.
+/// The time without the fraction of the second.
 fn mtime(said: &str) -> u64 {
     let word = word(said, "mtime:");
     let seconds = word.split(':').next().unwrap().trim_start_matches("0x");
@@ -97,7 +97,7 @@ fn debugfs_extents(text: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Each group's places, counts, flags and checksum, as dumpe2fs gives them; and its backup where there is one.
+/// Each group's places, counts, flags and checksum match the output of dumpe2fs; so does its backup if it has one.
 #[test]
 fn groups_are_those_of_dumpe2fs() {
     let bench = Bench::empty();
@@ -197,7 +197,7 @@ fn superblocks_are_those_of_dumpe2fs() {
     assert_eq!(journal["h_magic"], 0xC03B_3998_u32);
 }
 
-/// A block is known by its place or by what it holds; all of its bytes are there.
+/// The kind of a block follows from its place or its content; all of its bytes are printed.
 #[test]
 fn a_block_is_what_its_place_says() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-I", "128"]);
@@ -250,7 +250,7 @@ fn a_block_is_what_its_place_says() {
     }
 }
 
-/// A damaged structure is shown as it is, with the code of success: repairs need it.
+/// A damaged structure is printed with its present values, and the command succeeds: repairs need them.
 #[test]
 fn broken_structures_are_shown() {
     let bench = Bench::new();

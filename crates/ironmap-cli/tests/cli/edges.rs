@@ -1,4 +1,4 @@
-//! Names with a slash at the end, links to themselves, and what `-v` says: as with coreutils on the kernel's mount of a twin.
+//! Names with a slash at the end, links to themselves, and the output of `-v`: the same as with coreutils on the kernel's mount of a twin.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -11,8 +11,8 @@ use crate::require;
 use crate::support::{Bench, text, tool};
 use crate::trees::{compare, view};
 
-/// Does the same to two volumes, by the program and by its namesakes on a mount. `@/` is the root of the volume or of the mount, and a
-/// line that begins with `!` has to fail. Both print the same, and leave the same.
+/// Runs the same steps on two volumes, by the program and by its namesakes on a mount. `@/` is the root of the volume or of the mount, and a
+/// line that begins with `!` must fail. The outputs and the resulting trees must be the same.
 fn same(steps: &str) {
     let bench = Bench::empty();
     std::fs::write(bench.path("file"), "of the host").unwrap();
@@ -45,7 +45,7 @@ fn same(steps: &str) {
     compare(&expected, &view(mount.dir(), begun));
 }
 
-/// A slash after a name asks for a directory: a link to one is not moved, and nothing else is made by such a name.
+/// A slash after a name asks for a directory: a link to a directory is not moved, and no other file is made by such a name.
 #[test]
 fn a_slash_asks_for_a_directory() {
     require!([Need::Root]);
@@ -113,7 +113,7 @@ fn a_slash_asks_for_a_directory() {
     );
 }
 
-/// The path without links: a slash after a file's name finds nothing, and one after a name that is missing is as none.
+/// The path without links: a slash after a file's name is an error, and one after a missing name is ignored.
 #[test]
 fn a_slash_after_a_file_has_no_path() {
     require!([Need::Root]);
@@ -156,7 +156,7 @@ fn a_slash_after_a_file_has_no_path() {
     }
 }
 
-/// A link to itself is a name like others where a name is replaced, and leads nowhere for all that follow it.
+/// A link to itself can be replaced like any name, and is an error for commands that follow it.
 #[test]
 fn a_link_to_itself_can_be_replaced() {
     require!([Need::Root]);
@@ -193,7 +193,7 @@ fn a_link_to_itself_can_be_replaced() {
     same(&steps.join(again));
 }
 
-/// A link that took the place of the file that it leads to would lead to itself, and the content would be gone.
+/// If a link replaced the file that it leads to, it would lead to itself, and the content would be lost.
 #[test]
 fn no_link_replaces_the_file_that_it_leads_to() {
     require!([Need::Root]);
@@ -234,7 +234,7 @@ fn no_link_replaces_the_file_that_it_leads_to() {
     );
 }
 
-/// The mode that is asked for, and the bit that a directory has from the one above.
+/// The requested mode, and the set-group-ID bit inherited from the parent directory.
 #[test]
 fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
     require!([Need::Root]);
@@ -254,7 +254,7 @@ fn a_new_directory_keeps_the_set_group_id_bit_unless_its_mode_names_it() {
     );
 }
 
-/// An append-only file takes the time of the moment, both as one, and no time that is chosen.
+/// An append-only file accepts the present as both times, and no other time.
 #[test]
 fn append_only_files_take_the_time_of_now() {
     require!([Need::Root]);
@@ -278,8 +278,8 @@ fn append_only_files_take_the_time_of_now() {
     );
 }
 
-/// The lines of `-v` and `-c`, of what fails too.
-/// Not `chown -v` of a link that leads nowhere: coreutils 9.1 prints an owner that it has not read.
+/// The lines of `-v` and `-c`, also for failures. `chown -v` of a link without a target is left out: coreutils 9.1 prints an owner
+/// that it has not read.
 #[test]
 fn verbose_lines_are_those_of_coreutils() {
     require!([Need::Root]);

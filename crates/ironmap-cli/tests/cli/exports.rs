@@ -6,7 +6,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A server that answers late is asked for the next bytes meanwhile, and the bytes come in their order.
+/// While a slow server replies, the next bytes are requested already, and the output has the right order.
 #[test]
 fn large_files_of_servers_are_read_ahead() {
     require!([Need::Tool("nbdkit")]);
@@ -30,7 +30,7 @@ fn large_files_of_servers_are_read_ahead() {
     }
 }
 
-/// The largest number of reads that the server had at a time, after its log.
+/// The largest number of reads in flight at the server, from its log.
 fn most_in_flight(bench: &Bench) -> i32 {
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     fs::remove_file(bench.path("requests")).unwrap();
@@ -43,7 +43,7 @@ fn most_in_flight(bench: &Bench) -> i32 {
 }
 
 /// The small files of a tree are read several at a time. Files with two names, sparse, large and empty files, directories between them and links
-/// come out as they are.
+/// are copied without a difference.
 #[test]
 fn small_files_of_servers_are_read_together() {
     require!([Need::Tool("nbdkit")]);
@@ -81,7 +81,7 @@ fn small_files_of_servers_are_read_together() {
     }
 }
 
-/// `info` says whether the device takes writes, and not only whether the volume does.
+/// `info` reports whether the device is writable, and not only whether the volume is.
 #[test]
 fn an_export_that_is_read_only_is_shown_so() {
     require!([Need::Tool("nbdkit"), Need::Tool("qemu-img")]);

@@ -15,7 +15,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A member without content of its own.
+/// Appends a member without content.
 fn member(archive: &mut Vec<u8>, kind: EntryType, name: &str, link: &str, device: (u32, u32)) {
     let mut header = Header::new_gnu();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -41,7 +41,7 @@ fn archive(bench: &Bench, name: &str, members: &[(EntryType, &str, &str, (u32, u
     fs::write(bench.path(name), bytes).unwrap();
 }
 
-/// One line, and this exit code.
+/// Asserts an output of one line, and this exit code.
 fn refused(output: &Output, code: i32, says: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -71,7 +71,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Makes an image of standard input, which waits.
+/// Starts mkfs with an archive on standard input, for which it waits.
 fn begin(bench: &Bench, image: &str) -> Child {
     let mut mkfs = bench.hearing_command();
     mkfs.args(["mkfs", "-q", "-d", "-", image]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -80,7 +80,7 @@ fn begin(bench: &Bench, image: &str) -> Child {
     child
 }
 
-/// An image of the same name that another program makes while a source is read is left alone, and so is its name.
+/// If another program creates an image of the same name while a source is read, that image and its name stay unchanged.
 #[test]
 fn an_image_that_is_made_meanwhile_is_not_changed() {
     let bench = Bench::empty();
@@ -93,7 +93,7 @@ fn an_image_that_is_made_meanwhile_is_not_changed() {
     assert_eq!(fs::read(bench.path("new")).unwrap(), b"theirs");
 }
 
-/// A signal, and a failure, leave no image whose size the sources say; of a symbolic link they leave the link.
+/// A signal or a failure removes an image whose size comes from the sources. A symbolic link to it stays.
 #[test]
 fn an_interrupted_image_is_removed() {
     let bench = Bench::empty();
@@ -118,7 +118,7 @@ fn an_interrupted_image_is_removed() {
     assert_eq!(names(&bench, "real", "/"), ["dir"]);
 }
 
-/// An image is no source of its own, by none of its names; a tree that it is in is copied without it, as GNU tar packs one without its
+/// An image is never its own source, by any name; a tree that contains it is copied without it, as GNU tar packs a tree without its
 /// archive.
 #[test]
 fn an_image_is_no_source_of_its_own() {
@@ -155,7 +155,7 @@ fn an_image_is_no_source_of_its_own() {
     }
 }
 
-/// The same through a loop device.
+/// The image is also recognized through a loop device.
 #[test]
 fn an_image_is_no_source_of_its_loop_device() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -246,7 +246,7 @@ fn a_device_table_replaces_nothing() {
     assert_eq!(bench.ask("cat /etc/deep/file"), "kept");
 }
 
-/// Numbers that Linux has for no device are errors, and become no other device.
+/// Numbers that Linux does not use for a device are errors, and make no other device.
 #[test]
 fn device_numbers_that_are_too_large_are_refused() {
     let bench = Bench::empty();
@@ -267,7 +267,7 @@ fn device_numbers_that_are_too_large_are_refused() {
     assert!(stat.contains("4095:1048575"), "{stat}");
 }
 
-/// The root is a directory: a member of another type with its name removes nothing.
+/// The root is a directory: a member of another type with its name does not replace it.
 #[test]
 fn a_root_that_is_no_directory_is_refused() {
     let bench = Bench::empty();
@@ -288,7 +288,7 @@ fn a_root_that_is_no_directory_is_refused() {
     }
 }
 
-/// Linux has no symbolic link whose target holds a NUL: e2fsck finds it damaged.
+/// Linux has no symbolic link whose target holds a NUL, and e2fsck reports one as damaged.
 #[test]
 fn a_link_with_a_nul_is_refused() {
     let bench = Bench::empty();
@@ -310,7 +310,7 @@ fn a_link_with_a_nul_is_refused() {
     assert!(names(&bench, "image", "/").is_empty());
 }
 
-/// Small trees, and clusters of many blocks, have images that are little larger than their content needs.
+/// For small trees, and with clusters of many blocks, an image is little larger than its content needs.
 #[test]
 fn small_images_are_made() {
     let bench = Bench::empty();
@@ -338,7 +338,7 @@ fn small_images_are_made() {
     }
 }
 
-/// A file that is larger than a file of the volume can be leaves nothing under its name.
+/// A file that exceeds the format's largest file leaves no file under its name.
 #[test]
 fn a_file_that_is_too_large_leaves_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -353,7 +353,7 @@ fn a_file_that_is_too_large_leaves_nothing() {
     assert_eq!(names(&bench, "new", "/"), ["small"]);
 }
 
-/// A layer that gives a file one more name, and hides the old one, hides it; a name that it makes itself stays.
+/// If a layer gives a file another name and hides the old one, the old one is hidden; names that the layer itself makes stay.
 #[test]
 fn a_layer_hides_the_old_name_of_a_file() {
     let bench = Bench::empty();
@@ -382,7 +382,7 @@ fn a_layer_hides_the_old_name_of_a_file() {
     assert_eq!(names(&bench, "image", "/"), ["b", "d"]);
 }
 
-/// A file that gzip(1) accepts is accepted: zeros may follow.
+/// A file that gzip(1) accepts is accepted: zeros may follow the data.
 #[test]
 fn zeros_past_gzip_are_ignored() {
     require!([Need::Tool("gzip")]);

@@ -1,4 +1,4 @@
-//! Files of mounted file systems: `host`, `map`, `stat`, `cat` and `bench` name who serves them, and give what the kernel gives.
+//! Files of mounted file systems: `host`, `map`, `stat`, `cat` and `bench` report how they are served, and return the kernel's content.
 
 use crate::require;
 use std::fs::{self, File, OpenOptions};
@@ -45,8 +45,8 @@ fn holes(mounted: &Mounted) -> PathBuf {
     path
 }
 
-/// The extents of a file as filefrag prints them: position, place, length, all in bytes, and whether it is unwritten. Those that
-/// follow each other are one; blocks preallocated past the end, which are never read, are left out.
+/// The extents of a file from filefrag: position, place, length, all in bytes, and whether it is unwritten. Adjacent extents
+/// are joined; blocks preallocated past the end, which are never read, are left out.
 fn filefrag(path: &Path) -> Vec<(u64, u64, u64, bool)> {
     let output = succeed(tool("filefrag").args(["-s", "-v", "-b4096"]).arg(path));
     let size = fs::metadata(path).unwrap().len();
@@ -212,7 +212,7 @@ fn stat_says_what_the_kernel_says() {
     assert_eq!(bench.json(&["stat", "--json", "-L", "host:link"])["inode"], real.ino());
 }
 
-/// The files that can be opened are reported; the code is that of the one that cannot.
+/// Files that can be opened are reported; the exit code is that of the file that cannot.
 #[test]
 fn a_file_that_cannot_be_opened_is_a_failure_and_the_others_are_not() {
     let bench = Bench::empty();

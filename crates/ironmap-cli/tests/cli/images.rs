@@ -16,7 +16,7 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{View, compare, space, view};
 
-/// All files of a tree, except for those that each file system has of its own.
+/// All files of a tree, except those that every file system has.
 fn view_of(root: &Path) -> BTreeMap<PathBuf, View> {
     let mut views = view(root, i64::MAX);
     views.remove(Path::new("lost+found"));
@@ -42,7 +42,7 @@ pub(crate) fn same(image: &Image, expected: &Path) {
     compare(&expected, &found);
 }
 
-/// A tree with one of each, and what only the superuser makes.
+/// A tree with each type of file, including those that only root can make.
 fn tree(bench: &Bench) -> PathBuf {
     let tree = bench.source();
     let long = "n".repeat(150);
@@ -67,7 +67,7 @@ fn pack(bench: &Bench, name: &str, options: &str) -> PathBuf {
     archive
 }
 
-/// Every format of GNU tar, with every compression that is read, as a file and as a stream.
+/// Every format of GNU tar, with every supported compression, as a file and as a stream.
 #[test]
 fn an_archive_makes_what_tar_extracts() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("zstd"), Need::Tool("setfacl")]);
@@ -152,7 +152,7 @@ const DIR: EntryType = EntryType::Directory;
 const LINK: EntryType = EntryType::Link;
 const SYMLINK: EntryType = EntryType::Symlink;
 
-/// Of several members with one name the last one stays, as with GNU tar; directories are merged, and their times are those of their member.
+/// Of several members with one name the last one is kept, as with GNU tar; directories are merged, and their times are those of their member.
 #[test]
 fn the_later_member_stays() {
     require!([Need::Root, Need::Tool("tar")]);
@@ -184,7 +184,7 @@ fn the_later_member_stays() {
     same(&image, expected.dir());
 }
 
-/// Wherever names and links lead, it is in the volume.
+/// All names and targets of links stay within the volume.
 #[test]
 fn names_stay_inside_the_volume() {
     let bench = Bench::empty();
@@ -210,7 +210,7 @@ fn names_stay_inside_the_volume() {
     assert_eq!(link["links"], 2);
 }
 
-/// One clear line, no panic, and a volume that is sound.
+/// One clear line, no panic, and a sound volume.
 #[test]
 fn a_damaged_archive_is_refused() {
     let bench = Bench::empty();
@@ -266,7 +266,7 @@ fn a_damaged_archive_is_refused() {
     }
 }
 
-/// Whatever becomes of an archive's bytes, the volume is sound, and there is one line or none.
+/// Whatever bytes of an archive are changed, the volume is sound, and the error is one line or none.
 #[test]
 fn damaged_archives_make_sound_volumes() {
     require!([Need::Tool("tar")]);
@@ -277,7 +277,7 @@ fn damaged_archives_make_sound_volumes() {
         let mut bytes = whole.clone();
         for pair in pattern(24, seed).chunks(4) {
             let at = u32::from_le_bytes(pair.try_into().unwrap()) as usize;
-            // Headers more often than content.
+            // Headers are changed more often than content.
             let at = if at.is_multiple_of(3) {
                 at % bytes.len()
             } else {
@@ -295,7 +295,7 @@ fn damaged_archives_make_sound_volumes() {
     }
 }
 
-/// Where an archive does not fit, its first file without room is named, with a size that is enough for all of it.
+/// If an archive does not fit, the message names the first file without space, and a size that is sufficient for the whole archive.
 #[test]
 fn an_archive_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -322,7 +322,7 @@ fn an_archive_that_does_not_fit_is_one_line() {
     }
 }
 
-/// Whiteouts hide what layers below have, and nothing of their own; without --oci they are files.
+/// Whiteouts hide files of layers below, but none of their own layer; without --oci they are files.
 #[test]
 fn layers_hide_what_is_below() {
     let bench = Bench::empty();
@@ -381,7 +381,7 @@ fn layers_hide_what_is_below() {
     assert!(output.status.code() == Some(1) && said.contains("hides no file"), "{said}");
 }
 
-/// Without a size an image has room for its content; with --shrink it has little more.
+/// Without a size an image has space for its content; with --shrink it has little more.
 #[test]
 fn an_image_is_as_large_as_its_content_needs() {
     let bench = Bench::empty();
@@ -419,7 +419,7 @@ fn an_image_is_as_large_as_its_content_needs() {
             assert!(len < used + used / 10, "{options}: {len} for {used}");
         }
     }
-    // Nothing is left of what fails.
+    // A failure leaves no file.
     let mut mkfs = bench.command();
     let output = mkfs.args(["mkfs", "-d", "-", "new"]).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.code() == Some(1) && !bench.path("new").exists());
@@ -427,7 +427,7 @@ fn an_image_is_as_large_as_its_content_needs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
-/// Owners by option and by map, and what a device table makes, as the kernel has it then.
+/// Owners by option and by map, and the entries of a device table, are as the kernel shows them.
 #[test]
 fn owners_and_devices_are_what_was_asked_for() {
     require!([Need::Root]);

@@ -17,7 +17,7 @@ use ironmap::{Errno, FileOptions, QueueOptions, Volume};
 use serde_json::Value;
 
 const SECTOR: u64 = 4096;
-/// Where tags begin on a device of their own, after a superblock and a map of one block.
+/// The byte at which tags begin on a separate device, after a superblock and a map of one block.
 const TAGS: u64 = 2 * 4096;
 const VOLUME: &str = "integrity:image,tags";
 
@@ -74,7 +74,7 @@ fn scrub(bench: &Bench, device: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A volume is changed and read through its tags, by every way to name it; afterwards the data half is a plain ext4 that e2fsck and the kernel take.
+/// A volume is changed and read through its tags, by every name; afterwards the data device is a plain ext4 that e2fsck and the kernel accept.
 #[test]
 fn a_volume_is_served_through_its_tags() {
     for options in [&["--mode", "bitmap"][..], &["--mode", "journal", "--guard", "crc64"]] {
@@ -130,7 +130,7 @@ fn a_volume_is_made_through_its_tags() {
     assert_eq!(scrubbed["sectors"], (32 << 20) / 512);
 }
 
-/// Both halves may be partitions of one disk; halves that overlap are refused.
+/// Both devices may be partitions of one disk; overlapping devices are refused.
 #[test]
 fn halves_are_partitions_of_one_disk() {
     let bench = Bench::empty();
@@ -156,7 +156,7 @@ fn halves_are_partitions_of_one_disk() {
     refused(&inside, 3, &["disk@p1 and disk@2097152 overlap"]);
 }
 
-/// A wrong sector is counted and told once for each read of it, whatever is done about memory that changes: the device itself has tried it again.
+/// A wrong sector is counted and reported once for each read, with any protection of memory: the device itself has retried the read.
 #[test]
 fn a_wrong_sector_is_reported_once_for_each_read() {
     let bench = protected(&[]);
@@ -187,7 +187,7 @@ fn a_wrong_sector_is_reported_once_for_each_read() {
     assert_eq!(volume.events().wrong_tuples(), count);
 }
 
-/// A flipped bit of a file's data: that file is an error with its sector and everything else is read; the scrub lists it, and a flipped bit of a tag.
+/// A flipped bit of a file's data: reading that file fails with its sector, and the rest can be read; the scrub lists it, and a flipped bit of a tag.
 #[test]
 fn flipped_bits_are_found() {
     let bench = protected(&[]);
@@ -217,7 +217,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// Two sectors that stand in each other's place: the reference tag of neither fits.
+/// Two sectors are swapped: the reference tag of neither fits.
 #[test]
 fn swapped_sectors_are_found() {
     let bench = protected(&["--tag", "7"]);
@@ -242,7 +242,7 @@ fn swapped_sectors_are_found() {
     }
 }
 
-/// Waits until a program has written these bytes to a file; no longer than a minute.
+/// Waits until a program has written these bytes to a file, at most a minute.
 fn await_bytes(child: &mut Child, path: &Path, at: u64, is_there: impl Fn(&[u8]) -> bool) {
     let (file, begun) = (File::open(path).unwrap(), Instant::now());
     let mut bytes = [0; 8];
@@ -257,7 +257,7 @@ fn await_bytes(child: &mut Child, path: &Path, at: u64, is_there: impl Fn(&[u8])
     }
 }
 
-/// A writer is killed in the midst of its work. The next command that opens the device for writing recovers it, and says so; afterwards all
+/// A writer is killed during its work. The next command that opens the device for writing recovers it, and reports that; afterwards all
 /// sectors fit, and the volume is sound.
 #[test]
 fn a_killed_writer_is_recovered_from() {
@@ -271,12 +271,12 @@ fn a_killed_writer_is_recovered_from() {
         let mut writer = command.stdout(Stdio::null()).spawn().unwrap();
         let tags = bench.path("tags");
         if mode == "bitmap" {
-            // Regions of its map.
+            // Bits of the map are set.
             await_bytes(&mut writer, &tags, 4096, |map| {
                 map.iter().map(|byte| byte.count_ones()).sum::<u32>() > 5
             });
         } else {
-            // A record a good way into its journal.
+            // A record far inside its journal is written.
             let journal = number("area_size") - 4096 - number("journal");
             await_bytes(&mut writer, &tags, journal + (1 << 20), |bytes| bytes != [0; 8]);
         }
@@ -313,7 +313,7 @@ fn a_killed_writer_is_recovered_from() {
     }
 }
 
-/// Halves that do not belong together are refused, each with one line that says which.
+/// Devices that do not belong together are refused, each with one line that names the reason.
 #[test]
 fn halves_that_do_not_fit_are_refused() {
     let bench = protected(&[]);
@@ -323,7 +323,7 @@ fn halves_that_do_not_fit_are_refused() {
     refused(&ls("tags"), 3, &["tags holds the tags of another device"]);
     refused(&ls("missing,tags"), 3, &["the data half", "missing"]);
     refused(&ls("image,missing"), 3, &["the tag half", "missing"]);
-    // Tags of another device of the same size: nothing that is read fits.
+    // These are tags of another device of the same size: no sector fits.
     sized(&bench, "other", 64);
     sized(&bench, "tags-of-other", 24);
     bench.succeed(["integrity", "format", "other,tags-of-other"]);
@@ -351,7 +351,7 @@ fn both_halves_are_locked() {
     }
 }
 
-/// The tail of a device is taken only where no file system reaches; content of TAGS is overwritten only by force.
+/// Tags take the tail of a device only if no file system reaches there; the content of TAGS is overwritten only with --force.
 #[test]
 fn a_device_with_content_is_refused() {
     let bench = Bench::new();
@@ -374,12 +374,12 @@ fn a_device_with_content_is_refused() {
     bench.succeed(["integrity", "format", "--force", "data,image"]);
 }
 
-/// An ext4 whose superblock is damaged may reach into the tail: `--force` does not lose that, and the refusal says what would be. Another file
-/// system, whose end is never known, is lost by force.
+/// An ext4 with a damaged superblock may reach into the tail: `--force` does not overwrite that, and the refusal names the possible loss. Another
+/// file system, whose end is always unknown, is overwritten with --force.
 #[test]
 fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let bench = Bench::new();
-    // The file system's size, and with it what its checksum is of.
+    // This changes the size of the file system, and invalidates its checksum.
     flip(&bench.image(), 1024 + 4);
     let before = fs::read(bench.image()).unwrap();
     for options in [&[][..], &["--force"]] {
@@ -439,7 +439,7 @@ fn wrong_options_are_named() {
     drop(tags);
     let output = bench.run(["integrity", "format", "image,tags"]);
     refused(&output, 2, &["the tag device has 8192 bytes", "are needed"]);
-    // A sparse tebibyte: each region takes memory while the device is open.
+    // The device is a sparse tebibyte, and each region takes memory while it is open.
     sized(&bench, "large", 1 << 20);
     let output = bench.run(["integrity", "format", "--region", "8K", "large,tags"]);
     refused(&output, 2, &["regions of 8192 bytes are too many", "take 16384 or more"]);

@@ -1,4 +1,4 @@
-//! The commands that only read print what their namesakes print of the kernel's mount of the same volume.
+//! The commands that only read print the same as their namesakes on the kernel's mount of the same volume.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// A volume with one of each, and its mount for reading.
+/// A volume with one file of each kind, and its read-only mount.
 pub(crate) struct Twin {
     pub(crate) bench: Bench,
     mount: LoopMount,
@@ -25,7 +25,7 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// The same with more in the tree that the volume is made of, and after requests to debugfs.
+    /// A twin with more files in its source tree, and after requests to debugfs.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);
@@ -39,7 +39,7 @@ impl Twin {
         Self { bench, mount, _image: image }
     }
 
-    /// The volume as it is named.
+    /// The name of the volume.
     pub(crate) fn volume(&self) -> String {
         self.bench.image().display().to_string()
     }
@@ -63,7 +63,7 @@ impl Twin {
         self.bench.run(Self::words(command, &format!("{}:", self.volume())))
     }
 
-    /// Its output, without the volume's name.
+    /// The output of ironmap, without the volume's name.
     pub(crate) fn ours(&self, command: &str) -> String {
         let output = self.run(command);
         assert_eq!(text(&output.stderr), "", "{command}");
@@ -80,13 +80,13 @@ impl Twin {
         text(&output.stdout).replace(&at, "")
     }
 
-    /// They print the same lines.
+    /// Asserts that both programs print the same lines.
     pub(crate) fn same(&self, command: &str) {
         assert_eq!(self.ours(command), self.theirs(command), "{command}");
     }
 }
 
-/// Several files in one call, by names and numbers, are read one after the other; a missing one is reported, and the rest goes on.
+/// Several files in one call, by names and numbers, are read in order; a missing one is reported, and the next one follows.
 #[test]
 fn reads_take_many_files_of_many_volumes() {
     let bench = Bench::new();
@@ -123,7 +123,7 @@ fn reads_take_many_files_of_many_volumes() {
     assert!(said.status.code() == Some(2) && text(&said.stderr).contains("VOLUME:/PATH"));
 }
 
-/// `VOLUME:<N>` is inode N, for commands that read; those that need a name refuse it before anything is done.
+/// `VOLUME:<N>` is inode N, for commands that read; commands that need a name refuse it before any work.
 #[test]
 fn an_inode_s_number_is_a_path() {
     let bench = Bench::new();
@@ -154,7 +154,7 @@ fn an_inode_s_number_is_a_path() {
     assert!(bench.succeed(["cat", "image:/again"]) == pattern(3 << 20 | 77, 1));
 }
 
-/// The options of `ls`, by themselves and together.
+/// The options of `ls`, alone and together.
 #[test]
 fn lists_are_those_of_ls() {
     require!([Need::Root]);
@@ -173,7 +173,7 @@ fn lists_are_those_of_ls() {
         twin.same(&format!("ls {options} @/dir"));
     }
     for command in ["-1 @/small @/dir @/again", "-di @/dir @/small", "-i @/dir @/dir/empty"] {
-        // With several files, the volume's name stays on every one.
+        // With several files, every name includes the volume.
         twin.same(&format!("ls {command}"));
     }
     for options in
@@ -190,7 +190,7 @@ fn lists_are_those_of_ls() {
     }
 }
 
-/// The headings of a recursive list begin with the argument as it was given, so that each is one that the program takes.
+/// The headings of a recursive list begin with the argument, so that each is a valid argument.
 #[test]
 fn headings_of_ls_begin_with_the_argument() {
     require!([Need::Root]);
@@ -209,7 +209,7 @@ fn headings_of_ls_begin_with_the_argument() {
     assert!(alone.starts_with("image:/:\n") && alone.contains("\nimage:/dir:\n"), "{alone}");
 }
 
-/// A link that cannot be followed is an error, except for one that leads nowhere and where the link itself is asked about.
+/// A link that cannot be followed is an error, unless it has no target and the command asks for the link itself.
 #[test]
 fn links_that_lead_in_a_circle_are_refused_by_ls() {
     require!([Need::Root]);
@@ -232,7 +232,7 @@ fn links_that_lead_in_a_circle_are_refused_by_ls() {
             assert_eq!(ours.status.code(), Some(code), "{command}: {}", text(&ours.stderr));
             let loops = text(&theirs.stderr).contains("Too many levels");
             assert_eq!(text(&ours.stderr).contains("(ELOOP)"), loops, "{command}");
-            // One of several files has the volume's name.
+            // With several files each name includes the volume.
             let printed = text(&ours.stdout).replace(&format!("{}:", twin.volume()), "");
             assert_eq!(printed, text(&theirs.stdout).replace(&at, ""), "{command}");
         }
@@ -249,7 +249,7 @@ fn formats_of_stat_are_those_of_stat() {
         for name in ["past", "just", "epoch"] {
             fs::write(root.join(name), "").unwrap();
         }
-        // Nothing of its numbers and its mode has a prefix.
+        // The number and the mode are zeros, whose printed forms have no prefix.
         succeed(tool("mknod").args(["-m", "0"]).arg(root.join("zero")).args(["b", "0", "0"]));
     };
     // Times before 1970 with parts of a second: the field has the nanoseconds above two bits.

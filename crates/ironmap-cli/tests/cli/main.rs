@@ -1,4 +1,4 @@
-//! The program: every command, what it prints, what it refuses, and its exit codes.
+//! The program: every command, its output, its refusals, and its exit codes.
 
 #[path = "../../../../tests/common/mod.rs"]
 mod common;

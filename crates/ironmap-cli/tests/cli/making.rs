@@ -101,7 +101,7 @@ fn a_part_of_an_image_does_not_change_the_rest() {
     assert!(bytes[..4 << 20].iter().chain(&bytes[16 << 20..]).all(|byte| *byte == 7));
 }
 
-/// One line, the documented exit code, and every file as it was.
+/// One line, the documented exit code, and every file unchanged.
 #[test]
 fn an_impossible_volume_is_refused_and_changes_nothing() {
     let bench = Bench::empty();
@@ -143,7 +143,7 @@ fn an_impossible_volume_is_refused_and_changes_nothing() {
     check(&bench.path("swap"));
 }
 
-/// Options of mke2fs are accepted: no inodes asked for by 0, and the other name of a feature, which brings features that need it along.
+/// Options of mke2fs are accepted: 0 for the default number of inodes, and a feature's other name, which implies the features that it needs.
 #[test]
 fn options_of_mke2fs_are_accepted() {
     let bench = Bench::empty();
@@ -162,7 +162,7 @@ fn options_of_mke2fs_are_accepted() {
 fn errors_of_the_device_name_it_once() {
     let bench = Bench::empty();
     File::create(bench.image()).unwrap().set_len(64 << 20).unwrap();
-    // No file can be written past so many blocks of 512 bytes. The program ignores the signal as well.
+    // No file can be written past 100 blocks of 512 bytes. The program ignores the signal as well.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" mkfs image";
     let mut shell = tool("sh");
     shell.args(["-c", script, IRONMAP]).current_dir(bench.dir.path());
@@ -172,7 +172,7 @@ fn errors_of_the_device_name_it_once() {
     assert!(said.starts_with("ironmap: image: write at ") && said.ends_with("(EFBIG)\n"), "{said}");
 }
 
-/// Where a tree does not fit, that is one line, with a sufficient size; the volume is sound.
+/// If a tree does not fit, the error is one line with a sufficient size; the volume is sound.
 #[test]
 fn a_tree_that_does_not_fit_is_one_line() {
     let bench = Bench::empty();
@@ -186,7 +186,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     fill("large", 3, 9 << 20);
     fill("blocks", 170, 60_000);
     fill("inodes", 3000, 0);
-    // Of inodes that were asked for there are no more in a larger volume.
+    // With a requested number of inodes a larger volume has no more of them.
     let output = bench.run(["mkfs", "-q", "-N", "100", "-d", "inodes", "image", "64M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -214,7 +214,7 @@ fn a_tree_that_does_not_fit_is_one_line() {
     }
 }
 
-/// Groups become smaller, so that there are more of them, where their bitmaps have too few bits for all inodes.
+/// If bitmaps have too few bits for all inodes, groups become smaller, so that there are more of them.
 #[test]
 fn more_names_than_a_group_has_inodes() {
     let bench = Bench::empty();
@@ -238,7 +238,7 @@ fn more_names_than_a_group_has_inodes() {
         assert!(len < 33 << 20, "{options}: {len}");
         fs::remove_file(bench.image()).unwrap();
     }
-    // A size with too few inodes of its own: more of them may do.
+    // The given size has too few inodes by default, so the message suggests more of them.
     let output = bench.run(["mkfs", "-q", "-b", "1K", "-d", "tree", "image", "24M"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

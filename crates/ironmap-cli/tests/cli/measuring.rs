@@ -1,4 +1,4 @@
-//! `ironmap bench`: the simple path stays within its limits, and no device or file is left.
+//! `ironmap bench`: the simple path stays within its limits, and no device or file remains.
 
 use crate::require;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::results::{RELEASE, bench, bench_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Instructions of the simple path above the bare submission, which is what counts where the device costs nothing.
+/// Instructions of the simple path above the bare submission. They are the whole cost if the device costs nothing.
 #[test]
 fn the_simple_path_costs_at_most_120_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -34,8 +34,8 @@ fn the_simple_path_costs_at_most_120_instructions() {
     }
 }
 
-/// The same of overwrites, queued on io_uring: the goal. The fixture is a loop device, since a file in memory knows no NOWAIT, and is not
-/// served by io_uring.
+/// Overwrites queued on io_uring must reach the same goal. The fixture is a loop device, since a file in memory does not support NOWAIT, and
+/// io_uring does not serve it.
 #[test]
 fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -44,7 +44,7 @@ fn an_overwrite_queued_on_io_uring_costs_at_most_120_instructions() {
     assert!(above <= 120.0, "{above} instructions");
 }
 
-/// And by engines that complete at once. One at a time, there is the clock of the time stamp (55).
+/// Overwrites with engines that complete at once. A single request at a time also reads the clock for the time stamp (55).
 #[test]
 fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -54,8 +54,8 @@ fn an_overwrite_that_completes_at_once_costs_at_most_so_many_instructions() {
     }
 }
 
-/// Reads and overwrites of a file of an XFS volume cost no more than those of ext4: both are served by the same map. By an engine that
-/// completes at once, since on io_uring the number of completions at a time decides.
+/// Reads and overwrites of a file of an XFS volume cost no more than those of ext4: the same map serves both. The engine completes
+/// at once, because on io_uring the number of completions at a time decides.
 #[test]
 fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
     let tools = ["valgrind", "mke2fs", "mkfs.xfs"].map(Need::Tool);
@@ -70,7 +70,7 @@ fn a_request_on_xfs_costs_at_most_5_instructions_above_ext4() {
             let args = ["--fixture", "loop", "--size", "64m", "--fs", fs, "--rw", work];
             above_raw("vol:", &[&args[..], &["--engine", engine, "--iodepth", depth]].concat())
         };
-        // Looks at the clock are shared by fewer requests on a busy machine, so a difference may be theirs: it is measured again.
+        // On a busy machine fewer requests share a read of the clock, which can cause a difference, so it is measured again.
         let mut runs = Vec::new();
         let is_near = (0..4).any(|_| {
             let (ext4, xfs) = (above("ext4"), above("xfs"));
@@ -89,7 +89,7 @@ fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
     above_raw("vol:", &[&args[..], &["--rw", "randwrite", "--size", "64m"]].concat())
 }
 
-/// Instructions of a target's request above the bare submission; the engine that was asked for serves both.
+/// Instructions of a target's request above the bare submission. The requested engine must serve both.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
     let rows = bench(&[args, &["--instructions"]].concat());
     let asked = args.iter().skip_while(|arg| **arg != "--engine").nth(1);
@@ -102,8 +102,8 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// The costs of the methods that keep memory from changing above zero copy: a copy, of which valgrind counts each byte, and the short way around it;
-/// without a copy nothing.
+/// The costs of the methods that keep memory from changing, above zero copy: with a copy, of which valgrind counts each byte, the copy and little
+/// more; without a copy, nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -113,7 +113,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         // Two calls, before and after the system call, so that nothing returns across it: 50 instructions for some 400 ns.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // With the stamp that zero copy may do without: valgrind is so slow that it falls now to the one, now to the other.
+        // Zero copy may omit the stamp: valgrind is so slow that either row may get it.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -128,13 +128,13 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         assert!(copied(bounce), "{work} at depth {depth}: {}", above(bounce));
         let lazily = if work == "randread" { direct(lazy) } else { copied(lazy) };
         assert!(lazily, "{work} at depth {depth}: {}", above(lazy));
-        // The bench has buffers of the library's: no other code could reach them.
+        // The bench uses buffers of the library, which no other code can reach.
         assert!(direct(owned), "{work} at depth {depth}: {}", above(owned));
     }
 }
 
-/// Overwrites start no handle of the journal and lock no range for themselves, whether they are whole blocks or, at 2K, halves of them. All
-/// go the simple way. Measured through memory, which knows no sectors, and through a file.
+/// Overwrites start no handle of the journal and lock no range exclusively, whether they are whole blocks or, at 2K, halves of them. All
+/// use the simple path. The bench runs in memory, which has no sectors, and on a file.
 #[test]
 fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     require!([Need::Tool("mke2fs")]);
@@ -154,7 +154,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
         let counters = &vol.unwrap()["counters"];
         let count = |name: &str| counters[name].as_u64();
         assert!(count("overwrites") > Some(0), "{chosen:?}: {counters}");
-        // Each thread's first one makes it know the file.
+        // The first write of each thread looks up the file.
         assert!(count("writes") <= Some(4), "{chosen:?}: {counters}");
         let none = ["handles", "exclusive", "conversions", "zeroed"].map(count);
         assert_eq!(none, [Some(0); 4], "{chosen:?}: {counters}");
@@ -175,7 +175,7 @@ fn unwritten_blocks_are_converted_in_batches() {
     assert!(count("conversions") > 0, "{counters}");
 }
 
-/// With `--fsync N` the written data are synced after each N writes of a job, neither more seldom nor more often.
+/// With `--fsync N` the written data are synced after each N writes of a job, and at no other time.
 #[test]
 fn the_file_is_synced_after_each_so_many_writes() {
     require!([Need::Tool("mke2fs")]);
@@ -201,7 +201,7 @@ fn the_file_is_synced_after_each_so_many_writes() {
     }
 }
 
-/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. Counted so that it cannot grow unseen.
+/// The extra costs of a host file: the lane, the tenure, and for queued reads the booking. The count keeps them from growing unnoticed.
 #[test]
 fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     let needs = [Need::Root, Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)];
@@ -215,7 +215,7 @@ fn a_host_file_costs_at_most_160_instructions_and_300_queued() {
     }
 }
 
-/// A bench under way, killed where a test fails.
+/// A bench under way, which a failing test kills.
 struct Running(Child);
 
 impl Drop for Running {
@@ -226,7 +226,7 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    // It receives signals, also where the tests were started to ignore them, as in a shell's background.
+    // The bench must receive signals, even if the tests were started to ignore them, as in a shell's background.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_ironmap")]);
     command.arg("bench").args(args).stdout(Stdio::null()).stderr(Stdio::null());
@@ -293,7 +293,7 @@ fn an_interrupted_bench_leaves_no_device_and_no_mount() {
     }
 }
 
-/// A launch that fails ends the bench, with the reason, and its fixture goes.
+/// A failed launch ends the bench with its reason, and the fixture is removed.
 #[test]
 fn a_bench_that_fails_leaves_nothing() {
     require!([Need::Tool("mke2fs")]);
@@ -303,7 +303,7 @@ fn a_bench_that_fails_leaves_nothing() {
     assert_eq!(left_by(pid), Vec::<String>::new());
 }
 
-/// Arguments that cannot be measured are refused before anything is made, and what a launch says is said once.
+/// Arguments that cannot be measured are refused before any work, and a message of a launch is printed once.
 #[test]
 fn wrong_arguments_are_named() {
     for (args, code, said) in [

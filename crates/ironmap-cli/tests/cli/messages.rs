@@ -1,4 +1,4 @@
-//! Messages say what to type next: each row is a command line that a new user types, and the hint that its one line has.
+//! Messages suggest the next command: each row is a command line that a new user types, and the hint in its one line.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -107,7 +107,7 @@ fn a_lock_names_its_holder() {
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     let said = text(&bench.run(["ls", "image:/"]).stderr);
     let seen = format!(" (pid {})\n", std::process::id());
-    // A file system that numbers its files for /proc/locks otherwise, as overlayfs, hides the holder.
+    // A file system such as overlayfs uses other inode numbers than /proc/locks, which hides the holder.
     let hidden = said.ends_with("locked by another program: which cannot be seen from here\n");
     assert!(
         said.contains("locked by another program: ") && (said.ends_with(&seen) || hidden),
@@ -118,7 +118,7 @@ fn a_lock_names_its_holder() {
     assert!(!hidden || !listed, "{said}{locks}");
 }
 
-/// Programs that use a device are named: those of mounts, of devices made of it, and those that have it open for themselves.
+/// Programs that use a device are named: its mounts, devices made of it, and programs that opened it exclusively.
 #[test]
 fn a_device_in_use_names_its_users() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mount")]);
@@ -158,7 +158,7 @@ fn a_device_in_use_names_its_users() {
     bench.succeed(["ls", &target]);
 }
 
-/// A link below `/dev/disk` as udev makes it, and the directories that were made for it; gone on drop.
+/// A link below `/dev/disk` like those of udev, and the directories made for it. The drop removes them.
 struct Link {
     path: PathBuf,
     made: Vec<PathBuf>,
@@ -181,18 +181,18 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         for dir in self.made.iter().rev() {
-            // Another test may have one there.
+            // Another test may have a directory there.
             let _ = fs::remove_dir(dir);
         }
     }
 }
 
-/// LABEL= and UUID= lead to the device by the links of udev, whose names blkid(8) tells; `mount` takes them too.
+/// LABEL= and UUID= lead to the device by the links of udev, whose names blkid(8) prints; `mount` accepts them too.
 #[test]
 fn tags_lead_to_devices() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("blkid")]);
     let bench = Bench::empty();
-    // At most 16 bytes, with what udev escapes and what it does not.
+    // The label has at most 16 bytes, with characters that udev escapes and others.
     let label = format!("a b/é{}", std::process::id() % 100_000);
     bench.succeed(["mkfs", "-q", "-L", &label, "image", "16M"]);
     fs::create_dir(bench.path("mnt")).unwrap();
@@ -224,7 +224,7 @@ fn tags_lead_to_devices() {
     }
 }
 
-/// Commands of ext4 alone say that a volume is XFS, and what changes that; nothing is written.
+/// Commands that support only ext4 report that a volume is XFS, and name a program that changes it; nothing is written.
 #[test]
 fn an_xfs_volume_is_named_where_only_ext4_is_changed() {
     require!([Need::Tool("mkfs.xfs")]);

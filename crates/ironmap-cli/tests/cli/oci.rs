@@ -1,5 +1,5 @@
-//! `ironmap mkfs --oci` with image layouts: the volume holds what GNU tar makes of the layers where the whiteouts are applied by hand, and what umoci
-//! unpacks.
+//! `ironmap mkfs --oci` with image layouts: the volume holds the same as after GNU tar with whiteouts applied by hand, and after
+//! umoci.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +27,7 @@ fn layout(dir: &Path) {
     fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
 }
 
-/// Puts a blob into a layout; its descriptor.
+/// Adds a blob to a layout, and returns its descriptor.
 fn blob(layout: &Path, media: &str, bytes: &[u8]) -> Value {
     let mut sum = tool("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     sum.stdin.take().unwrap().write_all(bytes).unwrap();
@@ -47,7 +47,7 @@ fn of_platform(mut image: Value, architecture: &str) -> Value {
     image
 }
 
-/// Three layers, plain, gzip and zstd, of the image for this machine among two, in an index that the first one names.
+/// Three layers, plain, gzip and zstd, belong to the image for this machine, one of two in an index that another index names.
 #[test]
 fn the_layers_of_a_layout_are_applied() {
     require!([Need::Root, Need::Tool("tar"), Need::Tool("gzip"), Need::Tool("zstd")]);
@@ -98,7 +98,7 @@ fn the_layers_of_a_layout_are_applied() {
     );
 }
 
-/// An image that umoci made of changes to a tree, with the whiteouts that it found.
+/// umoci makes an image from changes to a tree, with its own whiteouts.
 #[test]
 fn an_image_of_umoci_is_what_umoci_unpacks() {
     require!([Need::Root, Need::Tool("umoci")]);
@@ -172,7 +172,7 @@ fn a_layout_that_is_wrong_is_refused() {
     let manifest = blob(&dir, MANIFEST, json!({"layers": [layer]}).to_string().as_bytes());
     index(&dir, &[manifest.clone(), of_platform(manifest.clone(), "s390x")]);
     refused("names 2 images, and not one for linux/");
-    // An index that names itself.
+    // The index names itself.
     let own = json!({"mediaType": INDEX, "digest": "sha256:loop", "size": 500});
     let text_of = json!({"manifests": [own.clone()]}).to_string();
     write("blobs/sha256/loop", &format!("{text_of:500}"));
@@ -180,7 +180,7 @@ fn a_layout_that_is_wrong_is_refused() {
     refused("too deep");
     write("oci-layout", r#"{"imageLayoutVersion":"2.0.0"}"#);
     refused("version 2.0.0");
-    // Sound, it makes a volume.
+    // The undamaged layout makes a volume.
     layout(&dir);
     index(&dir, &[manifest]);
     bench.succeed(["mkfs", "-q", "--oci", "-d", "layout", "image"]);
@@ -230,7 +230,7 @@ fn refused(bench: &Bench, args: &[&str], what: &[&str]) {
     assert!(said.lines().count() == 1 && !bench.path("image").exists(), "{args:?}: {said}");
 }
 
-/// An archive of a layout makes the image that the layout makes, an archive of `manifest.json` too, from its members or from a directory. Where
+/// An archive of a layout gives the same image as the layout, an archive of `manifest.json` too, from its members or from a directory. If
 /// it cannot be applied, it is refused by name.
 #[test]
 fn an_archive_of_images_is_applied() {
@@ -243,11 +243,11 @@ fn an_archive_of_images_is_applied() {
         layer_of(FILE, "etc/b", "", "b"),
         layer_of(FILE, "etc/.wh.a", "", ""),
     ];
-    // One of them twice.
+    // One layer occurs twice.
     let layers = [0, 1, 1, 2].map(|at| blob(&dir, LAYER, &contents[at]));
     let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string();
     let mut image = blob(&dir, MANIFEST, manifest.as_bytes());
-    // With two names it is one image.
+    // An image with two names is still one image.
     let mut twin = image.clone();
     for (image, name) in [(&mut image, "x:1"), (&mut twin, "x:2")] {
         image["annotations"] = json!({"io.containerd.image.name": name});
@@ -419,7 +419,7 @@ fn an_image_of_many_layers_takes_few_files() {
     }
 }
 
-/// No name that begins with `.wh.` is a file of the volume, at any place: files that AUFS keeps for itself are there for the links of their layer alone.
+/// No name that begins with `.wh.` becomes a file of the volume: AUFS's own files exist only for links of their layer.
 #[test]
 fn metadata_of_aufs_become_no_files() {
     let bench = Bench::empty();
@@ -454,7 +454,7 @@ fn metadata_of_aufs_become_no_files() {
     assert_eq!(bench.succeed(["cat", "image:/one"]), b"linked");
     assert_eq!(text(&bench.succeed(["stat", "-c", "%h", "image:/one"])), "2\n");
     succeed(tool("e2fsck").arg("-fn").arg(bench.path("image")));
-    // Without --oci they are names like others.
+    // Without --oci these names are ordinary files.
     bench.succeed("mkfs -q -d aufs.tar plain 8M".split(' '));
     assert_eq!(bench.succeed(["cat", "plain:/.wh..wh.plnk/78.2"]), b"alone");
 }

@@ -1,4 +1,4 @@
-//! Standard output that is full, or whose reader has gone: the exit code still tells the result, and no output is written over a source.
+//! Standard output that is full, or whose reader has closed it: the exit code still gives the result, and no output overwrites a source.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -23,7 +23,7 @@ fn to_nobody(bench: &Bench, args: &[&str]) -> Output {
     to(bench, args, writer)
 }
 
-/// As with the programs of coreutils, and in one line.
+/// The error is one line, as in coreutils.
 #[test]
 fn a_full_standard_output_is_an_error() {
     let bench = Bench::new();
@@ -47,7 +47,7 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// A reader that has gone is no failure. But where the exit code is a verdict, it is the same without a reader.
+/// A closed reader is not a failure. But an exit code that is a verdict stays the same without a reader.
 #[test]
 fn a_verdict_needs_no_reader() {
     let bench = Bench::new();
@@ -69,7 +69,7 @@ fn a_verdict_needs_no_reader() {
     }
 }
 
-/// `-` is standard output, as for every tar.
+/// `-` is standard output, as in every tar.
 #[test]
 fn an_archive_named_dash_is_standard_output() {
     let bench = Bench::new();
@@ -78,7 +78,7 @@ fn an_archive_named_dash_is_standard_output() {
     assert!(!bench.path("-").exists());
 }
 
-/// Results are not written over a file that was measured, or that a measured volume is in.
+/// Results do not overwrite a measured file, or the file of a measured volume.
 #[test]
 fn results_are_not_written_over_a_target() {
     let bench = Bench::new();
@@ -101,7 +101,7 @@ fn results_are_not_written_over_a_target() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A file for the results that cannot be written, a picture by the name of another format, and a file that holds a volume end the bench before its work.
+/// A result file that cannot be written, a picture with the name of another format, and a file that holds a volume end the bench before its work.
 #[test]
 fn results_that_cannot_be_written_end_the_bench_at_once() {
     let bench = Bench::new();
@@ -129,8 +129,8 @@ fn results_that_cannot_be_written_end_the_bench_at_once() {
     assert_eq!(parts.count(), 0);
 }
 
-/// A result goes into the file that was named, whatever that is: standard output without a name, a file with several names, the target of a link, a
-/// mount by itself.
+/// A result is written to the named file, whatever its kind: standard output without a name, a file with several names, the target of a link, a
+/// mount point.
 #[test]
 fn a_result_goes_into_the_file_that_was_named() {
     let bench = Bench::new();
@@ -175,8 +175,8 @@ fn a_result_goes_into_the_file_that_was_named() {
     assert!(parts.next().is_none());
 }
 
-/// A file of the host that a command writes beside its name is durable before it gets the name: results, archives, and copies that replace a file.
-/// So is the name of the first two.
+/// A file of the host that a command writes under a temporary name is durable before it gets its name: results, archives, and copies that replace
+/// a file. The name of results and archives is durable too.
 #[test]
 fn a_file_is_durable_before_it_has_its_name() {
     require!([Need::Tool("strace")]);
@@ -234,7 +234,7 @@ fn further_devices_of_a_source_are_not_written_over() {
     }
 }
 
-/// Commands that change files do all their work where nobody reads what `-v` says.
+/// Commands that change files complete their work even if the reader of `-v` has closed the output.
 #[test]
 fn work_goes_on_without_a_reader() {
     let bench = Bench::new();
@@ -252,7 +252,7 @@ fn work_goes_on_without_a_reader() {
     assert_eq!(bench.run(["stat", "image:/tree"]).status.code(), Some(1));
 }
 
-/// Wrong arguments have their code also where standard error is full.
+/// Wrong arguments have their exit code even if standard error is full.
 #[test]
 fn a_full_standard_error_changes_no_exit_code() {
     let bench = Bench::new();
@@ -264,7 +264,7 @@ fn a_full_standard_error_changes_no_exit_code() {
     }
 }
 
-/// The verdicts on an integrity device, too.
+/// The verdicts on an integrity device do not need a reader either.
 #[test]
 fn a_verdict_on_an_integrity_device_needs_no_reader() {
     let bench = Bench::empty();
@@ -280,7 +280,7 @@ fn a_verdict_on_an_integrity_device_needs_no_reader() {
     }
 }
 
-/// A link takes no file's place that it would lead to: as `ln` run in the link's directory.
+/// A link does not replace the file to which it would lead, as `ln` in the link's directory.
 #[test]
 fn no_new_link_replaces_the_file_that_it_leads_to() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The shell blocks of README.md, CONTRIBUTING.md and docs/ run as they stand there: docs/TESTING.md has the marks.
+//! The shell blocks of README.md, CONTRIBUTING.md and docs/ run unchanged: docs/TESTING.md describes the marks.
 
 #[path = "../../../../tests/house/src/blocks.rs"]
 mod blocks;
@@ -40,7 +40,7 @@ fn run(page: &Path, commands: &str, shell: &[&str]) -> String {
     text(&stdout)
 }
 
-/// A reader who copies the blocks without root gets what they promise.
+/// A reader who copies the blocks without root gets the promised result.
 #[test]
 fn the_blocks_for_users_run() {
     require!([Need::Tool("mkfs.ext4"), Need::Tool("fakeroot")]);
@@ -52,7 +52,7 @@ fn the_blocks_for_users_run() {
     }
 }
 
-/// The same as root: a host file is read raw beside the kernel. A mount namespace of their own takes mounts with it, also after a failure.
+/// As root: a host file is read raw beside the kernel. A separate mount namespace removes mounts, also after a failure.
 #[test]
 fn the_blocks_for_root_run() {
     require!([Need::Root, Need::Tool("mkfs.ext4"), Need::Tool("unshare")]);

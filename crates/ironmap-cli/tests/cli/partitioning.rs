@@ -1,4 +1,4 @@
-//! Disks whose partition table has lost a copy, disagrees with itself, or ends past an image that was cut short.
+//! Disks whose partition table has lost a copy, contradicts itself, or ends past a truncated image.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ fn write(path: &Path, bytes: &[u8], at: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 
-/// Runs a command that is to be refused with these words, by one line, and changes nothing.
+/// Runs a command that must be refused with these words, in one line, without any change.
 fn refused(bench: &Bench, args: &[&str], says: &str) {
     let before = fs::read(bench.path("disk.img")).unwrap();
     let output = bench.run(args);
@@ -63,13 +63,13 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
         for args in WRITERS {
             refused(&bench, args, "partition table");
         }
-        // The backup may be of an older table, whose partitions lie over others.
+        // The backup may belong to an older table, whose partitions overlap others.
         for args in [
             &["mkfs", "-qF", "disk.img@p1"][..],
             &["clone", "-F", "one.img", "disk.img@p1"],
             &["mkdir", "disk.img@p1:/new"],
             &["resize", "disk.img@p1"],
-            // It ends where a partition begins.
+            // The volume would end where a partition begins.
             &["mkfs", "-qF", "disk.img@1M"],
             &["clone", "-F", "one.img", "disk.img@1M"],
             &["rm", "disk.img@1M:/f"],
@@ -82,7 +82,7 @@ fn the_backup_of_a_lost_header_is_read_and_said_once() {
     }
 }
 
-/// An MBR that does not name the GPT beside it is the newer table, as for Linux and blkid.
+/// An MBR that does not name the GPT beside it is the newer table, as Linux and blkid decide.
 #[test]
 fn a_gpt_that_the_mbr_does_not_name_is_left_from_an_older_table() {
     require!([Need::Tool("sfdisk")]);
@@ -132,8 +132,8 @@ fn a_disk_with_one_copy_of_its_table_is_not_overwritten() {
     }
 }
 
-/// Each command that writes to a place named by its first byte leaves the bytes past its partition, or past the free space before one; a range that
-/// is named with its length is taken as it is named.
+/// Each command that writes to a place named by its first byte leaves the bytes past its partition, or past the free space before one, unchanged.
+/// A range named with its length is used as given.
 #[test]
 fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     require!([Need::Tool("sfdisk")]);
@@ -156,7 +156,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
             (DISK - 33 * 512, &[&["mkfs", "-qF", "disk.img@37M"]]),
         ];
         for (end, commands) in commands {
-            // By the GPT of sfdisk no partition begins before 1 MiB: those bytes are the table's.
+            // In the GPT of sfdisk no partition begins before 1 MiB: those bytes belong to the table.
             if end == MIB && label == "gpt" {
                 continue;
             }
@@ -192,7 +192,7 @@ fn a_place_named_by_its_first_byte_ends_with_its_partition() {
     }
 }
 
-/// Without a table, or with one that cannot be read, a place goes to the end of the disk; the latter is only read.
+/// Without a readable table a place extends to the end of the disk. If there is a table that cannot be read, the place is read-only.
 #[test]
 fn a_place_without_a_table_ends_with_the_disk() {
     let bench = Bench::empty();
@@ -252,14 +252,14 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
             "partition 2 has bytes 9437184 to 38797312",
         );
         assert_eq!(read(&["--truncated", "cat", "disk.img@p2:/f"]), yes, "{label}");
-        // Nothing of it is left.
+        // The old content is gone.
         disk.set_len(9 * MIB).unwrap();
         assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
         refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device only 9437184");
     }
 }
 
-/// A name that says another format than the command writes is refused with what to write, and no file of it is left.
+/// A name that suggests another format than the command writes is refused with advice, and leaves no file.
 #[test]
 fn a_raw_image_gets_no_name_of_another_format() {
     let bench = Bench::empty();
@@ -297,7 +297,7 @@ fn a_raw_image_gets_no_name_of_another_format() {
     }
 }
 
-/// A container is copied as it is to a name of its format.
+/// A container is copied unchanged to a name of its format.
 #[test]
 fn a_container_is_copied_to_a_name_of_its_format() {
     require!([Need::Tool("qemu-img")]);

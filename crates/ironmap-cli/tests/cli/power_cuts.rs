@@ -1,5 +1,5 @@
-//! Power cuts of the machine on which a volume lies in a qcow2 image: strace sees each write and each sync of the image's file, and files are made
-//! as a cut leaves them. QEMU and e2fsck judge.
+//! Power cuts of a machine with a volume in a qcow2 image: strace records each write and each sync of the image's file, and the test constructs files
+//! as after a cut. QEMU and e2fsck check them.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::require;
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
 const SECTOR: usize = 512;
-/// Commands that have to survive once they have ended.
+/// The number of commands whose result must survive after their end.
 const COPIES: usize = 4;
 
 /// A change of the image's file.
@@ -21,8 +21,8 @@ enum Step {
     Ended,
 }
 
-/// Rule: after a power cut at any moment QEMU repairs a marked image and finds nothing else, the volume's journal makes the rest sound, and the
-/// files of ended commands are there. `IRONMAP_POWER_CUTS` sets the number of cuts for each image.
+/// The rule: after a power cut at any moment QEMU repairs a marked image without other findings, the volume's journal makes the rest sound, and the
+/// files of ended commands exist. `IRONMAP_POWER_CUTS` sets the number of cuts for each image.
 #[test]
 fn a_volume_in_an_image_survives_power_cuts() {
     require!([Need::Tool("qemu-img"), Need::Tool("strace")]);
@@ -39,7 +39,7 @@ fn a_volume_in_an_image_survives_power_cuts() {
     for (seed, (name, make)) in (1..).zip(images) {
         let bench = Bench::new();
         let mut qemu = tool("qemu-img");
-        // The image is named last where it is created, and the format stands before the options.
+        // `create` takes the image last, and the format comes before the options.
         qemu.arg(make[0]).args(["-q", if make[0] == "create" { "-f" } else { "-O" }, "qcow2"]);
         succeed(qemu.args(&make[1..]).arg("disk").current_dir(bench.path(".")));
         let disk = bench.path("disk");
@@ -64,7 +64,7 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     let log = bench.path("log");
     let one = |number: usize| {
         let source = bench.source();
-        // The shell's `cd` tells the log that the command has ended.
+        // The shell's `cd` marks the end of the command in the log.
         format!(
             "'{IRONMAP}' cp -a '{}' 'qcow2:disk:/{number}' && cd . || exit 1; ",
             source.display()
@@ -85,7 +85,7 @@ fn record(bench: &Bench, disk: &Path) -> Vec<Step> {
     steps
 }
 
-/// A line of strace's. A call that other threads interrupt stands in two lines, all its arguments in the first.
+/// A line of strace. A call that other threads interrupt takes two lines, with all its arguments in the first.
 fn step(line: &str, disk: &str) -> Option<Step> {
     let (_, call) = line.split_once(' ')?;
     let call = call.trim_start();
@@ -115,7 +115,7 @@ fn bytes_of(hex: &str) -> impl Iterator<Item = u8> + '_ {
     hex.split("\\x").skip(1).map(|byte| u8::from_str_radix(byte, 16).unwrap())
 }
 
-/// The file after a cut: all that was synced, and of each later write any of its sectors.
+/// The file after a cut: everything that was synced, and any sectors of each later write.
 fn torn(before: &[u8], steps: &[Step], rng: &mut Rng) -> Vec<u8> {
     let mut file = before.to_vec();
     let synced = steps.iter().rposition(|step| matches!(step, Step::Sync)).unwrap_or(0);

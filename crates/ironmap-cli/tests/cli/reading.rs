@@ -112,7 +112,7 @@ fn cat_gives_the_bytes_of_the_source() {
     ] {
         let bench = Bench::with(options);
         for name in ["small", "nothing", "dir/large", "sparse", "dir/link"] {
-            // There mke2fs loses the hole at a file's end.
+            // mke2fs then loses the hole at a file's end.
             if name == "sparse" && options.contains(&"inline_data") {
                 continue;
             }
@@ -131,7 +131,7 @@ fn cat_gives_the_bytes_of_the_source() {
     }
 }
 
-/// A reader that goes away early is no error and gets no message.
+/// A reader that closes the pipe early is not an error and causes no message.
 #[test]
 fn cat_and_ls_end_quietly_with_their_reader() {
     let bench = Bench::new();
@@ -154,7 +154,7 @@ fn cat_and_ls_end_quietly_with_their_reader() {
     }
 }
 
-/// The extents name the very blocks that debugfs names, in order, holes left out.
+/// The extents name the same blocks as debugfs, in order, without holes.
 #[test]
 fn maps_name_the_blocks_that_debugfs_names() {
     for options in [&["-t", "ext4", "-b", "4096"][..], &["-t", "ext2", "-b", "1024"]] {
@@ -192,7 +192,7 @@ fn maps_name_the_blocks_that_debugfs_names() {
     }
 }
 
-/// Features, sizes and UUID are those that dumpe2fs prints.
+/// Features, sizes and UUID match the output of dumpe2fs.
 #[test]
 fn info_says_what_dumpe2fs_says() {
     let bench = Bench::with(&["-t", "ext4", "-L", "a label", "-O", "project,quota"]);
@@ -325,7 +325,7 @@ fn manual_pages_and_completions_are_generated() {
         let files = page.split("\n.SH \"FILES\"").nth(1).unwrap();
         assert!(files.split("\n.SH ").next().unwrap().contains(file), "{file}: {page}");
     }
-    // Without a complaint.
+    // man must not print a warning.
     if let Ok(said) = tool("man")
         .args(["--warnings", "-l", "-E", "UTF-8", "./ironmap-cp.1"])
         .current_dir(bench.dir.path())
@@ -338,7 +338,7 @@ fn manual_pages_and_completions_are_generated() {
     }
 }
 
-/// A journal that cannot be read is no reason where the user says so, by the location or by the option; standard error reports that its changes are missing.
+/// An unreadable journal is ignored if the user asks for that, in the location or by the option. A warning says that its changes are missing.
 #[test]
 fn a_volume_is_read_without_its_journal_where_asked_for() {
     let bench = Bench::new();

@@ -120,7 +120,7 @@ fn a_whole_disk_names_its_partitions() {
             case(&["info", "disk@p2"], 3, "disk@p2: holds no ext2, ext3, ext4 or XFS file system"),
         ],
     );
-    // Both headers damaged.
+    // Both headers are damaged.
     disk.write_all_at(b"x", 512 + 60).unwrap();
     disk.write_all_at(b"x", (64 << 20) - 512 + 60).unwrap();
     refuse(&bench, &[case(&["info", "disk@p2"], 4, "GPT header, HeaderCRC32")]);
@@ -156,7 +156,7 @@ fn paths_that_lead_nowhere_are_named() {
     assert!(!bench.path("copy").exists());
 }
 
-/// A copy does not replace what it is read from, by whatever name and way it comes there: neither half of an integrity device.
+/// A copy does not replace its source, by any name and in any way, nor a device of an integrity device.
 #[test]
 fn the_volume_that_is_copied_from_is_not_replaced() {
     let bench = Bench::empty();
@@ -198,7 +198,7 @@ fn a_damaged_volume_is_code_4_with_the_place() {
     refuse(&bench, &[case(&["cat", &bench.target("/dir/large")], 4, "extent header")]);
     file.set_len(20 << 20).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 4, "the device only 20971520")]);
-    // The label, without a new checksum: for reading there are backups, but not for writing, nor for a check.
+    // The label changes without a new checksum: for reading a backup is used, but not for writing or a check.
     file.set_len(64 << 20).unwrap();
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
     drop(file);
@@ -231,7 +231,7 @@ fn a_volume_in_use_is_refused() {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refuse(&bench, &[case(&["ls", &bench.target("/")], 3, "locked by another program")]);
     drop(file);
-    // Without a lock, as most programs have it. An image that is longer than before would be seen by them.
+    // The writer takes no lock, like most programs. It would see an image that has become longer.
     let writer = File::options().write(true).open(bench.image()).unwrap();
     let image = bench.image().to_str().unwrap().to_owned();
     let changed = || fs::metadata(&image).unwrap().modified().unwrap();
@@ -250,7 +250,7 @@ fn a_volume_in_use_is_refused() {
     drop(writer);
 }
 
-/// A file is no place to mount on, `host:` leads to no volume, tags are overwritten only if that is said, and nothing is measured 0 times.
+/// A file cannot be a mount point, `host:` names no volume, tags are overwritten only on request, and a bench with 0 rounds is refused.
 #[test]
 fn arguments_of_another_kind_are_refused() {
     let bench = Bench::empty();

@@ -1,5 +1,5 @@
-//! The same tree makes the same image, however the host came to have it: in whatever order its names, attributes and access lists were made,
-//! whatever holes its file system keeps, and by any user in any locale.
+//! The same tree makes the same image on every host: in whatever order its names, attributes and access lists were made, whatever holes its file
+//! system keeps, and for any user in any locale.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt, chown, symlink};
@@ -13,7 +13,7 @@ use crate::support::{Bench, IRONMAP, pattern, succeed, text, tool};
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// A host's order of things that have none of their own.
+/// The host's order of things without a defined order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Forwards,
@@ -42,7 +42,7 @@ fn access_list(users: [u8; 3]) -> Vec<u8> {
     list
 }
 
-/// The tree, whose times are all the same. Backwards, the host also keeps no holes smaller than 64 KiB.
+/// The tree, whose times are all equal. With `Backwards` the host also keeps no holes smaller than 64 KiB.
 fn make(tree: &Path, order: Order) {
     fs::DirBuilder::new().mode(0o755).create(tree).unwrap();
     order.of(0..80, |number| {
@@ -82,7 +82,7 @@ fn make(tree: &Path, order: Order) {
     for (at, data) in ranges {
         sparse.write_all_at(&vec![0x17; data as usize], at).unwrap();
     }
-    // A file without holes has none in the image.
+    // A file without holes has no holes in the image.
     fs::write(tree.join("zeros"), vec![0; 300_000]).unwrap();
     fs::set_permissions(tree.join("Z"), fs::Permissions::from_mode(0o6711)).unwrap();
     if rustix::process::geteuid().is_root() {
@@ -96,7 +96,7 @@ fn make(tree: &Path, order: Order) {
     succeed(&mut touch);
 }
 
-/// Builds an image that has the size that the tree needs.
+/// Builds an image of the size that the tree needs.
 fn build(bench: &Bench, source: &str, host: &str) -> Vec<u8> {
     let script = format!("{host} \"$0\" mkfs -q -b 4K -d {source} image");
     let mut command = tool("sh");
@@ -114,8 +114,8 @@ fn differing(one: &[u8], other: &[u8]) -> Option<usize> {
     one.iter().zip(other).position(|(one, other)| one != other)
 }
 
-/// One tree, made in two orders, and built with other locales, time zones, masks, processors and users; and the archives that GNU tar makes of
-/// both, where attributes are in the host's order.
+/// One tree, created in two orders, and built with other locales, time zones, masks, processors and users; and GNU tar's archives of
+/// both, whose attributes are in the host's order.
 #[test]
 fn the_same_tree_makes_the_same_image() {
     require!([Need::Tool("tar"), Need::Tool("taskset")]);
@@ -147,7 +147,7 @@ fn the_same_tree_makes_the_same_image() {
     assert_eq!(differs, None, "archives");
 }
 
-/// The user that builds an image does not show where an option names the owner of its files.
+/// If an option names the owner of files, the image does not depend on the user that builds it.
 #[test]
 fn an_image_does_not_depend_on_its_builder() {
     require!([Need::Root, Need::Tool("setpriv")]);
@@ -155,7 +155,7 @@ fn an_image_does_not_depend_on_its_builder() {
     fs::set_permissions(bench.path(""), fs::Permissions::from_mode(0o777)).unwrap();
     make(&bench.path("one"), Order::Forwards);
     succeed(tool("chmod").args(["-R", "a+rX"]).arg(bench.path("one")));
-    // Another user may not be able to reach the program by its path.
+    // Another user may have no access to the program's path.
     fs::copy(IRONMAP, bench.path("ironmap")).unwrap();
     let build = |user: &[&str]| {
         let mut command = tool("setpriv");

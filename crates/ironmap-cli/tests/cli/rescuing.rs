@@ -1,5 +1,5 @@
-//! Damaged volumes that are only read: by a backup of the superblock, cut short, and with damaged blocks of directories. Beside the kernel
-//! and debugfs.
+//! Reading damaged volumes: by a backup of the superblock, truncated, and with damaged blocks of directories. The oracles are the kernel and
+//! debugfs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ fn wipe(image: &Path, bytes: usize) {
     File::options().write(true).open(image).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
 }
 
-/// Success, and one warning that says this.
+/// Asserts success, with one warning that contains this text.
 fn warned(output: &Output, what: &str) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
@@ -31,7 +31,7 @@ fn same_content(one: &Path, other: &Path) {
     succeed(tool("diff").args(["-r", "--no-dereference"]).args([one, other]));
 }
 
-/// Superblock and descriptors are gone. The files that are copied out equal the original ones, and those that the kernel shows with `sb=N`.
+/// Superblock and descriptors are gone. The files copied out equal the original ones, and those that the kernel shows with `sb=N`.
 #[test]
 fn a_backup_stands_in_for_superblock_and_descriptors() {
     require!([Need::Root]);
@@ -61,7 +61,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
         same_content(mount.dir(), &bench.path("out"));
         drop(mount);
         let listed = bench.run(["ls", &format!("{volume}:/dir")]);
-        // A volume whose superblock is gone may have been given up: it is not guessed at.
+        // A volume without a superblock may have been deleted, so it is not guessed.
         let said = text(&listed.stderr);
         assert_eq!(listed.status.code(), Some(3), "{said}");
         assert_eq!(said.contains("--superblock"), found.is_some(), "{said}");
@@ -69,7 +69,7 @@ fn a_backup_stands_in_for_superblock_and_descriptors() {
     }
 }
 
-/// A damaged superblock is passed over for reading; commands that write or check refuse the volume, which stays as it is.
+/// A damaged superblock is ignored for reading; commands that write or check refuse the volume, which stays unchanged.
 #[test]
 fn a_damaged_superblock_is_passed_over_only_for_reading() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -96,8 +96,8 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
     assert!(before == fs::read(bench.image()).unwrap());
 }
 
-/// A superblock whose fields after the magic number are zeros looks like one of revision 0. Its backup shows that it is not; a volume that is
-/// of revision 0 stays one.
+/// A superblock whose fields after the magic number are zeros looks like revision 0. Its backup shows that it is not. A volume
+/// that is of revision 0 is unaffected.
 #[test]
 fn a_superblock_without_its_revision_is_damaged() {
     for options in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext3", "-b", "1024"]] {
@@ -119,7 +119,7 @@ fn a_superblock_without_its_revision_is_damaged() {
     assert_eq!(text(&bench.succeed(["cat", &bench.target("/small")])), "small\n");
 }
 
-/// `--journal` names the device of a journal, and is for reading alone. A journal that udev has a name for is found.
+/// `--journal` names the device of a journal, and is for reading only. A journal with a link of udev is found.
 #[test]
 fn a_journal_on_another_device_is_named_or_found() {
     require!([Need::Root]);
@@ -177,7 +177,7 @@ impl Symlink {
 impl Drop for Symlink {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // Another program may use them by now.
+        // Another program may use the directories.
         self.made.iter().for_each(|dir| drop(fs::remove_dir(dir)));
     }
 }
@@ -188,7 +188,7 @@ fn last_block(bench: &Bench, file: &str) -> u64 {
     said.split_whitespace().map(|block| block.parse::<u64>().unwrap()).max().unwrap()
 }
 
-/// Files within the image are read as by debugfs; the rest is an I/O error, and says so.
+/// Files within the image are read as by debugfs; the rest is reported as an I/O error.
 #[test]
 fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
@@ -219,7 +219,7 @@ fn a_volume_that_was_cut_short_is_read_as_far_as_it_goes() {
     assert!(whole > 0 && broken > 0, "{whole} whole, {broken} broken");
 }
 
-/// A damaged block costs a directory its own names: those of all others are listed, as the kernel lists them, and found.
+/// A damaged block costs a directory only its own names: names in other blocks are listed and found, as by the kernel.
 #[test]
 fn a_damaged_block_of_a_directory_loses_its_own_names() {
     require!([Need::Root]);
@@ -263,7 +263,7 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The same by the listing that a mount gives, block by block and in the order of a hash tree.
+/// The names in the listings for mounts, block by block and in the order of a hash tree.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();
@@ -275,7 +275,7 @@ fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     names
 }
 
-/// Leaves of a hash tree are passed over like blocks of a row.
+/// Damaged leaves of a hash tree are skipped like blocks of a linear directory.
 #[test]
 fn a_damaged_leaf_of_a_hash_tree_loses_its_own_names() {
     let tree = Bench::empty();

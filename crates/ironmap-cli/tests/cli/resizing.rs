@@ -1,4 +1,4 @@
-//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds nothing, and every file is as it was.
+//! `ironmap resize`: the sizes are those of resize2fs, e2fsck finds nothing, and every file is unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ fn fsck(image: &Path, what: &str) {
     assert!(silent, "{what}: {said}");
 }
 
-/// The lines of dumpe2fs that say how a volume is laid out; with them the groups' places of copies.
+/// The lines of dumpe2fs that describe a volume's layout, including the groups' copies.
 fn geometry(image: &Path) -> BTreeMap<String, String> {
     const WANTED: [&str; 10] = [
         "Block count",
@@ -131,7 +131,7 @@ fn make(bench: &Bench, options: &str, size: &str) -> PathBuf {
     let mut mke2fs = tool("mke2fs");
     mke2fs.arg("-qF").args(words(options)).arg("-d").arg(bench.source()).arg(&image).arg(size);
     succeed(&mut mke2fs);
-    // mke2fs -d leaves quotas of before. -D: directories are hashed.
+    // mke2fs -d leaves stale quotas. -D: directories are hashed.
     let repaired = tool("e2fsck").arg("-fyD").arg(&image).output().unwrap();
     assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", text(&repaired.stdout));
     image
@@ -144,7 +144,7 @@ fn with_source() -> Bench {
     bench
 }
 
-/// Sizes, reserved blocks, places of backups and room for descriptors are those that resize2fs gives.
+/// Sizes, reserved blocks, places of backups and space for descriptors are the same as with resize2fs.
 #[test]
 fn a_volume_grows_as_by_resize2fs() {
     let bench = with_source();
@@ -158,7 +158,7 @@ fn a_volume_grows_as_by_resize2fs() {
             bench.succeed(["resize", image.to_str().unwrap(), to]);
             fsck(&image, &what);
             succeed(tool("truncate").args(["-s", to]).arg(&twin));
-            // -f: resize2fs takes bigalloc with it only.
+            // -f: resize2fs refuses bigalloc without it.
             succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
             assert_eq!(geometry(&image), geometry(&twin), "{what}");
             assert!(tree(&bench, &image) == before, "{what}");
@@ -170,7 +170,7 @@ fn blocks(image: &Path) -> u64 {
     geometry(image)["Block count"].parse().unwrap()
 }
 
-/// The same for smaller sizes: whatever lies beyond the end has moved.
+/// The same for smaller sizes: everything beyond the end has moved.
 #[test]
 fn a_volume_shrinks_as_by_resize2fs() {
     let bench = with_source();
@@ -198,7 +198,7 @@ fn a_volume_shrinks_as_by_resize2fs() {
     }
 }
 
-/// Groups whose bitmaps were never written: the last one gets its bitmap, and blocks that were reserved for descriptors count as free.
+/// In groups whose bitmaps were never written the last group gets its bitmap, and blocks reserved for descriptors count as free.
 #[test]
 fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     let bench = Bench::empty();
@@ -225,7 +225,7 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// As small as resize2fs makes it, or smaller, and no smaller the second time; then as large as it was.
+/// The smallest size is at most that of resize2fs, and a second run does not reduce it; then the volume grows to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();
@@ -268,7 +268,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap gives directories groups of their own.
+        // ironmap distributes directories over groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -323,7 +323,7 @@ fn the_kernel_fills_a_volume_that_has_grown() {
     }
 }
 
-/// The superblock names the orphan file by a number that a smaller volume does not have.
+/// The superblock names the orphan file by a number that a smaller volume lacks.
 #[test]
 fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     let bench = Bench::empty();
@@ -350,7 +350,7 @@ fn an_orphan_file_beyond_the_end_is_not_renumbered() {
     assert!(said.contains("is the orphan file") && fs::read(&image).unwrap() == before, "{said}");
 }
 
-/// A growth would give a broken bitmap a right checksum, and write where a broken resize inode leads.
+/// A growth would give a broken bitmap a right checksum, and would write to the blocks of a broken resize inode.
 #[test]
 fn a_damaged_volume_does_not_grow() {
     let bench = Bench::empty();
@@ -392,7 +392,7 @@ fn a_damaged_volume_does_not_grow() {
     refused("state");
 }
 
-/// The host's file system is full at some write of a growth. The volume has the old size or the new one, and its image is as long.
+/// The host's file system is full at some write of a growth. The volume has the old size or the new one, and its image has the same length.
 #[test]
 fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("mount")]);
@@ -438,7 +438,7 @@ fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     assert!(failed > 5 && grown > 5, "{failed} failed, {grown} grew");
 }
 
-/// A size that cannot be leaves volume and image as they were.
+/// An impossible size leaves volume and image unchanged.
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     let bench = with_source();

@@ -1,4 +1,4 @@
-//! `find`, `du`, `df`, `readlink` and `getfattr` print what their namesakes print of the kernel's mount of the same volume.
+//! `find`, `du`, `df`, `readlink` and `getfattr` print the same as their namesakes on the kernel's mount of the same volume.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use crate::looking::Twin;
 use crate::require;
 use crate::support::{pattern, succeed, text, tool};
 
-/// Names, sizes, times, modes and links that the tests of `find` tell apart.
+/// Creates names, sizes, times, modes and links that the tests of `find` distinguish.
 fn more(root: &Path) {
     fs::create_dir_all(root.join("deep/er/est")).unwrap();
     for (name, len) in [
@@ -29,7 +29,7 @@ fn more(root: &Path) {
     symlink("nothing-here", root.join("deep/astray")).unwrap();
 }
 
-/// Patterns with classes, and with characters of several bytes: the locale says what one is.
+/// Patterns with classes, and with characters of several bytes: the locale defines a character.
 #[test]
 fn find_matches_patterns_as_find_does_in_each_locale() {
     require!([Need::Root, Need::Tool("find")]);
@@ -159,7 +159,7 @@ fn find_finds_what_find_finds() {
     assert!(text(&missing.stdout).ends_with(":/deep/a.conf\n"));
 }
 
-/// Sums of trees, with names of one file counted once, and trees in one another.
+/// Sums of trees: several names of one file count once, and so do trees within one another.
 #[test]
 fn du_sums_as_du_does() {
     require!([Need::Root]);
@@ -176,7 +176,7 @@ fn du_sums_as_du_does() {
             "@/deep/er @/deep/new @/deep",
             "@/large @/large",
         ] {
-            // Which of the two names is met first is another thing.
+            // Which of the two names comes first may differ.
             let lines = |said: String| -> BTreeSet<String> {
                 said.lines().map(|line| line.replace("/again", "/small")).collect()
             };
@@ -184,7 +184,7 @@ fn du_sums_as_du_does() {
             assert_eq!(lines(twin.ours(&command)), lines(twin.theirs(&command)), "{command}");
         }
     }
-    // Later versions of du count directories otherwise.
+    // Later versions of du count directories differently.
     let files = |said: String| -> BTreeSet<String> {
         let tree = ["/deep", "/deep/er", "/deep/er/est"];
         let is_file = |line: &&str| !tree.contains(&line.split('\t').nth(1).unwrap());
@@ -213,7 +213,7 @@ fn df_shows_what_df_shows() {
     assert_eq!(said.lines().count(), 3);
 }
 
-/// Targets as they are, and the paths that they lead to.
+/// The plain targets, and the paths to which they lead.
 #[test]
 fn readlink_follows_as_readlink_does() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Formats of other programs are not overwritten unasked: the measure is the list of `blkid -k`, and `wipefs -n` names the images.
+//! Formats of other programs are not overwritten without a request: `blkid -k` lists them, and `wipefs -n` names the images.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use crate::support::{Bench, text, tool};
 
 const SIZE: u64 = 8 << 20;
 
-/// How an image of a format is made, and whether blkid sees it by that.
+/// The way to make an image of a format, and whether blkid then recognizes it.
 enum How {
-    /// By the format's own program, in the directory of `image`.
+    /// The format's own program makes it, in the directory of `image`.
     Program(&'static str),
-    /// By its header, which wipefs names.
+    /// A header that wipefs names.
     Header(Vec<(u64, Vec<u8>)>),
-    /// By a header that wipefs is silent about: blkid verifies a checksum, or fields of a whole file system.
+    /// A header that wipefs does not report: blkid verifies a checksum, or fields of a whole file system.
     Silent(Vec<(u64, Vec<u8>)>),
 }
 
@@ -194,7 +194,7 @@ const IMAGES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Makes `image`; says that it could not where its program is missing.
+/// Makes `image`, or reports that its program is missing.
 fn make(bench: &Bench, name: &str, how: &How) -> bool {
     let path = bench.path("image");
     let _ = fs::remove_file(&path);
@@ -224,7 +224,7 @@ fn make(bench: &Bench, name: &str, how: &How) -> bool {
     true
 }
 
-/// Each command that writes over `image` refuses it by one line with this name, and leaves it as it was.
+/// Each command that overwrites `image` refuses it with one line that has this name, and leaves it unchanged.
 fn refused(bench: &Bench, name: &str, says: &str) {
     let image = bench.path("image");
     let before = fs::read(&image).unwrap();

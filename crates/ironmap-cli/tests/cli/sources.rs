@@ -52,7 +52,7 @@ fn volume_copy(bench: &Bench, name: &str) -> Option<Copy> {
     Some(Copy { kind, mode, content })
 }
 
-/// `@` is `cp` or `ironmap cp`, `%` the copy. `!` says that it fails.
+/// `@` is `cp` or `ironmap cp`, `%` the copy. A line with `!` must fail.
 const KINDS: &str = "
 printf 'through a pipe' | @ /dev/stdin %
 @ /dev/stdin % < file
@@ -78,7 +78,7 @@ timeout 60 sh -c 'printf d > fifo' & @ -d fifo %
 printf 'typed\\n\\004' | script -qec '@ /dev/stdin %' /dev/null
 ";
 
-/// Without `-r` or `-a` the content of special files is copied, and with them the file: as cp does it.
+/// Without `-r` or `-a` the content of special files is copied, and with them the file, as in cp.
 #[test]
 fn special_files_are_copied_as_cp_copies_them() {
     require!([Need::Tool("bash"), Need::Tool("script"), Need::Tool("timeout")]);
@@ -97,7 +97,7 @@ fn special_files_are_copied_as_cp_copies_them() {
         };
         let run = |cp: &str, copy: &str| {
             let script = format!("umask 022; {}", line.replace('@', cp).replace('%', copy));
-            // A copy that does not read leaves the writer of the fifo, which its own timeout ends.
+            // A copy that does not read leaves the writer of the fifo blocked, and the writer's own timeout ends it.
             let mut bash = tool("timeout");
             bash.args(["120", "bash", "-c", &script]).current_dir(bench.dir.path());
             bash.stdin(Stdio::null()).stderr(Stdio::piped()).stdout(Stdio::null()).output().unwrap()
@@ -118,7 +118,7 @@ fn special_files_are_copied_as_cp_copies_them() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// A block device is copied as it is read.
+/// The content of a block device is copied.
 #[test]
 fn the_content_of_a_block_device_is_copied() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -150,7 +150,7 @@ fn special_files_of_a_volume_have_no_content() {
     assert!(fs::metadata(bench.path("copy")).unwrap().file_type().is_fifo());
 }
 
-/// A copy of what nobody writes waits, and is interrupted; no file is left of it.
+/// A copy from a pipe without a writer waits, and can be interrupted; it leaves no file.
 #[test]
 fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     let bench = Bench::new();
@@ -169,7 +169,7 @@ fn a_copy_that_waits_for_a_pipe_is_interrupted() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// An unwanted source is not read further: of an endless source, or of one that nobody writes, no more than until the writer has refused it.
+/// A refused source is not read further: the copy of an endless source, or of one without a writer, reads nothing after the refusal.
 #[test]
 fn a_source_that_is_not_wanted_is_not_read_on() {
     require!([Need::Tool("bash"), Need::Tool("timeout")]);
@@ -194,7 +194,7 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
         assert_eq!(output.status.code(), Some(code), "{line}: {said}");
         assert!(said.contains(says) && said.lines().count() == code as usize, "{line}: {said}");
     }
-    // A file whose report fails is copied all the same.
+    // If the output of -v fails, the file is still copied.
     let line = format!("{IRONMAP} cp -v source/small {} > /dev/full", bench.target("/heard"));
     let mut bash = tool("bash");
     let output = bash.args(["-c", &line]).current_dir(bench.dir.path()).output().unwrap();
@@ -205,7 +205,7 @@ fn a_source_that_is_not_wanted_is_not_read_on() {
     crate::support::succeed(tool("e2fsck").arg("-fn").arg(bench.image()));
 }
 
-/// Done in one session of fakeroot, as a package is built.
+/// Commands in one session of fakeroot, as in a package build.
 const FAKED: &str = "
 set -e
 mkdir tree tree/dir
@@ -256,7 +256,7 @@ fn owners_under_fakeroot_are_taken() {
         ("link", 0o120_777, (12, 13), 0),
         ("dir/again", 0o104_755, (1000, 1001), 0),
     ];
-    // The kernel says what the volumes hold.
+    // The kernel's view shows the content of the volumes.
     for volume in ["made", "copied"] {
         let image = Image::none();
         fs::copy(bench.path(volume), image.path()).unwrap();
@@ -271,7 +271,7 @@ fn owners_under_fakeroot_are_taken() {
         let name = crate::support::xattr(&mount.dir().join("file"), "trusted.name");
         assert_eq!(name.as_deref(), Some(&b"value"[..]), "{volume}");
     }
-    // New files belong to the user, whom fakeroot calls root.
+    // New files belong to the user, who is root in fakeroot.
     for name in ["file", "dir"] {
         let stat = bench.json(&["stat", "--json", &format!("plain:/{name}")]);
         assert_eq!((&stat["uid"], &stat["gid"]), (&0.into(), &0.into()), "{name}");
@@ -279,7 +279,7 @@ fn owners_under_fakeroot_are_taken() {
     let null: serde_json::Value =
         serde_json::from_slice(&fs::read(bench.path("null.json")).unwrap()).unwrap();
     assert_eq!((&null["type"], &null["uid"]), (&"char_device".into(), &0.into()));
-    // And files copied out of a volume have the attributes that fakeroot gives then.
+    // Files copied out of a volume have the attributes from fakeroot.
     let out = fs::read_to_string(bench.path("out.txt")).unwrap();
     for (name, mode, (user, group), device) in expected {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -289,7 +289,7 @@ fn owners_under_fakeroot_are_taken() {
     assert_eq!(fs::read(bench.path("out.name")).unwrap(), b"value");
 }
 
-/// Everything that changes a volume, `@` being the volume.
+/// Commands that change a volume; `@` stands for the volume.
 const VERBS: &str = "
 cp -a tree/. @/
 cp -r tree @/plain
@@ -315,7 +315,7 @@ rm @/sparse
 sync @
 ";
 
-/// With `SOURCE_DATE_EPOCH` the same commands over the same tree make the same bytes, whenever that is, and no time is later.
+/// With `SOURCE_DATE_EPOCH` the same commands over the same tree give the same bytes at any time, and no time stamp is later.
 #[test]
 fn a_reproducible_build_makes_the_same_bytes() {
     const DATE: &str = "1700000000";
@@ -383,7 +383,7 @@ fn a_date_that_is_none_is_refused() {
         &["touch", &bench.target("/small")],
         &["rm", &bench.target("/small")],
     ] {
-        // The last one is a second after the last time stamp of an inode.
+        // The last date is one second after the largest time stamp of an inode.
         for date in ["yesterday", "-1", "15032385536"] {
             let output = bench.command().env("SOURCE_DATE_EPOCH", date).args(args).output();
             let output = output.unwrap();

@@ -1,4 +1,4 @@
-//! Text of a volume on a terminal: no name, target, label or attribute reaches one with what the terminal would obey.
+//! Text of a volume on a terminal: no name, target, label or attribute passes control sequences to a terminal.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! `ironmap tune`: each change is that of tune2fs, byte for byte; other changes are refused, which leaves the volume as it was.
+//! `ironmap tune`: each change equals that of tune2fs, byte for byte; other changes are refused, and leave the volume unchanged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use crate::support::{Bench, IRONMAP, succeed, text, tool};
 const TIME: &str = "1700000000";
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
-/// Done one after the other to a volume and its twin.
+/// Steps for a volume and its twin, in this order.
 const STEPS: &[&str] = &[
     "-L label",
     "-L sixteen-bytes-16",
@@ -60,7 +60,7 @@ const STEPS: &[&str] = &[
     "-L several -m 7 -o acl -i 1w",
 ];
 
-/// Steps for volumes with all checksums, whose UUID is that of before; the last one cannot be taken back.
+/// Steps for volumes with all checksums, which keep their UUID; the last step cannot be undone.
 const WITH_CHECKSUMS: &[&str] = &[
     "-O metadata_csum_seed",
     "-O ^metadata_csum_seed",
@@ -86,7 +86,7 @@ fn field(image: &Path, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
 }
 
-/// Does the steps to both; after each of them the two files have the same bytes, backups among them.
+/// Runs the steps on both; after each the two files have the same bytes, including backups.
 fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     let own = Image::mke2fs("40M", options);
     let bench = Bench::empty();
@@ -107,7 +107,7 @@ fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     own
 }
 
-/// Superblock and backups are those of tune2fs, in each layout of backups.
+/// Superblock and backups equal those of tune2fs, in each layout of backups.
 #[test]
 fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "1024"], &[STEPS, WITH_CHECKSUMS]);
@@ -122,7 +122,7 @@ fn every_change_is_that_of_tune2fs() {
     same_steps(&["-t", "ext4", "-b", "4096", "-O", "uninit_bg,^metadata_csum"], few);
 }
 
-/// The kernel takes the volume, with the settings that it is given.
+/// The kernel mounts the volume with its new settings.
 #[test]
 fn the_kernel_mounts_it() {
     require!([Need::Root]);
@@ -145,7 +145,7 @@ fn the_kernel_mounts_it() {
     assert_eq!(field(&own.path(), "Filesystem UUID"), UUID);
 }
 
-/// UUIDs that nobody has chosen are of the version that they should be.
+/// Generated UUIDs have the right version.
 #[test]
 fn a_uuid_is_made() {
     let own = Image::mke2fs("8M", &["-t", "ext4", "-O", "metadata_csum_seed"]);
@@ -167,7 +167,7 @@ fn a_uuid_is_made() {
     }
 }
 
-/// One line, the documented code, and every byte as it was.
+/// One line, the documented code, and every byte unchanged.
 #[test]
 fn impossible_changes_are_refused_by_name() {
     let bench = Bench::empty();
@@ -255,7 +255,7 @@ fn a_volume_that_needs_recovery_is_recovered_first() {
     assert!(text(&bench.succeed(["ls", "left:/"])).contains("made\n"));
 }
 
-/// `-l` alone changes nothing; with changes it shows them.
+/// `-l` alone changes nothing; with changes it prints the result.
 #[test]
 fn the_list_is_that_of_info() {
     let bench = Bench::new();
@@ -267,7 +267,7 @@ fn the_list_is_that_of_info() {
     assert!(listed.lines().any(|line| line == "Label:          shown"), "{listed}");
 }
 
-/// Called as tune2fs or e2label the program takes their options: results are those of the programs, byte for byte.
+/// If the program is called as tune2fs or e2label, it accepts their options: results are the same as theirs, byte for byte.
 #[test]
 fn names_of_e2fsprogs_are_taken() {
     let own = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -312,8 +312,8 @@ fn names_of_e2fsprogs_are_taken() {
     fsck(&own.path());
 }
 
-/// Under the names of e2fsprogs a text that is too long is cut, of a repeated option the last one counts, and each refusal has their code;
-/// the volume is theirs after each command.
+/// Under the names of e2fsprogs a text that is too long is cut, the last of repeated options counts, and each refusal has their exit code; after
+/// each command the volume equals theirs.
 #[test]
 fn the_names_of_e2fsprogs_end_as_they_do() {
     let image = Image::mke2fs("8M", &["-t", "ext4"]);
@@ -407,14 +407,14 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
             ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
         assert!(left == right, "{command}: other bytes");
     }
-    // By its own name the program cuts nothing, and has its own codes.
+    // Under its own name the program cuts no text, and has its own exit codes.
     let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));
     fsck(&bench.path("ours/image"));
 }
 
-/// A volume that is read by a backup of the superblock, or beyond its end, is not changed.
+/// A volume that is read by a backup of the superblock, or with its end missing, is not changed.
 #[test]
 fn a_damaged_volume_is_not_changed() {
     let bench = Bench::with(&["-t", "ext4"]);

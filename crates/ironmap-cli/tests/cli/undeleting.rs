@@ -1,4 +1,4 @@
-//! `ironmap undelete`: files deleted by the kernel, by debugfs and by ironmap come back byte by byte, where all of them is left. Beside
+//! `ironmap undelete`: files deleted by the kernel, by debugfs and by ironmap are recovered byte by byte if all of their data exist. The oracles are
 //! `debugfs lsdel` and `debugfs dump`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::common::skip::Need;
 use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// The deleted files of an image by inode. Of several that had one inode, it is one of them.
+/// The deleted files of an image by inode. If several had one inode, one of them is returned.
 fn deleted(bench: &Bench, image: &Path) -> BTreeMap<u64, Value> {
     let by_inode = |file: Value| (file["inode"].as_u64().unwrap(), file);
     deleted_files(bench, image).into_iter().map(by_inode).collect()
@@ -80,7 +80,7 @@ fn files_that_debugfs_deleted_are_found_in_the_inodes() {
     }
 }
 
-/// Fills a directory; gives each file's content. `scattered` has an extent for each block.
+/// Fills a directory, and returns the content of each file. `scattered` has an extent for each block.
 fn fill(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fs::create_dir_all(dir.join("tree/below")).unwrap();
     let mut files = BTreeMap::new();
@@ -142,12 +142,12 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
         assert!(text(&only).contains("/tree/two (whole)"), "{}", text(&only));
         assert_eq!(text(&only).lines().count(), 1);
         check(&image.path());
-        // All blocks are given to another file.
+        // Another file takes all blocks.
         let mount = image.mount("noatime");
         let mut full = File::create(mount.dir().join("full")).unwrap();
         while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
         drop((full, mount));
-        // The last few blocks may be too few for a write: a file that has all of its own there is whole still.
+        // The last few blocks may be too few for a write: a deleted file that still has all of its blocks is whole.
         let found = deleted(&bench, &image.path());
         let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
         let count = found.values().filter(reused).count();
@@ -171,7 +171,7 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
     }
 }
 
-/// The same for what ironmap removes. A file that no transaction of the log has is not found.
+/// Files that ironmap removes are found too. A file without a transaction in the log is not found.
 #[test]
 fn files_that_ironmap_deleted_are_found_in_the_journal() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -197,7 +197,7 @@ fn files_that_ironmap_deleted_are_found_in_the_journal() {
     check(&bench.image());
 }
 
-/// Nothing is overwritten, and nothing is found where nothing is.
+/// No file is overwritten, and nothing is found on a volume without deleted files.
 #[test]
 fn files_that_are_there_stay() {
     let bench = Bench::with(&["-t", "ext2", "-b", "1024"]);
@@ -215,8 +215,8 @@ fn files_that_are_there_stay() {
     assert!(text(&none.stderr).contains("no deleted file matches"));
 }
 
-/// A deleted file and a deleted directory of one name are both copied, with all files below; a name that is taken in the directory, also by a
-/// symbolic link, is neither overwritten nor followed; and an error names the deleted file, and stops no other.
+/// A deleted file and a deleted directory with one name are both copied, with all files below. An existing name in the target directory, even a
+/// symbolic link, is neither overwritten nor followed. An error names the deleted file, and the other files are still copied.
 #[test]
 fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);
@@ -292,7 +292,7 @@ fn a_name_that_is_taken_leads_nowhere_and_stops_nothing() {
     }
 }
 
-/// A block that a younger deleted file had is that file's.
+/// A block that a later deleted file had belongs to that file.
 #[test]
 fn a_block_of_two_deleted_files_is_the_younger_ones() {
     require!([Need::Root]);
@@ -318,7 +318,7 @@ fn a_block_of_two_deleted_files_is_the_younger_ones() {
     assert_ne!(whole("/old"), Some(true), "{found:?}");
 }
 
-/// A number that was deleted three times had each time the name of then, also where a name comes back.
+/// An inode number that was deleted three times has each time the name of that time, even if a name occurs again.
 #[test]
 fn each_deleted_file_has_the_name_of_its_time() {
     require!([Need::Root]);
@@ -346,7 +346,7 @@ fn each_deleted_file_has_the_name_of_its_time() {
     assert_eq!(found, BTreeMap::from(expected));
 }
 
-/// Data in the inode end with the inode, whatever the size of a damaged one says: the rest is a hole.
+/// Inline data end with the inode, whatever size a damaged inode has: the rest is a hole.
 #[test]
 fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     const SIZE: u64 = 1 << 42;
@@ -361,7 +361,7 @@ fn a_damaged_size_of_inline_data_does_not_keep_a_copy() {
     assert_eq!(&start, b"hidden\0\0");
 }
 
-/// A full disk leaves no part of a file.
+/// A full disk leaves no partial file.
 #[test]
 fn a_full_disk_keeps_only_whole_files() {
     require!([Need::Root]);

@@ -1,4 +1,4 @@
-//! Commands on XFS volumes that the kernel has filled: those that read them, and those that refuse them.
+//! Commands on XFS volumes that the kernel has filled: commands that read them, and commands that refuse them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use crate::require;
 use crate::support::{Bench, pattern, succeed, text, tool};
 use crate::trees::{compare, view};
 
-/// An image with a tree, closed or left as by a crash, and the tree.
+/// An image with a tree, unmounted or left as by a crash, and the tree.
 fn filled(bench: &Bench, shutdown: bool) {
     let source = bench.source();
     fs::create_dir_all(source.join("dir/deep")).unwrap();

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::sides::{Kernels, Ours, Sides, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// A name with an unknown prefix, or a prefix alone, has the errno of the kernel's ext4 for each call, and so has each combination of flags.
+/// A name with an unknown prefix, or a bare prefix, gives the errno of the kernel's ext4 in each call, and so does each combination of flags.
 #[test]
 fn names_of_attributes_are_refused_as_by_the_kernel() {
     require_mounts!("names_of_attributes_are_refused_as_by_the_kernel");
@@ -52,14 +52,14 @@ fn names_of_attributes_are_refused_as_by_the_kernel() {
     sides.end();
 }
 
-/// Flags that ext4 does not know are refused, and a change of flags that are only shown is passed over, as by the kernel's ext4.
+/// Flags that ext4 does not know are refused, and a change of read-only flags is ignored, as by the kernel's ext4.
 #[test]
 fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
-    /// Changes that this mount does not make: data in the journal, extents, a flag for nothing, and DAX.
+    /// Flags that this mount does not support: data in the journal, extents, an unused flag, and DAX.
     const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
     const IMMUTABLE: u32 = 0x10;
     const NO_DUMP: u32 = 0x40;
-    /// The map of a new file, which is not the same on both sides.
+    /// The flag of the map's format, which differs between the two sides.
     const MAPS: u32 = 0x1008_0000;
     require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {
@@ -78,7 +78,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
                     found.push((name, bit, done, get() & !MAPS));
                     set(old).unwrap();
                 }
-                // Of an immutable file nothing else changes.
+                // Of an immutable file nothing else can be changed.
                 for flags in [old | IMMUTABLE, old | IMMUTABLE | NO_DUMP, old | NO_DUMP, old] {
                     let done = set(flags);
                     found.push((name, flags & !MAPS, done, get() & !MAPS));
@@ -99,7 +99,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     }
 }
 
-/// A directory that was removed while it was open has no link, and is no error.
+/// A directory that was removed while it was open has no links, and is not an error.
 #[test]
 fn a_removed_directory_is_reported_as_by_the_kernel() {
     const O_PATH: i32 = 0o10_000_000;
@@ -156,7 +156,7 @@ fn wait_for_another_stamp() {
     }
 }
 
-/// Reading a symbolic link, and following it, leave the times that they leave on the kernel's ext4, by each rule for times of reads.
+/// Reading a symbolic link, and following it, change its times as on the kernel's ext4, with each rule for access times.
 #[test]
 fn symbolic_links_have_times_of_reads() {
     require_mounts!("symbolic_links_have_times_of_reads");
@@ -195,7 +195,7 @@ fn symbolic_links_have_times_of_reads() {
                 loop {
                     read(&path);
                     let left = time(&path) != before;
-                    // After a change the kernel forgets the target as soon as it can.
+                    // After a change the kernel drops the cached target with a delay.
                     if left || !waits || begin.elapsed() > Duration::from_secs(20) {
                         return left;
                     }

@@ -13,7 +13,7 @@ const LEN: u64 = 64 << 20;
 const AT: u64 = 40 << 20;
 const STORED: u64 = 32 << 20;
 
-/// Where a file has data.
+/// The ranges of a file with data.
 fn data(file: &File) -> Vec<(u64, u64)> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Ok(data) = rustix::fs::seek(file, SeekFrom::Data(at)) {
@@ -23,7 +23,7 @@ fn data(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks where data are has all of them, and no more.
+/// A range that the kernel has not sent yet is not a hole, and a hole stays one: a copy that asks for data ranges gets all of them, and no others.
 #[test]
 fn ranges_that_the_kernel_has_not_sent_are_data() {
     require_mounts!("ranges_that_the_kernel_has_not_sent_are_data");
@@ -35,13 +35,13 @@ fn ranges_that_the_kernel_has_not_sent_are_data() {
         succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).arg(bench.image()).arg("64M"));
         let dir = bench.path("mounted");
         let ours = Ours::mount(&bench.image(), &dir, options);
-        // A file that is opened has sent all, so they are open before.
+        // Opening a file sends its data, so the files are opened before.
         let [written, stored] = ["written", "stored"].map(|name| File::create(dir.join(name)));
         let (written, stored) = (written.unwrap(), stored.unwrap());
         written.set_len(LEN).unwrap();
         written.write_all_at(&[b'b'; 4096], AT).unwrap();
         assert_eq!(data(&written), [(AT, AT + 4096)], "written with {options}");
-        // So much that the kernel is not done with it at once.
+        // The length is such that the kernel does not finish at once.
         let mapped = Mapped::store(&dir.join("stored"), STORED, &bench.path("is_stored"));
         assert_eq!(data(&stored), [(0, STORED)], "stored through a mapping with {options}");
         drop((written, stored, mapped));

@@ -3,13 +3,13 @@
 use crate::sides::{Sides, require_mounts};
 use crate::support::{text, tool};
 
-/// Shown after each case: type, permissions, links, owner, size and target of all that it left. How large a directory is depends on
-/// where its blocks were split.
+/// The listing after each case: type, permissions, links, owner, size and target of all remaining files. The size of a directory is omitted, because
+/// it depends on how its blocks were split.
 const LISTING: &str = r"find . -path ./lost+found -prune -o -type d -printf '%p %y %m %n %U:%G\n' -o -printf '%p %y %m %n %U:%G %s %l\n' | sort";
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 const OTHER: &str = "setpriv --reuid=1001 --regid=1001 --clear-groups";
 
-/// Each in a directory of its own. `$U` and `$O` run a command as two users, `$OUT` is a directory elsewhere, `$long` a name of 255 bytes.
+/// The cases, each in its own directory. `$U` and `$O` run a command as two users, `$OUT` is a directory elsewhere, `$long` a name of 255 bytes.
 const CASES: &[(&str, &str)] = &[
     (
         "names of 255 bytes and beyond",
@@ -199,7 +199,7 @@ fn run(script: &str, number: usize, sides: &Sides) -> [String; 2] {
         );
         let out = tool("sh").arg("-c").arg(head).current_dir(dir).output().unwrap();
         let text = text(&out.stdout).replace(dir.to_str().unwrap(), "TOP");
-        // Shells name the line of a script.
+        // Shells print the name of a script.
         text.replace(&format!("case{number}"), "CASE")
     })
 }
@@ -265,14 +265,14 @@ fn cases_with_blocks_of_4k_are_as_the_kernels() {
     compare(&["-t", "ext4", "-b", "4096", "-N", "1024"]);
 }
 
-/// The same with blocks of 1 KiB, where more has no room.
+/// The cases with blocks of 1 KiB, where less fits.
 #[test]
 fn cases_with_blocks_of_1k_are_as_the_kernels() {
     require_mounts!("cases_with_blocks_of_1k_are_as_the_kernels");
     compare(&["-t", "ext4", "-b", "1024", "-N", "1024"]);
 }
 
-/// The links of a file and of a directory end where the kernel's do. The counts are set by hand, so that the volume is not sound.
+/// The links of a file and of a directory have the kernel's limits. The counts are set directly, so the volume is not sound.
 #[test]
 fn link_counts_end_where_the_kernels_do() {
     require_mounts!("link_counts_end_where_the_kernels_do");

@@ -18,7 +18,7 @@ fn volume(requests: &[&str]) -> Bench {
     bench
 }
 
-/// A name that leads to the journal does not open it: a listing gives no more of it than a lookup.
+/// A name that leads to the journal does not open it: a listing shows no more of it than a lookup.
 #[test]
 fn the_journal_cannot_be_opened_by_a_name() {
     require_mounts!("the_journal_cannot_be_opened_by_a_name");
@@ -68,7 +68,7 @@ fn a_damaged_inode_hides_no_names() {
     ours.unmount();
 }
 
-/// A damaged block of a directory loses its own names, and no others, as the kernel lists it.
+/// A damaged block of a directory costs only its own names, as in the kernel's listing.
 #[test]
 fn a_damaged_block_loses_its_own_names() {
     require_mounts!("a_damaged_block_loses_its_own_names");
@@ -99,7 +99,7 @@ fn a_damaged_block_loses_its_own_names() {
     assert!((20..200).contains(&names.len()), "{} names", names.len());
 }
 
-/// A program gets only an errno for a sector that does not match its tag: the mount reports which one it is, and the fault.
+/// For a sector that does not match its tag a program gets only an errno: the mount reports the sector and the fault.
 #[test]
 fn a_wrong_sector_is_named() {
     require_mounts!("a_wrong_sector_is_named");

@@ -1,4 +1,4 @@
-//! How a mount ends, and what it leaves.
+//! The end of a mount, and the state of its volume.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -36,8 +36,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A volume on a device that takes no more, a sparse image in memory that is full, mounted in the foreground and in the background. The system's
-/// log is the test's.
+/// A volume on a device that is full, a sparse image in a full memory file system, mounted in the foreground and in the background. The system's
+/// log is the test's own.
 const FULL: &str = r#"
 mkdir store mounted dev
 mount -t tmpfs none dev
@@ -66,8 +66,8 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failed last commit is reported though no program asks for it: by the exit code and a line in the foreground, else by the system's log, once
-/// when nothing is written any more, and at the end; and to the user who unmounts it by ironmap.
+/// A failed last commit is reported although no program asks for it: in the foreground by the exit code and a line, otherwise by the system's log. It
+/// is reported once after the last write, at the end, and to the user who unmounts with ironmap.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -94,7 +94,7 @@ fn a_last_commit_that_fails_is_reported() {
     assert!(at_end.contains(lost), "{at_end}");
 }
 
-/// The end of a mount takes away that mount, and nothing beneath it.
+/// The end of a mount removes that mount, and none below it.
 #[test]
 fn a_mount_beneath_stays() {
     require_mounts!("a_mount_beneath_stays");
@@ -114,7 +114,7 @@ fn a_mount_beneath_stays() {
     check(&bench.image());
 }
 
-/// A mount above it is not taken for it, and it ends all the same where the kernel allows it.
+/// Another mount on top of it is not mistaken for it. The mount below still ends if the kernel allows it.
 #[test]
 fn a_mount_above_stays() {
     require_mounts!("a_mount_above_stays");
@@ -131,11 +131,11 @@ fn a_mount_above_stays() {
     drop(above);
 }
 
-/// A program that has stored through a mapping of a file, and has it still.
+/// A program that has stored through a mapping of a file, and keeps the mapping.
 pub(crate) struct Mapped(Child);
 
 impl Mapped {
-    /// Stores this many bytes, each an `a`. `stored` is a path at which nothing is yet.
+    /// Stores this many bytes, each an `a`. `stored` is a path where no file exists yet.
     pub(crate) fn store(file: &Path, len: u64, stored: &Path) -> Self {
         let program = tool("xfs_io").arg("-f").arg(file).stdin(Stdio::piped()).spawn();
         let mapped = Self(program.unwrap());
@@ -158,7 +158,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Data written before a signal are on the volume, with the files open: those in a writeback cache, and those stored through a
+/// Data written before a signal are on the volume, although files are open: data in a writeback cache, and data stored through a
 /// mapping.
 #[test]
 fn a_signal_loses_nothing_that_was_written() {
@@ -184,7 +184,7 @@ fn a_signal_loses_nothing_that_was_written() {
     }
 }
 
-/// A signal amid changes leaves a volume that is closed, in which nothing contradicts the counts: further operations fail.
+/// A signal during changes leaves a closed volume without contradictions: further operations fail.
 #[test]
 fn a_signal_under_load_leaves_a_clean_volume() {
     require_mounts!("a_signal_under_load_leaves_a_clean_volume");
@@ -192,7 +192,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
         let bench = volume();
         let dir = bench.path("mounted");
         let mut ours = Ours::mount(&bench.image(), &dir, "rw");
-        // It stays with the mount when the directory is free.
+        // The descriptor stays with the mount when the directory is free.
         let mounted = File::open(&dir).unwrap();
         let load = std::thread::spawn(move || {
             for number in 0_u64.. {
@@ -219,7 +219,7 @@ fn a_signal_under_load_leaves_a_clean_volume() {
     }
 }
 
-/// A mount that another mount namespace has, too, ends with that: the processes there are named, and the wait ends when it is asked to.
+/// A mount that exists in another mount namespace too ends there as well: the processes there are named, and a signal ends the wait.
 #[test]
 fn copies_of_a_mount_in_other_namespaces_are_named() {
     require_mounts!("copies_of_a_mount_in_other_namespaces_are_named");

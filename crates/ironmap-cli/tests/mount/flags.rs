@@ -18,7 +18,7 @@ const EPERM: i32 = 1;
 const EXTENTS: u32 = 0x8_0000;
 const INLINE_DATA: u32 = 0x1000_0000;
 
-/// A volume with these empty files and directories, made so, with these flags.
+/// A volume made with these options, with these empty files and directories and their flags.
 fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     let bench = Bench::empty();
     succeed(tool("mke2fs").args(["-qF", "-t", "ext4"]).args(options).arg(bench.image()).arg("64M"));
@@ -29,7 +29,7 @@ fn volume(options: &[&str], files: &[(&str, &str, u32)]) -> Bench {
     bench
 }
 
-/// A name whose file has been removed under another case is gone too.
+/// A name whose file was removed under another spelling is gone too.
 #[test]
 fn names_without_case_go_together() {
     require_mounts!("names_without_case_go_together");
@@ -109,7 +109,7 @@ fn allocations_and_copies_are_as_synchronous_as_writes() {
     check(&bench.image());
 }
 
-/// Reads leave no time on a file with +A, nor through a descriptor with O_NOATIME.
+/// Reads leave the access time of a file with +A, and do so through a descriptor with O_NOATIME.
 #[test]
 fn reads_leave_no_time_where_none_is_wanted() {
     const O_NOATIME: i32 = 0o1_000_000;
@@ -167,13 +167,13 @@ fn appends_pass_a_writeback_cache() {
         let ours = Ours::mount(&image, &dir, "rw");
         assert!(fs::read(dir.join("app")).unwrap() == expected);
         assert!(fs::metadata(dir.join("app")).unwrap().modified().unwrap() >= modified);
-        // The rule is as it was for those who come without a cache.
+        // Without the cache, the rule applies as before.
         assert!(File::options().write(true).open(dir.join("app")).is_err());
         ours.unmount();
     }
 }
 
-/// The content of an append-only file is changed neither by a descriptor that appends no more nor through a mapping, with any cache.
+/// The content of an append-only file cannot be changed by a descriptor that no longer appends, or through a mapping, with any cache.
 #[test]
 fn appended_data_stay() {
     require_mounts!("appended_data_stay");
@@ -202,7 +202,7 @@ fn appended_data_stay() {
     }
 }
 
-/// A `--` of the user's changes nothing of how it goes into the background.
+/// A `--` from the user does not affect the start in the background.
 #[test]
 fn a_double_dash_is_understood() {
     require_mounts!("a_double_dash_is_understood");
@@ -215,7 +215,7 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// As mount(8) calls it: a faked mount is not made, and a sloppy one accepts unknown options.
+/// mount(8) calls the helper: a faked mount is not made, and a sloppy one accepts unknown options.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");
@@ -241,7 +241,7 @@ fn unmount_if_mounted(dir: &Path) -> bool {
     is_mounted
 }
 
-/// A line of /etc/fstab for the kernel's ext4 mounts here too; `errors=` must be what the volume says.
+/// A line of /etc/fstab for the kernel's ext4 works here too; `errors=` must equal the volume's setting.
 #[test]
 fn options_of_ext4_are_taken() {
     require_mounts!("options_of_ext4_are_taken");
@@ -259,7 +259,7 @@ fn options_of_ext4_are_taken() {
     assert!(text(&refused.stderr).contains("ironmap tune -e continue"), "{refused:?}");
 }
 
-/// `lsattr` and `chattr` of a mount are those of the kernel's ext4; a flag is obeyed as soon as it is set.
+/// `lsattr` and `chattr` on a mount behave as on the kernel's ext4; a flag takes effect at once.
 #[test]
 fn flags_are_shown_and_set() {
     require_mounts!("flags_are_shown_and_set");
@@ -323,7 +323,7 @@ fn free_space_is_given_back() {
             succeed(tool("fstrim").arg(&dir));
             let user = ["--reuid=1000", "--regid=1000", "--clear-groups", "fstrim"];
             assert!(!tool("setpriv").args(user).arg(&dir).output().unwrap().status.success());
-            // Ranges that no volume has, and a part of it, which is not served.
+            // The ranges are outside of the volume, or a part of it, which is not supported.
             for (range, expected) in [
                 ("-o 1T", "Invalid argument"),
                 ("-l 100", "Invalid argument"),

@@ -1,6 +1,6 @@
-//! One file under everything that can be done with its content, beside its content in memory, in the manner of fsx: reads and writes
-//! through the page cache and with O_DIRECT, truncation, all that `fallocate` does, copies within the file, syncs, closing and opening.
-//! The operations that FUSE does not pass on, COLLAPSE_RANGE and INSERT_RANGE, are refused on the mount, and done by `ironmap fallocate` while the volume
+//! One file under all operations on its content, compared with its content in memory, in the manner of fsx: reads and writes
+//! through the page cache and with O_DIRECT, truncation, all modes of `fallocate`, copies within the file, syncs, closing and opening.
+//! FUSE does not pass on COLLAPSE_RANGE and INSERT_RANGE: the mount refuses them, and `ironmap fallocate` does them while the volume
 //! is not mounted.
 
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +26,7 @@ const PERIOD: u64 = 5000;
 enum Mode {
     Buffered,
     Direct,
-    /// By two handles, one of each.
+    /// Two handles, one of each kind.
     Both,
 }
 
@@ -53,7 +53,7 @@ impl Handles {
 }
 
 impl Fsx {
-    /// A range within `most`, aligned where it is for a direct request.
+    /// A range within `most`, aligned if it is for a direct request.
     fn range(&mut self, most: u64, direct: bool) -> (u64, u64) {
         let pos = self.rng.below(most);
         let len = 1 + self.rng.below(LONGEST.min(most - pos).max(1));
@@ -142,7 +142,7 @@ impl Fsx {
         }
     }
 
-    /// The kernel's FUSE does not ask the server: if it did one day, the content would be another.
+    // The kernel's FUSE does not pass this to the server: if it ever did, the content would differ.
     fn shift_refused(&self, file: &File) {
         for how in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
             let done = rustix::fs::fallocate(file, how, 0, self.block);
@@ -170,7 +170,7 @@ impl Fsx {
         self.content.copy_within(from as usize..(from + len) as usize, to as usize);
     }
 
-    /// Takes blocks out of the middle, or puts some in, in the volume that is not mounted.
+    /// Removes blocks from the middle, or inserts some, while the volume is not mounted.
     fn shift(&mut self, bench: &Bench) {
         let blocks = self.content.len() as u64 / self.block;
         if blocks < 4 {
@@ -245,21 +245,21 @@ fn a_file_used_through_the_page_cache() {
     each("buffered", Mode::Buffered, "rw");
 }
 
-/// The same with O_DIRECT.
+/// The operations with O_DIRECT.
 #[test]
 fn a_file_used_directly() {
     require_mounts!("a_file_used_directly");
     each("direct", Mode::Direct, "rw");
 }
 
-/// The two beside each other are coherent.
+/// Both kinds of requests on one file are coherent.
 #[test]
 fn a_file_used_both_ways() {
     require_mounts!("a_file_used_both_ways");
     each("both", Mode::Both, "rw");
 }
 
-/// All of it where the kernel keeps written data for a while. Direct requests beside that are not coherent: docs/MOUNT.md.
+/// All operations while the kernel caches written data. Direct requests are not coherent with that cache: docs/MOUNT.md.
 #[test]
 fn a_file_used_with_a_writeback_cache() {
     require_mounts!("a_file_used_with_a_writeback_cache");

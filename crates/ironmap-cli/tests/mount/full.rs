@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// Fills a volume except for so many bytes, in one piece if possible: without a cache, which would accept more than fits.
+/// Fills a volume except for `room` bytes, contiguous if possible. It bypasses the cache, which would accept more than fits.
 pub(crate) fn leave(dir: &Path, room: u64) {
     let dd = |file: &str, arguments: &[&str]| {
         let file = format!("of={}", dir.join(file).display());
@@ -27,11 +27,11 @@ pub(crate) fn leave(dir: &Path, room: u64) {
 /// How a program writes through the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachedWrite {
-    /// By `write`, where the kernel collects written data.
+    /// A `write` that the kernel caches.
     Collected,
-    /// By a store through a mapping, in the default mode.
+    /// A store through a mapping, in the default mode.
     Mapped,
-    /// By a store through a mapping, where the kernel collects.
+    /// A store through a mapping, with a writeback cache.
     MappedAndCollected,
 }
 
@@ -43,7 +43,7 @@ impl CachedWrite {
         if self == Self::Mapped { "rw" } else { "writeback_cache" }
     }
 
-    /// Fills a file with this many bytes, each an `a`, and syncs it; gives the errors that the program gets.
+    /// Fills a file with this many bytes, each an `a`, and syncs it. Returns the errors that the program gets.
     pub(crate) fn write(self, path: &Path, len: u64) -> String {
         let commands = if self == Self::Collected {
             vec![format!("pwrite -q -S 0x61 -b {len} 0 {len}")]
@@ -94,7 +94,7 @@ fn a_cached_write_without_room_is_an_error() {
     }
 }
 
-/// A direct write for which there is no room as a whole fails with ENOSPC, however it is asked for, and the file holds what it held: at its
+/// A direct write without enough space for the whole fails with ENOSPC, with any flags, and the file keeps its content: at its
 /// end, and in holes.
 #[test]
 fn a_direct_write_without_room_is_as_the_kernels() {
@@ -129,7 +129,7 @@ fn a_direct_write_without_room_is_as_the_kernels() {
                 assert_eq!(kernels.0.as_deref(), Some("No space left on device"), "{what}");
                 assert_eq!(ours.0, kernels.0, "{what}");
                 assert_eq!(ours.1.len(), kernels.1.len(), "{what}");
-                // Without extents there is no space that is allocated and not written.
+                // Without extents there is no allocated space without content.
                 assert!(features != "extents" || ours.1 == kernels.1, "{what}");
                 for dir in sides.dirs() {
                     let holes = File::options().write(true).open(dir.join("holes")).unwrap();

@@ -1,5 +1,5 @@
-//! Files by their handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4: a file's number and generation find it as
-//! long as it is there.
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as on the kernel's ext4: a file's number and generation find it as
+//! long as it exists.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::sides::{Ours, Sides, check, require_mounts, skip};
 use crate::support::{Bench, pattern, succeed, text, tool};
 
-/// `save PATH` gives a handle in hex; `open DIR HANDLE` gives the path to which it leads, and the content of a file, or the errno.
+/// `save PATH` prints a handle in hex; `open DIR HANDLE` prints the path of its file, and the content of a file, or the errno.
 const HANDLES: &str = r#"
 use Errno; use Config;
 my ($to, $from) = $Config{archname} =~ /^x86_64/ ? (303, 304) : (264, 265);
@@ -53,8 +53,8 @@ fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// Handles lead to their files when the kernel has forgotten these, and on the next mount; those of files that were removed lead nowhere,
-/// nor to the files that have their numbers now.
+/// Handles lead to their files after the kernel has forgotten these, and on the next mount. Handles of removed files are invalid,
+/// and do not lead to files that reuse their numbers.
 #[test]
 fn handles_are_those_of_the_kernels_ext4() {
     require_mounts!("handles_are_those_of_the_kernels_ext4");
@@ -76,7 +76,7 @@ fn handles_are_those_of_the_kernels_ext4() {
             let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
             found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"))
         });
-        // The name of a file is known as long as the kernel keeps it, and others make it forget.
+        // The name of a file is known while the kernel caches it; other files evict it.
         let of_files = |found: &[String; 4]| {
             found.each_ref().map(|found| match found.split_once('\n') {
                 Some((_, content)) if !content.is_empty() => content.to_owned(),
@@ -87,7 +87,7 @@ fn handles_are_those_of_the_kernels_ext4() {
         ours
     };
     let there = |found: &[String; 4]| {
-        // A file is found by its number alone, and its name is known if something else has looked for it.
+        // A file is found by its number alone, and its name is known if another lookup has found it.
         found[0] == "TOP\n" && found[1] == "TOP/d/e\n" && found[2].ends_with("content")
     };
     let found = all(&sides);
@@ -97,10 +97,10 @@ fn handles_are_those_of_the_kernels_ext4() {
         let found = saved[side].0.each_ref().map(|handle| open(dir, handle));
         let found = found.map(|found| found.replace(dir.to_str().unwrap(), "TOP"));
         assert!(there(&found) && found[3].ends_with("gone"), "{found:?}");
-        // The root is what it was to programs.
+        // Programs see the same number of the root as before.
         assert_eq!(fs::metadata(dir).unwrap().ino(), 2);
     }
-    // Open without a name, it is there still.
+    // An open file without a name still exists.
     let opened = sides.dirs().map(|dir| File::open(dir.join("gone")).unwrap());
     sides.dirs().into_iter().for_each(|dir| fs::remove_file(dir.join("gone")).unwrap());
     for (side, dir) in sides.dirs().into_iter().enumerate() {
@@ -115,7 +115,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     are_stale("removed", &sides);
     forget();
     are_stale("forgotten", &sides);
-    // Someone else has the number.
+    // Another file reuses the number.
     let ours = sides.dirs()[0];
     let reused = (0..20).any(|new| {
         let path = ours.join(format!("new{new}"));
@@ -136,7 +136,7 @@ fn handles_are_those_of_the_kernels_ext4() {
     sides.end();
 }
 
-/// No handle leads to the file system's own inodes, nor to a number that is invalid: and the question is not recorded as an error of the volume.
+/// No handle leads to the file system's own inodes, or to an invalid number, and the request is not recorded as an error of the volume.
 #[test]
 fn handles_that_were_made_up_lead_nowhere() {
     require_mounts!("handles_that_were_made_up_lead_nowhere");
@@ -159,13 +159,13 @@ fn handles_that_were_made_up_lead_nowhere() {
     let (handle, number) = (save(&dir.join("file")), fs::metadata(dir.join("file")).unwrap().ino());
     forget();
     assert!(open(&dir, &handle).contains("/file") || open(&dir, &handle).len() > 5000);
-    // After the length and the type: the number's upper half, its lower half, and the generation.
+    // The handle has a length, a type, the number's upper half, its lower half, and the generation.
     let made = |number: u64, generation: &str| {
         let [upper, lower] = [(number >> 32) as u32, number as u32].map(u32::swap_bytes);
         format!("{}{upper:08x}{lower:08x}{generation}", &handle[..16])
     };
     assert_eq!(made(number, &handle[32..]), handle, "a handle is made otherwise");
-    // 1 is the root by the protocol, and found; 2, its number on the volume, is the root of no handle.
+    // 1 is the protocol's number of the root, and is found; 2, its number on the volume, is in no handle.
     for number in
         (2..number).chain([number + 1, 16_000, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX])
     {

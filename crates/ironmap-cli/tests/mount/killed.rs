@@ -1,4 +1,4 @@
-//! A daemon that is killed in the midst of its work: synced data are there afterwards.
+//! A daemon that is killed during its work: synced data exist afterwards.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -55,7 +55,7 @@ fn synced_data_survive_a_killed_daemon() {
     check(&bench.image());
 }
 
-/// A signal unmounts and closes the volume, with files open too: nothing is left to recover.
+/// A signal unmounts and closes the volume, even with open files: no recovery is needed.
 #[test]
 fn a_signal_leaves_a_clean_volume() {
     require_mounts!("a_signal_leaves_a_clean_volume");
@@ -74,7 +74,7 @@ fn a_signal_leaves_a_clean_volume() {
     }
 }
 
-/// In the background it ends when the volume is unmounted; a read-only mount writes nothing.
+/// In the background the program ends after an unmount; a read-only mount writes nothing.
 #[test]
 fn a_read_only_mount_in_the_background_writes_nothing() {
     require_mounts!("a_read_only_mount_in_the_background_writes_nothing");
@@ -85,7 +85,7 @@ fn a_read_only_mount_in_the_background_writes_nothing() {
     succeed(command.args(["mount", "-o", "ro"]).args([bench.image(), dir.clone()]));
     let names = fs::read_dir(&dir).map(|names| names.count());
     let refused = fs::write(dir.join("file"), b"").unwrap_err();
-    // There is nothing to sync, and nothing to refuse.
+    // A sync without changes succeeds.
     let synced = File::open(&dir).and_then(|dir| dir.sync_all());
     assert!(unmount(&dir));
     assert_eq!((names.unwrap(), refused.raw_os_error()), (1, Some(30)));
@@ -105,7 +105,7 @@ fn umount_waits_until_the_volume_is_closed() {
     for round in 0..5_u64 {
         bench.succeed(["mount".as_ref(), "-q".as_ref(), image.as_os_str(), dir.as_os_str()]);
         fs::write(dir.join("file"), pattern(3_000_000, round)).unwrap();
-        // It is busy, and stays mounted.
+        // The mount is busy, and stays.
         let open = File::open(dir.join("file")).unwrap();
         let busy = umount(&dir);
         let own = format!("(pid {})", std::process::id());
@@ -127,7 +127,7 @@ fn umount_waits_until_the_volume_is_closed() {
     }
 }
 
-/// A volume that is mounted elsewhere too is served on: nobody waits for its end.
+/// If a volume stays mounted elsewhere, umount does not wait for its end.
 #[test]
 fn umount_does_not_wait_where_the_volume_stays_mounted() {
     require_mounts!("umount_does_not_wait_where_the_volume_stays_mounted");
@@ -148,7 +148,7 @@ fn umount_does_not_wait_where_the_volume_stays_mounted() {
     check(&bench.image());
 }
 
-/// It does not wait for a daemon that is gone, and says that nobody has closed the volume: written data may be lost. A volume that
+/// umount does not wait for a daemon that was killed, and reports that the volume was not closed: written data may be lost. A volume that
 /// was only read loses nothing.
 #[test]
 fn umount_says_that_the_daemon_was_killed() {
@@ -166,7 +166,7 @@ fn umount_says_that_the_daemon_was_killed() {
         let mut ours = Ours::mount(&image, &dir, options);
         kill_process(ours.id(), Signal::KILL).unwrap();
         ours.wait();
-        // It may be busy for a moment, as long as another test's child has a copy of a descriptor.
+        // The volume may be busy for a moment, while a child of another test has a copy of a descriptor.
         let synced = bench.run(["sync", name]);
         let said = text(&synced.stderr);
         assert_eq!(synced.status.code(), Some(code), "{options}: {said}");
@@ -196,7 +196,7 @@ fn mounts_are_named_by_absolute_paths() {
     assert_eq!(Path::new(&source), bench.image().canonicalize().unwrap());
 }
 
-/// Transactions that sqlite3 and PostgreSQL have committed are there after a daemon was killed under their load, and their checks succeed.
+/// Transactions that sqlite3 and PostgreSQL have committed exist after a daemon was killed under their load, and their checks succeed.
 #[test]
 fn databases_survive_a_killed_daemon() {
     require_mounts!("databases_survive_a_killed_daemon");

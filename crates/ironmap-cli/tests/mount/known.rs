@@ -1,4 +1,4 @@
-//! The attributes that the kernel keeps, after each operation that changes some.
+//! The attributes that the kernel caches, after each operation that changes some.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sides::{Ours, check, require_mounts};
 use crate::support::{Bench, succeed, tool};
 
-/// Operations that change inodes. Each begins with the files that the ones before have left.
+/// Operations that change inodes. Each begins with the files that the previous ones have left.
 const CHANGES: &[&str] = &[
     "chattr +A file",
     "chattr -A file",
@@ -56,7 +56,7 @@ const CHANGES: &[&str] = &[
 ];
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --clear-groups";
 
-/// The attributes as the kernel has them, or as the volume has them.
+/// The attributes from the kernel's cache, or from the volume.
 fn attributes(path: &Path, ask: bool) -> String {
     let how = if ask { AtFlags::STATX_FORCE_SYNC } else { AtFlags::empty() };
     let found = statx(CWD, path, how | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).unwrap();
@@ -75,7 +75,7 @@ fn attributes(path: &Path, ask: bool) -> String {
     )
 }
 
-/// Until the clock of time stamps has gone on: the next change has another time.
+/// Waits for the next tick of the time stamps' clock, so that the next change gets another time.
 fn next_tick() {
     let now = || clock_gettime(ClockId::RealtimeCoarse);
     let begin = now();
@@ -96,7 +96,7 @@ fn the_kernels_cache_knows_each_change() {
     let paths = [".", "dir", "file"].map(|name| dir.join(name));
     let mut stale = Vec::new();
     for change in CHANGES {
-        // The kernel knows all of them.
+        // The kernel caches all of them.
         for path in &paths {
             attributes(path, true);
         }

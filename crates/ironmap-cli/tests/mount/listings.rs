@@ -1,4 +1,4 @@
-//! Listings of directories whose names change meanwhile.
+//! Listings of directories whose names change during the listing.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -29,8 +29,8 @@ fn list(dir: &Path, change: impl FnOnce(&HashSet<String>)) -> HashSet<String> {
     listed
 }
 
-/// A name that is renamed or removed while its directory is listed is gone: names read from the directory before are not listed after that. Else
-/// the kernel would know the name for ever, and open by it the file that has its inode's number now.
+/// If a name is renamed or removed during a listing of its directory, names read from the directory earlier are not listed afterwards. Otherwise
+/// the kernel would cache the name for ever, and open by it the file that reuses its inode number.
 #[test]
 fn removed_names_are_not_listed() {
     require_mounts!("removed_names_are_not_listed");
@@ -63,7 +63,7 @@ fn removed_names_are_not_listed() {
             assert!(!listed.contains(name), "{what}: {name} is listed");
             assert!(!dir.join(name).exists(), "{what}: {name} is found");
         }
-        // All that stayed came.
+        // All names that stayed were listed.
         assert!(
             names.iter().filter(|name| dir.join(name).exists()).all(|name| listed.contains(name))
         );

@@ -14,7 +14,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// Each value is taken or refused as by the kernel's ext4.
+/// Each value is accepted or refused as by the kernel's ext4.
 #[test]
 fn values_of_options_are_those_of_the_kernel() {
     require_mounts!("values_of_options_are_those_of_the_kernel");
@@ -55,8 +55,8 @@ fn shown(dir: &Path) -> Vec<String> {
     line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect()
 }
 
-/// With nosymfollow no symbolic link is followed, each can be read, and the other flags of the mount are as they are without; a remount
-/// changes it only where that is asked for.
+/// With nosymfollow no symbolic link is followed, each can be read, and the other flags of the mount are unchanged; a remount
+/// changes it only on request.
 #[test]
 fn nosymfollow_is_obeyed() {
     require_mounts!("nosymfollow_is_obeyed");
@@ -95,7 +95,7 @@ fn nosymfollow_is_obeyed() {
         assert_eq!(fs::write(dir.join("new"), "").is_err(), read_only, "{options}");
     }
     ours.unmount();
-    // In a mount for reading only too.
+    // The option works on a read-only mount too.
     let ours = Ours::mount(&bench.image(), &dir, "ro,nosymfollow");
     assert!(fs::read(dir.join("link")).is_err() && fs::write(dir.join("new"), "").is_err());
     ours.unmount();

@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, on a mounted volume: a short run of each. `./x mount` runs them for longer.
+//! Programs of other authors on a mounted volume: a short run of each. `./x mount` runs them for longer.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::sides::{Ours, check, require_mounts};
 use crate::support::{Bench, succeed, text, tool};
 
-/// The script ends well on volumes with blocks of 4 KiB and of 1 KiB, and e2fsck and the kernel find them sound.
+/// The script succeeds on volumes with blocks of 4 KiB and of 1 KiB, and e2fsck and the kernel find them sound.
 #[test]
 fn programs_work_on_a_mounted_volume() {
     require_mounts!("programs_work_on_a_mounted_volume");

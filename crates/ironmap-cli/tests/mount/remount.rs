@@ -1,4 +1,4 @@
-//! Requests to a mount that stays: to be durable, and to be read-only.
+//! Requests to a running mount: to make data durable, and to become read-only.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,8 +26,8 @@ fn kill(mut ours: Ours) {
     ours.wait();
 }
 
-/// A directory that is synced has its entries, and with them everything that the server was sent is durable: names and attributes
-/// elsewhere, and the content of closed files. Data of open files in the kernel's cache need not be.
+/// A sync of a directory makes its entries durable, and everything else that the server was sent: names and attributes elsewhere, and the content of
+/// closed files. Data of open files in the kernel's cache may be missing.
 #[test]
 fn a_synced_directory_has_all_that_was_sent() {
     require_mounts!("a_synced_directory_has_all_that_was_sent");
@@ -62,8 +62,8 @@ fn a_synced_directory_has_all_that_was_sent() {
     }
 }
 
-/// After `ironmap sync` everything is durable that was written before, also data of open files and mappings in the kernel's cache:
-/// `sync -f` promises that too, but does not reach a FUSE mount.
+/// After `ironmap sync` all earlier writes are durable, including data of open files and mappings in the kernel's cache:
+/// `sync -f` promises the same, but does not reach a FUSE mount.
 #[test]
 fn a_synced_mount_has_all_that_was_written() {
     require_mounts!("a_synced_mount_has_all_that_was_written");
@@ -88,8 +88,8 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v a mount for writing says once that sync -f commits nothing there, and how to commit. The message of a lock names the server and the directory. The flags -r, -w and -v are those
-/// of mount(8), also for the helper.
+/// With -v a mount for writing reports once that sync -f commits nothing there, and how to commit. The message about a lock names the server and the
+/// directory. The flags -r, -w and -v have the meaning of mount(8), also for the helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
     require_mounts!("flags_of_mount_8_and_the_note_on_sync");
@@ -138,7 +138,7 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// As mount(8) calls the helper: with all that the mount is to be, and what the kernel shows of it.
+/// Calls the helper as mount(8) does: with all options of the new mount, and those that the kernel shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
@@ -147,8 +147,8 @@ fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     if told.status.success() { Ok(()) } else { Err(text(&told.stderr)) }
 }
 
-/// A mount becomes read-only: nothing can be written then, written data are durable, and reads leave no times. It becomes writable
-/// again, unless the volume was opened for reading only.
+/// A mount becomes read-only: writes are refused, written data are durable, and reads update no times. It becomes writable
+/// again, unless the volume was opened read-only.
 #[test]
 fn a_mount_becomes_read_only_and_writable_again() {
     require_mounts!("a_mount_becomes_read_only_and_writable_again");
@@ -165,7 +165,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     remount(&bench, &dir, "ro,nosuid,relatime").unwrap();
     let refused = fs::write(dir.join("other"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // Out of the volume, not out of the kernel's cache.
+    // The data are on the volume, not only in the kernel's cache.
     assert!(
         succeed(tool("dd").arg("iflag=direct").arg(format!("if={}", dir.join("file").display())))
             .stdout
@@ -179,10 +179,10 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(shown.contains(flags), "{shown}, not {flags}");
     };
     shows(" ro,nosuid,relatime");
-    // The caller of the program gives the changes, and the rest stays.
+    // The user of the program gives only the changes, and other options stay.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
-    // mount(8) leaves out options that are to end.
+    // mount(8) omits options that shall be cleared.
     remount(&bench, &dir, "rw,noexec").unwrap();
     shows(" rw,noexec,");
     fs::write(dir.join("other"), "content").unwrap();

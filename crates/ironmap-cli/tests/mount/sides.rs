@@ -1,4 +1,4 @@
-//! Two equal images, one mounted by each side; unmounted and removed also after a failure.
+//! Two equal images, one mounted by each side. They are unmounted and removed also after a failure.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{Bench, IRONMAP, succeed, text, tool};
 
-/// Why this cannot run here.
+/// The reason why the tests cannot run here, if there is one.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
@@ -27,7 +27,7 @@ pub(crate) fn missing() -> Option<String> {
         .map(|name| format!("needs the program {name}"))
 }
 
-/// Leaves the test where it cannot run, and says so.
+/// Returns from a test that cannot run here, with a note.
 macro_rules! require_mounts {
     ($name:literal) => {
         if let Some(why) = crate::sides::missing() {
@@ -48,12 +48,12 @@ pub(crate) fn skip(name: &str, why: &str) {
     }
 }
 
-/// Whether `./x mount` runs this, which has the time.
+/// Whether `./x mount` runs this, which allows long tests.
 pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
 
-/// The program: another one where that is named.
+/// The path of the program, which a variable can replace.
 pub(crate) fn ironmap() -> OsString {
     std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into())
 }
@@ -69,7 +69,7 @@ impl Ours {
         Self::mount_in(image, dir, options, &[])
     }
 
-    /// With these variables in the daemon's environment.
+    /// Mounts with these variables in the daemon's environment.
     pub(crate) fn mount_in(
         image: &Path,
         dir: &Path,
@@ -109,7 +109,7 @@ impl Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         match self.daemon.try_wait() {
-            // It has ended in its order, and another file system is mounted there now.
+            // The daemon has ended regularly, and another file system may be mounted there.
             Ok(Some(status)) if status.success() => return,
             Ok(None) => {
                 let _ = self.daemon.kill();
@@ -117,12 +117,12 @@ impl Drop for Ours {
             }
             _ => {}
         }
-        // After a killed daemon the mount is there still.
+        // After a killed daemon the mount still exists.
         let _ = tool("umount").arg("-l").arg(&self.dir).output();
     }
 }
 
-/// One that the kernel has mounted, on a loop device that goes with it.
+/// A volume that the kernel has mounted, on a loop device that is removed with it.
 pub(crate) struct Kernels {
     pub(crate) dir: PathBuf,
 }
@@ -159,8 +159,8 @@ pub(crate) fn unmount(dir: &Path) -> bool {
     when_not_busy(|| tool("umount").arg(dir).output().unwrap())
 }
 
-/// Repeats what unmounts something that may be busy for a moment: as long as a child that another test's thread starts has not come to its program, it has a copy of
-/// all descriptors.
+/// Repeats an unmount that may be busy for a moment: a child of another test's thread has copies of all descriptors until it executes
+/// its program.
 pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     // Each try starts a process, which takes a millisecond.
     (0..500).any(|_| unmount().status.success())
@@ -175,15 +175,15 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Of an image of 64 MiB with these options of mke2fs, changed by these requests of debugfs's.
+    /// Both sides with an image of 64 MiB, made with these options of mke2fs and changed by these debugfs requests.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
 
-    /// The same with ours mounted so.
+    /// Both sides with these options for ironmap's mount.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
-        // Other users come to the mounts.
+        // Other users access the mounts.
         succeed(tool("chmod").arg("755").arg(bench.dir.path()));
         let image = bench.image();
         // The random values of a new directory or file are the same on both.
@@ -216,12 +216,12 @@ impl Sides {
         [&self.ours.dir, &self.kernels.dir]
     }
 
-    /// A directory of another file system than theirs.
+    /// A directory on another file system.
     pub(crate) fn outside(&self) -> &Path {
         self.bench.dir.path()
     }
 
-    /// Unmounts ours, which has to be sound then, and mountable by the kernel.
+    /// Unmounts ironmap's side, which must then be sound, and mountable by the kernel.
     pub(crate) fn end(self) {
         let Self { ours, kernels, bench, .. } = self;
         ours.unmount();
@@ -231,11 +231,11 @@ impl Sides {
     }
 }
 
-/// e2fsck finds nothing, and nothing to recover.
+/// Asserts that e2fsck finds no fault, and no need of recovery.
 pub(crate) fn check(image: &Path) {
     let out = tool("e2fsck").args(["-fn"]).arg(image).output().unwrap();
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
-    // With -n it passes over a log that is to be recovered.
+    // With -n e2fsck ignores a log that needs recovery.
     let clean = out.status.success() && !said.contains("journal recovery");
     assert!(clean, "e2fsck: {said}");
 }

@@ -5,8 +5,8 @@ use std::fs;
 use crate::sides::{check, ironmap, require_mounts, skip};
 use crate::support::{Bench, succeed, text, tool};
 
-/// A user, with a device of FUSE's that everybody may open, as it is where a device manager runs: in a mount namespace, so that the machine's
-/// own stays as it is.
+/// A user without privileges, with a FUSE device that every user may open, as a device manager provides it. It is in a mount namespace, so that the
+/// machine's own device stays unchanged.
 const USER: &str = r"
 set -e
 mknod fuse c 10 229
@@ -16,7 +16,7 @@ user='setpriv --reuid=1000 --regid=1000 --clear-groups'
 trap '$user fusermount3 -uqz mounted || true' EXIT
 ";
 
-/// The mount of a user is the user's alone, and nobody gets privileges by it.
+/// The mount of a user is accessible to that user alone, and gives no privileges.
 const HIS_OWN: &str = r"
 $user ./ironmap mount image mounted
 grep -q ' fuse.ironmap rw,nosuid,nodev,.*user_id=1000,group_id=1000' /proc/mounts
@@ -48,20 +48,20 @@ end_it
 $user ./ironmap cat image:/open | head -n1
 "#;
 
-/// Refused mounts: by fusermount3, which may not; and because the user may not open FUSE's device.
+/// Refused mounts: fusermount3 refuses one, and the user may not open FUSE's device for the other.
 const REFUSED: &str = r"
 $user ./ironmap mount -o allow_other image mounted 2>&1 || echo $?
 chmod 600 fuse
 $user ./ironmap mount image mounted 2>&1 || echo $?
 ";
 
-/// Runs a script as root in the directory of the user; gives its output. The volume is sound afterwards.
+/// Runs a script as root in the user's directory, and returns its output. The volume must be sound afterwards.
 fn played(script: &str) -> String {
     let bench = Bench::empty();
     let mke2fs = ["-qF", "-t", "ext4", "-E", "root_owner=1000:1000"];
     succeed(tool("mke2fs").args(mke2fs).arg(bench.path("image")).arg("32M"));
-    // Where the program is built may be nobody else's to enter. Another process copies it: a file that this one has open for writing may be open in a child of
-    // another test's too, and then it cannot be executed.
+    // Other users may have no access to the build directory. Another process copies the program: if this process had the file open for writing, a child
+    // of another test could still hold the descriptor, and the program could not be executed.
     succeed(tool("cp").arg(ironmap()).arg(bench.path("ironmap")));
     fs::create_dir(bench.path("mounted")).unwrap();
     succeed(tool("chown").arg("-R").arg("1000:1000").arg(bench.dir.path()));
@@ -78,7 +78,7 @@ fn has_fusermount() -> bool {
     has.is_ok_and(|out| out.status.success())
 }
 
-/// A user mounts an own image by fusermount3, in the background, and unmounts it so.
+/// A user mounts an image of the user's own with fusermount3, in the background, and unmounts it so.
 #[test]
 fn a_user_mounts_and_unmounts() {
     require_mounts!("a_user_mounts_and_unmounts");
@@ -88,8 +88,8 @@ fn a_user_mounts_and_unmounts() {
     assert_eq!(played(HIS_OWN), "1000:8\nbusy\ncontent\n: -o uid=1000 \n");
 }
 
-/// A signal ends his daemon though a file is open, with a closed volume where he can end the kernel's connection. Where he cannot, the volume is
-/// left to be recovered, and the status tells.
+/// A signal ends the user's daemon although a file is open. If the user can end the kernel's connection, the volume is closed; otherwise it
+/// needs recovery, and the exit status says so.
 #[test]
 fn a_signal_ends_a_users_daemon() {
     require_mounts!("a_signal_ends_a_users_daemon");
@@ -99,7 +99,7 @@ fn a_signal_ends_a_users_daemon() {
     assert_eq!(played(SIGNALS), "ended: 1\nended: 0\nkept\n");
 }
 
-/// Why he cannot mount is one line, of fusermount3's too, and names what he may not open.
+/// The reason for a refused mount is one line, also from fusermount3, and names the device that the user may not open.
 #[test]
 fn a_refused_mount_of_a_user_has_a_reason() {
     require_mounts!("a_refused_mount_of_a_user_has_a_reason");

@@ -19,7 +19,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Without an image. The directory's name tells `./x clean-up` whose it is.
+    /// A bench without an image. The directory's name tells `./x clean-up` its process.
     pub fn empty() -> Self {
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
@@ -77,7 +77,7 @@ impl Bench {
         command
     }
 
-    /// The program, which receives the signals that end it, also where the tests were started to ignore them, as in a shell's background.
+    /// The program as a command that receives the signals that end it, even if the tests were started to ignore them, as in a shell's background.
     pub fn hearing_command(&self) -> Command {
         let mut command = tool("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(IRONMAP);
@@ -115,7 +115,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Bytes that look like nothing else and differ from block to block.
+/// Bytes that are unlike other content and differ from block to block.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = || {
@@ -131,7 +131,7 @@ pub fn raw_name() -> &'static OsStr {
     OsStr::from_bytes(b"not utf-8 \xff%")
 }
 
-/// A tree with one of each: that is what every command is tried on.
+/// Creates a tree with one file of each kind, on which every command is tested.
 fn fill(root: &Path) {
     fs::create_dir_all(root.join("dir/empty")).unwrap();
     fs::write(root.join("small"), "small\n").unwrap();
@@ -161,7 +161,7 @@ fn fill(root: &Path) {
         let flags = rustix::fs::AtFlags::empty();
         rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, flags).unwrap();
     }
-    // A file system without attributes in user.* leaves this one out, and the tests see it in the source.
+    // A file system without attributes in user.* omits this one, and the tests see that in the source.
     let _ =
         rustix::fs::setxattr(root.join("small"), "user.colour", b"gr\xfcn", XattrFlags::empty());
 }

@@ -18,9 +18,9 @@ pub(crate) struct View {
     target: Option<PathBuf>,
     content: Option<u64>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// As lsattr has them.
+    /// The flags, as lsattr reports them.
     flags: u32,
-    /// `None` for files made by the test itself.
+    /// The modification time, or `None` for files made by the test itself.
     modified: Option<(i64, i64)>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn space(root: &Path, views: &BTreeMap<PathBuf, View>) -> BTreeMap<Pa
     files.map(|(path, _)| (path.clone(), fs::metadata(root.join(path)).unwrap().blocks())).collect()
 }
 
-/// Those that users set; how content is mapped is another thing.
+/// The flags that users set, without those of the content's mapping.
 fn flags(path: &Path, stat: &fs::Metadata) -> u32 {
     if !stat.is_dir() && !stat.is_file() {
         return 0;

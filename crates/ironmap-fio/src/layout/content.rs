@@ -1,27 +1,27 @@
-//! The wanted content of a file, and whether it may be made.
+//! The content of a file to create, and whether the job may create it.
 
 use ironmap::{Error, ErrorKind, Result};
 
 /// The content of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing: it grows as it is written.
+    /// Nothing: the file grows with the writes.
     Grows,
-    /// Its size, and no space.
+    /// The size, without space.
     Sparse,
-    /// Its size, and space that reads as zeros.
+    /// The size, with space that reads as zeros.
     Preallocated,
     /// The fill of fio's buffers, so that reads find written extents.
     Written,
 }
 
-/// How a file is made that is not there, or too short.
+/// The way to create a file that is missing or too short.
 pub(crate) struct Layout<'a> {
     pub(crate) size: u64,
     pub(crate) content: Content,
-    /// Whether it may be made at all.
+    /// Whether the job may create or extend the file.
     pub(crate) create: bool,
-    /// Bytes that are filled at once.
+    /// The number of bytes to fill at a time.
     pub(crate) piece: usize,
     pub(crate) fill: &'a mut dyn FnMut(&mut [u8]),
 }

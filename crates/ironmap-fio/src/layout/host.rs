@@ -1,4 +1,4 @@
-//! Files of mounted file systems. They are only read, so new files are written.
+//! Files of mounted file systems. Jobs only read them, so new files are filled.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -40,7 +40,7 @@ pub(super) fn lay_out(name: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     write(path(name), layout).map_err(failed("write"))
 }
 
-/// Synced, so that neither a dirty page nor an unwritten extent is left.
+/// Writes the content and syncs it, so that the file has no dirty page and no unwritten extent.
 fn write(path: &Path, layout: &mut Layout<'_>) -> io::Result<()> {
     let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
     let mut piece = vec![0; layout.piece.max(1)];

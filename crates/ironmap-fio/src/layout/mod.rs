@@ -1,4 +1,4 @@
-//! Files before the jobs begin: how large they are, and how they are made.
+//! Files before the jobs begin: their sizes, and their creation.
 
 mod content;
 mod host;
@@ -19,7 +19,7 @@ pub(crate) fn size(options: &Options, path: &[u8]) -> Result<Option<u64>> {
     lent.close().and(size)
 }
 
-/// Makes a file, with the directories that lead to it, or extends it. Its content is kept, but a file for writes
+/// Creates a file and the directories above it, or extends it. Its content is kept, except that a file for writes
 /// is written again as a whole.
 pub(crate) fn lay_out(options: &Options, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let Source::Volume(name) = &options.source else { return host::lay_out(path, layout) };

@@ -21,7 +21,7 @@ pub(super) fn size(volume: &Volume, path: &[u8]) -> Result<Option<u64>> {
     }
 }
 
-/// Makes a file, with the directories that lead to it, or extends it. Its content is kept, but a file for writes
+/// Creates a file and the directories above it, or extends it. Its content is kept, except that a file for writes
 /// is written again as a whole.
 pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> Result<()> {
     let number = make(volume.fs(), path, layout)?;
@@ -31,8 +31,8 @@ pub(super) fn lay_out(volume: &Volume, path: &[u8], layout: &mut Layout<'_>) -> 
     volume.fs().sync()
 }
 
-/// The same, without the writes. One file at a time: with create_serialize=0 all jobs come at once, for the same name and sizes of their
-/// own, and none may make it shorter than another has made it.
+/// Creates or extends the file without writing it. A lock serializes this: with create_serialize=0 all jobs may create one name with different
+/// sizes at once, and no job may shorten the file of another.
 fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<InodeNo> {
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);

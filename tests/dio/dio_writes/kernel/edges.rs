@@ -14,7 +14,7 @@ use crate::require;
 
 const LIMIT: u64 = 0xFFFF_FFFF * 4096;
 
-/// At and past the limit of the format, of no bytes, without whole sectors, atomic: the same answers, and nothing has changed.
+/// Requests past the limit of the format, without bytes, with partial sectors, and atomic ones get the kernel's errno, and have no effect.
 #[test]
 fn requests_that_the_kernel_refuses_get_its_errno() {
     require!([Need::Root, Need::NoJournalBeneath("all of its writes are atomic")]);
@@ -57,14 +57,14 @@ fn requests_that_the_kernel_refuses_get_its_errno() {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!((kernel.write(&write, &bytes), ours.write(&write, &bytes)), (Err(22), Err(27)));
     }
-    // Linux writes what fits below the limit. So large a file is more likely a mistake: it is refused whole.
+    // Linux writes the part below the limit. Such a large file is more likely a mistake, so ironmap refuses the whole write.
     let (write, bytes) = (Write::plain(LIMIT - 4096, 8192), vec![0x77; 8192]);
     assert_eq!(ours.write(&write, &bytes), Err(27));
     assert_eq!((ours.size(), kernel.size()), (size, size));
     assert!(ours.content() == before && kernel.content() == before);
 }
 
-/// Of an immutable file, nothing is written, though it was open before; an append-only one differs: Linux asks only when it is opened.
+/// A write to an immutable file is refused even if the file was already open. For append-only files Linux differs: it checks only at the open.
 #[test]
 fn immutable_files_are_refused_as_the_kernel_does() {
     require!([Need::Root]);

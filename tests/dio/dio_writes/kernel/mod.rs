@@ -24,32 +24,32 @@ use crate::require;
 
 const SEED: u64 = 0x0d10_2026;
 const STEPS: usize = 1200;
-/// Up to here maps are compared: nothing is written past it.
+/// The position up to which maps are compared. Nothing is written past it.
 const MAPPED: u64 = 2 * LARGEST;
 const FILES: [&str; 4] = ["written", "hole", "unwritten", "mixed"];
 const SIZE: u64 = 300 << 10;
 
-/// So many extents fit into an inode.
+/// The number of extents that fit into an inode.
 const IN_INODE: usize = 4;
 
 const EINVAL: Outcome = Err(22);
 const EAGAIN: Outcome = Err(11);
 
-/// Where the two sides differ, and both are right.
+/// A difference between the two sides in which both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux looks at a request part by part, and leaves addresses to the driver: a request that a strict handle refuses whole, it may serve, or
-    /// write in part before it refuses.
+    /// Linux checks a request part by part, and leaves addresses to the driver: it may serve a request that a strict handle refuses as a whole, or
+    /// write a part of it before it refuses.
     Misaligned,
-    /// Linux pads blocks that are written in part, alone and waiting; here they are written like others, so NOWAIT does not keep them.
+    /// Linux waits for exclusive access to pad partially written blocks. ironmap writes them like other blocks, so NOWAIT does not refuse them.
     NowaitPads,
-    /// Of a map that does not fit into the inode, Linux keeps its last change in memory; here a change means to read it again,
-    /// which a request with NOWAIT does not.
+    /// If a map does not fit into the inode, Linux keeps its last change in memory. ironmap must read a changed map again,
+    /// which a request with NOWAIT does not do.
     NowaitMap,
 }
 
 impl Difference {
-    /// The one that explains the answers; `None` where nothing does.
+    /// The difference that explains the two results, or `None`.
     fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
         let len = write.len();
         match (kernel, ours) {
@@ -61,7 +61,7 @@ impl Difference {
     }
 }
 
-/// Two volumes that hold the same, on devices that ask the same of requests.
+/// Two volumes with the same content, on devices with the same limits.
 struct Twins {
     mount: LoopMount,
     device: LoopDevice,
@@ -79,7 +79,7 @@ impl Twins {
         let ours = Image::in_memory("32M", &words(mkfs));
         std::fs::copy(kernel.path(), ours.path()).unwrap();
         let mount = kernel.mount("noatime");
-        // Otherwise Linux writes zeros where it would have to cut an unwritten extent into small ones.
+        // By default Linux writes zeros instead of splitting an unwritten extent into small ones.
         let device = mount.device().trim_start_matches("/dev/");
         let setting = format!("/sys/fs/ext4/{device}/extent_max_zeroout_kb");
         std::fs::write(setting, "0").unwrap();
@@ -117,7 +117,7 @@ struct Lockstep<'a> {
     kernel: Kernel,
     ours: Ours<'a>,
     rng: Rng,
-    /// The map has blocks of its own, or had them.
+    /// Whether the map has blocks outside the inode, or had them.
     indexed: bool,
     differences: BTreeMap<Difference, usize>,
 }
@@ -128,7 +128,7 @@ impl Lockstep<'_> {
         let what = format!("{}, step {number}: {step:?}", self.what);
         match &step {
             Step::Write(write) => self.write(write, &what),
-            // Files with indirect blocks are not preallocated by either; collapse and insert have tests of their own.
+            // Neither side preallocates files with indirect blocks; collapse and insert have separate tests.
             Step::Allocate { .. } | Step::Zero(..) if !extents => {}
             step => {
                 let (kernel, ours) = (self.kernel.change(step), self.ours.change(step));
@@ -145,7 +145,7 @@ impl Lockstep<'_> {
     fn write(&mut self, write: &Write, what: &str) {
         let bytes = self.rng.bytes(write.len());
         let size = self.kernel.size();
-        // Where such a write fails, Linux frees all that was preallocated past the end.
+        // If such a write fails, Linux frees all blocks that were preallocated past the end.
         if !write.is_aligned() && write.pos + write.len() as u64 > size {
             return;
         }
@@ -160,7 +160,7 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // Both overwrite a range that only one of them has written.
+        // Both sides overwrite a range that only one of them has written.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);

@@ -38,7 +38,7 @@ pub(super) struct Ours<'a> {
     volume: &'a Volume,
     number: InodeNo,
     strict: File,
-    /// One that takes any position, to heal with.
+    /// A file that accepts any position, to repair differences.
     file: File,
     queue: Queue,
 }
@@ -168,7 +168,7 @@ impl<'a> Ours<'a> {
         queue.pop().unwrap().result.map_err(|error| error.errno().0)
     }
 
-    /// The same by a handle that takes everything.
+    /// Writes with a handle that accepts any request.
     pub(super) fn write_anyhow(&mut self, write: &Write, bytes: &[u8]) {
         let count = self.file.write_at(&mut self.queue, bytes, FilePos(write.pos)).unwrap();
         assert_eq!(count, bytes.len());
@@ -212,7 +212,7 @@ impl<'a> Ours<'a> {
     }
 }
 
-/// The same of what FIEMAP says.
+/// The blocks from the output of FIEMAP.
 pub(super) fn blocks(pieces: &[Piece], block: u64, end: u64) -> Vec<Block> {
     let mut map = vec![Block::Hole; (end / block) as usize];
     for piece in pieces.iter().filter(|piece| piece.pos < end) {

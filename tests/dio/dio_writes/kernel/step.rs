@@ -8,7 +8,7 @@ use ironmap::dio::DioFlags;
 pub(super) const LARGEST: u64 = 1 << 20;
 pub(super) const SECTOR: u64 = 512;
 
-/// A write as both sides are asked for it.
+/// A write as a request to both sides.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) pos: u64,
@@ -17,7 +17,7 @@ pub(super) struct Write {
     pub(super) pieces: Vec<usize>,
     pub(super) flags: DioFlags,
     pub(super) append: bool,
-    /// By memory that is moved to our side, not lent.
+    /// Whether ironmap gets owned memory instead of borrowed memory.
     pub(super) owned: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Step {
 }
 
 impl Write {
-    /// One that both sides take, whatever the file holds.
+    /// A write that both sides accept, whatever the content of the file.
     pub(super) fn plain(pos: u64, len: u64) -> Self {
         let flags = DioFlags::empty();
         Self { pos, offset: 0, pieces: vec![len as usize], flags, append: false, owned: false }

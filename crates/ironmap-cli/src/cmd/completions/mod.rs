@@ -20,9 +20,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-/// `program` is the whole command line.
+/// `program` is the command line with all subcommands.
 pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure> {
-    // The generator panics where it cannot write.
+    // The generator panics if it cannot write, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "ironmap", &mut script);
     let script = with_names(args.shell, &String::from_utf8_lossy(&script));
@@ -31,13 +31,13 @@ pub(crate) fn run(args: &Args, mut program: clap::Command) -> Result<(), Failure
     Ok(out.flush()?)
 }
 
-/// The line with which the functions of bash and zsh begin.
+/// The first line of the functions for bash and zsh.
 const BEGIN: &str = "\n_ironmap() {\n";
 
-/// A generated script that asks `ironmap complete` for words with the path of a volume.
+/// The generated script, extended by a call of `ironmap complete` for words with the path of a volume.
 fn with_names(shell: Shell, script: &str) -> String {
     let first = |ask: &str, names: &str| {
-        // The generator of bash begins with the function.
+        // For bash, the generated script begins with the function.
         let script = format!("\n{script}");
         let script = script.replacen(BEGIN, &format!("\n{names}{BEGIN}    {ask} && return 0\n"), 1);
         script.trim_start().to_owned()

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// One tree
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere())]
     a: Subject,
-    /// The other one
+    /// The other tree
     #[arg(value_name = "VOLUME:/PATH|PATH", value_parser = target::anywhere())]
     b: Subject,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         seen: [BTreeSet::new(), BTreeSet::new()],
     };
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
-    // The exit code tells the verdict, also where nobody reads the differences.
+    // The exit code gives the verdict, even if no program reads the differences.
     if !diff.same {
         report.error(&Failure::told(1));
     }
@@ -64,15 +64,15 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 struct Diff {
     excluded: Vec<Glob>,
     out: Out,
-    /// No difference was found.
+    /// No difference was found yet.
     same: bool,
     readers: [Reader; 2],
-    /// The directories of volumes that were entered: in a damaged volume one may be below itself.
+    /// The visited directories of volumes: in a damaged volume a directory may be below itself.
     seen: [BTreeSet<u64>; 2],
 }
 
 impl Diff {
-    /// Compares two files, and all below them where both are directories.
+    /// Compares two files. If both are directories, all files below them are compared too.
     fn trees(&mut self, a: Side, b: Side, report: &mut Report) -> Result<(), Failure> {
         let mut pending = vec![(a, b, b"/".to_vec())];
         while let Some((a, b, path)) = pending.pop() {
@@ -85,7 +85,7 @@ impl Diff {
         Ok(())
     }
 
-    /// Compares two files; gives the names to compare below them.
+    /// Compares two files. Returns the names to compare below them.
     fn pair(
         &mut self,
         a: &Side,
@@ -185,7 +185,7 @@ impl Diff {
         Ok(())
     }
 
-    /// A line for what differs, if it does.
+    /// Prints a line if two values differ.
     fn tell(&mut self, path: &[u8], what: &str, a: &str, b: &str) -> io::Result<()> {
         if a == b { Ok(()) } else { self.line(path, &format!("{what}: {a}, {b}")) }
     }

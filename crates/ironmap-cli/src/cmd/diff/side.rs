@@ -1,4 +1,4 @@
-//! A file of one of the trees that are compared: of a volume, or of the host.
+//! A file of one of the compared trees: of a volume, or of the host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ use crate::volumes::Found;
 
 pub(super) enum Side {
     Volume(Found),
-    /// With what becomes of a symbolic link.
+    /// A path of the host, and whether a symbolic link is followed.
     Host(PathBuf, Follow),
 }
 
@@ -41,7 +41,7 @@ impl Side {
         }
     }
 
-    /// The names of a directory, with the inodes of a volume's.
+    /// The names of a directory. In a volume each comes with its inode.
     pub(super) fn names(&self) -> Result<BTreeMap<Vec<u8>, InodeNo>, Failure> {
         match self {
             Self::Volume(found) => {
@@ -61,7 +61,7 @@ impl Side {
         }
     }
 
-    /// The file of a name in this directory.
+    /// The file with this name in the directory.
     pub(super) fn child(&self, name: &[u8], number: InodeNo) -> Result<Self, Failure> {
         match self {
             Self::Volume(found) => {
@@ -75,7 +75,7 @@ impl Side {
         }
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(super) fn link(&self) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Volume(found) => {
@@ -102,7 +102,7 @@ impl Side {
         match self {
             Self::Volume(found) => {
                 let (source, path) = (&found.name.source, found.name.path());
-                // An open file belongs to the inode as it is now.
+                // An open file keeps the inode as it was at the open.
                 let inode = source.inode(found.number(), path)?;
                 let file = source.file(inode, path)?;
                 Ok(Content::Volume { file, source: Rc::clone(source), path: path.to_vec() })
@@ -131,7 +131,7 @@ enum Content {
 }
 
 impl Content {
-    /// The first range from `pos` on that may hold data: all else reads as zeros. `None` without one.
+    /// The first range from `pos` on that may hold data: the rest reads as zeros. `None` if no data follows.
     fn data(&self, pos: u64, size: u64) -> Result<Option<Range<u64>>, Failure> {
         match self {
             Self::Volume { file, source, path } => {
@@ -145,7 +145,7 @@ impl Content {
                 let start = match seek(file, SeekFrom::Data(pos)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => return Ok(None),
-                    // A file system without holes.
+                    // The file system does not report holes.
                     Err(_) => return Ok(Some(pos..u64::MAX)),
                 };
                 let end = seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX);
@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// The first byte at which two files of one size are not the same. Ranges that are holes of both are not read.
+/// The first byte at which two files of one size differ. Ranges that are holes in both are not read.
 pub(super) fn first_difference(
     a: &Side,
     b: &Side,
@@ -197,13 +197,13 @@ pub(super) fn first_difference(
 ) -> Result<Option<u64>, Failure> {
     let (a, b) = (a.content()?, b.content()?);
     let mut pos = 0;
-    // Where the data end that were found last.
+    // The end of the last range of data found.
     let mut end = 0;
     loop {
         if pos >= end && pos < size {
             let found = [a.data(pos, size)?, b.data(pos, size)?];
             let next = found.into_iter().flatten().min_by_key(|data| data.start);
-            // The last bytes can be a hole of both, and either may have grown: past the size is read as before.
+            // Holes of both files are skipped up to the size. Past the size the loop goes on reading, because a file may have grown.
             (pos, end) = next.map_or((size, size), |data| (data.start.max(pos), data.end));
         }
         let (ours, theirs) = (a_reader.read(&a, pos)?, b_reader.read(&b, pos)?);

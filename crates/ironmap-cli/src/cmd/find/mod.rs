@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let trees: Result<Vec<_>, _> = trees.iter().map(|tree| Target::parse_tree(tree)).collect();
     let trees = trees.map_err(Failure::usage)?;
     if trees.is_empty() {
-        return Err(Failure::usage("no VOLUME:/DIR stands before the tests"));
+        return Err(Failure::usage("a VOLUME:/DIR is needed before the tests"));
     }
     let wanted = Expression::parse(tests).map_err(Failure::usage)?;
     let mut out = stdout();
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// How many levels a path is below the one with which it begins.
+/// The number of levels that a path is below its root.
 fn depth(root: &[u8], path: &[u8]) -> usize {
     let below = path.get(root.len()..).unwrap_or_default();
     below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count()

@@ -1,4 +1,4 @@
-//! The tests of `find`, as findutils has them.
+//! The tests of `find`, with the meaning of findutils.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +11,11 @@ use crate::glob::Glob;
 use crate::mode::ModeChange;
 use crate::volumes::{Found, split};
 
-/// The tests of a search, and where to search.
+/// The tests of a search, with its options.
 #[derive(Debug)]
 pub(super) struct Expression {
     tests: Vec<Test>,
-    /// Levels below the directory that was named.
+    /// The depth below a named directory at which files are shown.
     pub(super) least: usize,
     pub(super) most: usize,
     /// A NUL ends each name, in place of a new line.
@@ -39,7 +39,7 @@ enum Test {
     Not(Box<Test>),
 }
 
-/// `N`, `+N` for more, `-N` for less.
+/// `N`, `+N` for more than N, `-N` for less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
     Is(u64),
@@ -100,13 +100,13 @@ impl Expression {
                 b"-perm" => permissions(value()?)?,
                 b"-uid" => Test::User(Number::parse(value()?)?),
                 b"-inum" => Test::Inode(Number::parse(value()?)?),
-                _ => return Err(format!("{} is no test that there is", word.display())),
+                _ => return Err(format!("{} is not a known test", word.display())),
             };
             parsed.tests.push(if negated { Test::Not(Box::new(test)) } else { test });
             negated = false;
         }
         if negated {
-            return Err("no test stands after '!'".to_owned());
+            return Err("'!' needs a test after it".to_owned());
         }
         Ok(parsed)
     }
@@ -135,7 +135,7 @@ impl Test {
             Self::Type(types) => types.contains(&stat.file_type),
             Self::Size(number, unit) => number.is(stat.size.div_ceil(*unit)),
             Self::Days(number) => {
-                // A time to come is no whole day ago.
+                // A time in the future is no whole number of days ago.
                 let age = now.saturating_sub(stat.modified.seconds).div_euclid(86_400);
                 u64::try_from(age).map_or(matches!(number, Number::Less(_)), |age| number.is(age))
             }
@@ -204,13 +204,13 @@ fn types(text: &OsStr) -> Result<Vec<FileType>, String> {
             b"c" => FileType::CharDevice,
             b"p" => FileType::Fifo,
             b"s" => FileType::Socket,
-            _ => return Err(format!("{} are not types of b,c,d,f,l,p,s", text.display())),
+            _ => return Err(format!("{} is not a list of b,c,d,f,l,p,s", text.display())),
         })
     };
     text.as_bytes().split(|byte| *byte == b',').map(one).collect()
 }
 
-/// `N` units of 512 bytes, or with a letter of another size.
+/// Parses `N` units of 512 bytes, or of the size that a letter names.
 fn size(text: &OsStr) -> Result<Test, String> {
     let wrong = || format!("{} is not a size", text.display());
     let text = text.to_str().ok_or_else(wrong)?;
@@ -229,7 +229,7 @@ fn size(text: &OsStr) -> Result<Test, String> {
 fn permissions(text: &OsStr) -> Result<Test, String> {
     let text = text.to_str().ok_or_else(|| format!("invalid mode: '{}'", text.display()))?;
     let (how, mode) = match text.as_bytes().first() {
-        // It meant any of these bits once, as '/' does now.
+        // '+' is the old form of '/', which findutils refuses too.
         Some(b'+') if text[1..].starts_with(|first: char| first.is_ascii_digit()) => {
             return Err(format!("invalid mode: '{text}'"));
         }

@@ -27,12 +27,12 @@ pub(super) struct Device {
     nowait: bool,
     poll: bool,
     atomic_write: u32,
-    /// `null` where the device has none.
+    /// `null` if the device has no protection.
     protection: Option<Protection>,
-    /// Where the volume is on an integrity device.
+    /// The integrity device, if the volume is on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     integrity: Option<Integrity>,
-    /// Where the volume is on an image of a virtual machine.
+    /// The virtual disk image, if the volume is on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<Image>,
     notices: Vec<String>,
@@ -44,7 +44,7 @@ struct Image {
     virtual_size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_size: Option<u64>,
-    /// Itself, then its backing files or extents.
+    /// The image file, then its backing files or extents.
     files: Vec<ImageFile>,
 }
 
@@ -73,7 +73,7 @@ impl Image {
 struct Integrity {
     #[serde(flatten)]
     geometry: Geometry,
-    /// It was, when it was opened.
+    /// The device was closed properly before this open.
     closed: bool,
     mismatches: u64,
     retries: u64,
@@ -135,7 +135,7 @@ impl Device {
         }
     }
 
-    /// For people; `line` writes a line with its label.
+    /// Prints the text for users; `line` writes a line with its label.
     pub(super) fn print(
         &self,
         line: &mut impl FnMut(&str, String) -> io::Result<()>,

@@ -26,7 +26,7 @@ struct Info {
     uuid: String,
     features: Vec<String>,
     writable: bool,
-    /// Why it is not.
+    /// The reason if the volume is not writable.
     #[serde(skip_serializing_if = "Option::is_none")]
     read_only: Option<String>,
     clean: bool,
@@ -104,7 +104,7 @@ fn gather(args: &Args, source: &Source, fs: &Ext4) -> Info {
     let refused = super::refused(source, &args.volume);
     let read_only = fs.check_writable().err().map(|error| error.to_string()).or(refused);
     let RecordedErrors { last, last_function, last_inode, last_block, .. } = &sb.errors;
-    // Not every error has all of it: zeros stand for unknown values.
+    // Some errors lack some values: zeros stand for unknown values.
     let last = LastError {
         time: (last.seconds != 0).then(|| rfc3339(*last)),
         function: (!last_function.is_empty()).then(|| last_function.clone()),

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// For people, of a volume that another command has worked on.
+    /// The command for a volume that another command has changed, with text output.
     pub(crate) fn of(volume: &Location) -> Self {
         Self { json: false, volume: volume.clone() }
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The reason why the device or the image beneath a volume is not written.
+/// The reason not to write to the device or the image below a volume.
 fn refused(source: &Source, location: &Location) -> Option<String> {
     let image = match &location.data().medium {
         Medium::Image(address) => describe(address).ok().and_then(|image| image.read_only),
@@ -55,7 +55,7 @@ fn refused(source: &Source, location: &Location) -> Option<String> {
     source.volume.device().limits().read_only.then(|| image.unwrap_or_else(any))
 }
 
-/// Writes a line with its label, for people.
+/// Writes a line with its label, in text output.
 fn line(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
     writeln!(out, "{:<16}{}", format!("{label}:"), one_line(text))
 }

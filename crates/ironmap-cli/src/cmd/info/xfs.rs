@@ -27,7 +27,7 @@ struct Info {
     uuid: String,
     features: Vec<String>,
     writable: bool,
-    /// Why it is not.
+    /// The reason if the volume is not writable.
     read_only: String,
     clean: bool,
     block_size: usize,
@@ -51,10 +51,10 @@ struct Log {
     blocks: u32,
     external: bool,
     transactions: u64,
-    /// Changes of maps and attributes that were finished in memory.
+    /// Changes of maps that were finished in memory, and changes of attributes.
     finished: u64,
     finished_attributes: u64,
-    /// Operations that the kernel finishes when it mounts the volume.
+    /// Operations that the kernel will finish when it mounts the volume.
     unfinished: BTreeMap<&'static str, u64>,
 }
 

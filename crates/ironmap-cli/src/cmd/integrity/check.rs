@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     };
     let printed =
         if args.json { print_json(&record) } else { print(&record).map_err(Failure::stdout) };
-    // The exit code tells the verdict, also where nobody reads the faults.
+    // The exit code gives the verdict, even if no program reads the faults.
     let count = record.problems.len();
     if count > 0 {
         let s = if count == 1 { "" } else { "s" };

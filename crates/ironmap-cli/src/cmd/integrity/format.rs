@@ -15,8 +15,8 @@ use crate::terminal::{one_line, print_line};
 
 /// Makes an integrity device: every sector gets a tag for its content
 ///
-/// The content of DATA stays. TAGS is overwritten; without it, the tags take the tail of DATA, and a file system that reaches there, or whose end is not
-/// known, is refused. Anything on TAGS, and an existing integrity device, is refused without --force.
+/// The content of DATA stays. TAGS is overwritten. Without TAGS the tags take the tail of DATA, and a file system that reaches there or whose end
+/// is unknown is refused. Content on TAGS, and an existing integrity device, are refused without --force.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,20 +24,20 @@ Examples:
   ironmap integrity format --mode journal --guard crc64 /dev/sdb,/dev/nvme0n1p3
   ironmap integrity format --generation /dev/sdb1")]
 pub(super) struct Args {
-    /// The bytes that a tag protects: 512 or 4K; by default 4K, and 512 where an ext4 on DATA has smaller blocks
+    /// The bytes that a tag protects: 512 or 4K; by default 4K, or 512 if an ext4 on DATA has smaller blocks
     #[arg(long, value_name = "BYTES", value_parser = size)]
     interval: Option<u64>,
     /// The checksum: CRC16 of T10 DIF, or CRC64 of NVMe
     #[arg(long, value_enum, default_value = "crc16")]
     guard: Guard,
-    /// How data and tags stay consistent in a crash: a map of regions with writes in flight, which are tagged again afterwards; or a journal,
-    /// after which no write is there in part
+    /// How data and tags stay consistent in a crash: a map of regions with writes in flight, whose sectors get new tags after the crash; or a
+    /// journal, which makes every write atomic
     #[arg(long, value_enum, default_value = "bitmap")]
     mode: HowSafe,
-    /// Count the generations of each region, so that a scrub finds writes of which data and tag were lost; in bitmap mode only
+    /// Count the generations of each region, so that a scrub finds writes that lost both data and tag; in bitmap mode only
     #[arg(long)]
     generation: bool,
-    /// The bytes of one bit of the map: a power of two; by default such that the map is one block
+    /// The bytes of one bit of the map: a power of two; by default the map fills one block
     #[arg(long, value_name = "BYTES", value_parser = size)]
     region: Option<u64>,
     /// Bytes of the journal; by default 16M
@@ -49,8 +49,8 @@ pub(super) struct Args {
     /// Also overwrite TAGS with other content, a volume on DATA of unknown size, and an integrity device
     #[arg(short = 'F', long)]
     force: bool,
-    /// Put the tags in the tail of DATA also where it holds an ext4 whose superblock is damaged, so that it is unknown whether it reaches there: data that
-    /// it has in the tail are lost, and a repair may need them
+    /// Put the tags in the tail of DATA even if an ext4 there has a damaged superblock, so that its end is unknown: its data in the tail are lost,
+    /// and a repair may need them
     #[arg(long)]
     lose_tail: bool,
     /// Write one JSON object
@@ -129,7 +129,7 @@ impl Args {
             (None, _) => 4096,
         };
         Ok(FormatOptions::new()
-            // A value that does not fit the type is not a possible interval; the library refuses it.
+            // The library refuses an interval that does not fit the type.
             .interval(u32::try_from(interval).unwrap_or(u32::MAX))
             .kind(match self.guard {
                 Guard::Crc16 => TupleKind::T10,

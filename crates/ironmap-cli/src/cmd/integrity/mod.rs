@@ -1,4 +1,4 @@
-//! `ironmap integrity`: devices whose every sector is verified.
+//! `ironmap integrity`: devices that verify every sector.
 
 mod check;
 mod format;
@@ -19,9 +19,9 @@ use crate::target::named;
 
 /// Makes, opens, checks and scrubs integrity devices
 ///
-/// An integrity device keeps a tag for each sector of a data device, on a device of its own (TAGS) or in the tail of the same. Data
-/// that are read through it are verified: a changed or misplaced sector is an error, and is never returned as data. The data stay where they
-/// are and as they are. All commands take it as the volume integrity:DATA,TAGS or integrity:DATA.
+/// An integrity device keeps a tag for each sector of a data device, on a device of its own (TAGS) or in the tail of the same device. Every read
+/// through it is verified: a changed or misplaced sector is an error, and is never returned as data. The data stay unchanged and in place.
+/// All commands accept it as the volume integrity:DATA,TAGS or integrity:DATA.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,7 +61,7 @@ pub(crate) struct Geometry {
     mode: &'static str,
     region: u64,
     generations: bool,
-    /// Where it does not count generations.
+    /// The application tag, or `None` if the device counts generations.
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<u16>,
     journal: u64,
@@ -93,7 +93,7 @@ impl Geometry {
         }
     }
 
-    /// The same in one line.
+    /// The geometry in one line.
     pub(crate) fn text(&self) -> String {
         let Self { sectors, interval, guard, mode, region, journal, area_start, area_size, .. } =
             self;
@@ -117,7 +117,7 @@ impl Geometry {
     }
 }
 
-/// A bar for work over a whole device.
+/// The progress bar for work over a whole device.
 struct Bar(ProgressBar);
 
 impl Bar {
@@ -137,7 +137,7 @@ impl Drop for Bar {
     }
 }
 
-/// The failure of opening or making a device.
+/// The failure to open or make a device.
 fn failed(device: &Location, error: ironmap::Error) -> Failure {
     Failure::open(&named(device, error))
 }

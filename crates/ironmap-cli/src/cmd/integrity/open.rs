@@ -14,17 +14,17 @@ use crate::source::open_device;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
-/// Opens an integrity device, recovers it where it was not closed, reports that, and closes it
+/// Opens an integrity device, recovers it if it was not closed, reports the recovery, and closes it
 ///
-/// Every command that opens the device for writing recovers it too. In bitmap mode regions with writes in flight are read, and their sectors
-/// tagged again; in journal mode the journal is replayed.
+/// Every command that opens the device for writing recovers it too. In bitmap mode the regions with writes in flight are read, and their sectors
+/// get new tags. In journal mode the journal is replayed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ironmap integrity open disk.img,tags.img
   ironmap integrity open --force /dev/sdc,/dev/nvme0n1p3   # after DATA was copied to another disk")]
 pub(super) struct Args {
-    /// Accept another device as DATA than the one that the tags were made for: from then on they are for this one. Also give up parts that cannot
+    /// Accept a device as DATA for which the tags were not made: from then on they belong to it. Also give up parts that cannot
     /// be recovered: sectors that a device refuses to write, a dirty map that cannot be read
     #[arg(short = 'F', long)]
     force: bool,

@@ -13,10 +13,10 @@ use crate::source::open_device;
 use crate::target;
 use crate::terminal::stdout;
 
-/// Reads every sector against its tag, and lists those that are wrong or cannot be read; nothing is changed
+/// Compares every sector with its tag, and lists sectors that are wrong or cannot be read; nothing is changed
 ///
 /// A sector's number counts protection intervals from the start of DATA. If the device was not closed, sectors with writes in flight need not
-/// match their tags yet; they are passed over and counted: ironmap integrity open recovers it.
+/// match their tags yet; the scrub skips and counts them: ironmap integrity open recovers it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,7 +54,7 @@ enum FindingRecord {
     LostWrites { offset: u64, length: u64, generation: u16 },
 }
 
-/// How many findings are kept for JSON; all are counted.
+/// The number of findings kept for JSON; all are counted.
 const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     drop(bar);
     let Scrubbed { sectors, discarded, mismatches, unreadable, skipped, lost, .. } =
         scrubbed.map_err(|error| Failure::at(&args.device, &error))?;
-    // The exit code tells the verdict, also where nobody reads the findings.
+    // The exit code gives the verdict, even if no program reads the findings.
     if mismatches + unreadable + lost > 0 {
         let what = format!(
             "{mismatches} wrong sectors, {unreadable} unreadable, {lost} regions with lost writes"

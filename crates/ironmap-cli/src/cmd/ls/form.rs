@@ -1,4 +1,4 @@
-//! The forms of a list: JSON, long, in columns, or one name a line.
+//! The forms of a list: JSON, long, in columns, or one name per line.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ pub(super) struct Writer {
     terminal: bool,
     colour: bool,
     human: bool,
-    /// Inode numbers are shown.
+    /// Whether inode numbers are shown.
     numbers: bool,
     owners: Owners,
     clock: Clock,
@@ -64,7 +64,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The space of all files listed, in KiB unless people read it.
+    /// The space of all listed files, in KiB or in short form.
     pub(super) fn total(&mut self, files: &[Listed]) -> Result<(), Failure> {
         if let Form::Long(out) = &mut self.form {
             let sum =
@@ -115,7 +115,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The column before each file: its inode's number, if wanted.
+    /// The column before each file: its inode number, if requested.
     fn number_column(&self, files: &[Listed]) -> Vec<String> {
         let numbers = files.iter().map(|file| file.inode.number().to_string());
         if !self.numbers {
@@ -125,7 +125,7 @@ impl Writer {
         numbers.map(|number| format!("{number:>width$} ")).collect()
     }
 
-    /// A name as it is written: raw for a pipe, quoted and in the colour of its type for a terminal.
+    /// A name for the output: raw for a pipe, quoted and in the colour of its type for a terminal.
     fn name<'a>(&self, file: &'a Listed) -> Cow<'a, [u8]> {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
@@ -162,7 +162,7 @@ fn style(stat: &Stat) -> Style {
     colour.on_default().bold()
 }
 
-/// As many columns of one width as fit, filled downwards.
+/// Prints as many columns of equal width as fit, filled downwards.
 fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> io::Result<()> {
     let column = widths.iter().max().map_or(0, |widest| widest + 2);
     let per_line = (width / column.max(1)).max(1);
@@ -179,7 +179,7 @@ fn columns(out: &mut Out, width: usize, widths: &[usize], cells: &[Vec<u8>]) -> 
     Ok(())
 }
 
-/// Mode, links, user, group, size and time of all files, each column of one width.
+/// Mode, links, user, group, size and time of all files. Each column has one width.
 fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) -> [Vec<String>; 6] {
     let stats = || files.iter().map(|file| file.inode.stat());
     let mode = |file: &Listed| mode_string(file.inode.stat()) + list_mark(file);
@@ -193,7 +193,7 @@ fn columns_of(files: &[Listed], owners: &Owners, clock: &Clock, people: bool) ->
     ]
 }
 
-/// Cells of one width: names have blanks after them, numbers before.
+/// Pads cells to one width: names to the right, numbers to the left.
 fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
     let cells: Vec<_> = cells.map(|(text, number)| (text.width(), text, number)).collect();
     let widest = cells.iter().map(|(width, ..)| *width).max().unwrap_or(0);
@@ -209,13 +209,13 @@ fn column(cells: impl Iterator<Item = (String, bool)>) -> Vec<String> {
     cells.into_iter().map(fill).collect()
 }
 
-/// A user or group as it is shown, and whether that is a number.
+/// The text for a user or group, and whether it is a number.
 fn owner(shown: String, number: u32) -> (String, bool) {
     let is_number = shown.parse() == Ok(number);
     (shown, is_number)
 }
 
-/// Sizes; of devices their numbers, which have columns of their own.
+/// Sizes. Devices show their numbers, which have columns of their own.
 fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     let devices = || files.iter().filter_map(|file| file.inode.stat().device);
     let width = |highest: Option<u32>| highest.map_or(0, |number| number.to_string().len());
@@ -228,7 +228,7 @@ fn sizes(files: &[Listed], people: bool) -> impl Iterator<Item = String> {
     })
 }
 
-/// A mark if it has an access list, or gives one to its files. A list that cannot be read is not shown.
+/// The mark of a file that has an access list, or gives one to its files. An unreadable list is not shown.
 fn list_mark(file: &Listed) -> &'static str {
     let has_list = acl::NAMES.iter().any(|name| matches!(file.inode.xattr(name), Ok(Some(_))));
     if has_list { "+" } else { "" }

@@ -17,8 +17,8 @@ use crate::volumes::Volumes;
 
 /// Lists directories
 ///
-/// Names are in the order of their bytes; in columns on a terminal, else one a line and byte for byte as they are on the volume. Where
-/// several arguments are given, those that are not directories come first.
+/// Names are in the order of their bytes: in columns on a terminal, otherwise one per line and byte for byte as on the volume. With
+/// several arguments, those that are not directories come first.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Show mode, links, owner, group, size, time of modification, and a link's target
     #[arg(short)]
     long: bool,
-    /// The same, with user and group as numbers
+    /// Like -l, with user and group as numbers
     #[arg(short, long)]
     numeric: bool,
     /// List the directories below, too
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// The newest first, by the time of modification
     #[arg(short = 't')]
     by_time: bool,
-    /// One file a line, on a terminal too
+    /// One file per line, on a terminal too
     #[arg(short = '1')]
     one_a_line: bool,
     /// Write one JSON array of files
@@ -77,7 +77,7 @@ impl Args {
 /// A file that is listed.
 struct Listed {
     source: Rc<Source>,
-    /// As it is shown.
+    /// The name to print.
     name: Vec<u8>,
     path: Vec<u8>,
     inode: Inode,
@@ -94,7 +94,7 @@ impl Listed {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// How the heading of a directory below this one begins.
+    /// The beginning of the heading of a directory below this one.
     fn prefix(&self) -> &[u8] {
         self.name.strip_suffix(&*self.path).unwrap_or_default()
     }
@@ -119,19 +119,19 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     writer.end()
 }
 
-/// The file of an argument. As ls: a link to a directory is followed, unless the link itself is asked about.
+/// The file of an argument. As in ls, a link to a directory is followed, unless -d or -l asks for the link itself.
 fn find(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Listed, Failure> {
     let mut found = volumes.file(target, Follow::NotLast)?;
     if found.inode.file_type() == FileType::Symlink && !args.is_long() && !args.directory {
         match volumes.file(target, Follow::All) {
             Ok(there) if there.is_directory() => found = there,
             Ok(_) => {}
-            // One that leads nowhere is listed as it is.
+            // A link without a target is listed as a link.
             Err(failure) if failure.is_of(ErrorKind::NotFound) => {}
             Err(failure) => return Err(failure),
         }
     }
-    // Where there are several, the volume belongs to the name; a heading has it always, as each heading of ls begins with the argument.
+    // With several arguments the volume is part of the name. A heading always has it, since headings of ls begin with the argument.
     let headed = args.recursive && found.is_directory() && !args.directory;
     let named = headed || args.targets.len() > 1;
     let name = if named { target.bytes() } else { target.path.clone() };
@@ -145,7 +145,7 @@ fn sort(args: &Args, files: &mut [Listed]) {
     }
 }
 
-/// Lists a directory and those below, depth first. Each is listed once, even if a damaged volume has it in many places.
+/// Lists a directory and those below, depth first. Each is listed once, even if a damaged volume has several names for it.
 fn list(
     args: &Args,
     top: Listed,

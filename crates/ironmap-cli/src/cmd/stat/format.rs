@@ -5,7 +5,7 @@ use ironmap::fs::{Stat, Timestamp};
 use crate::show::{Clock, Owners, mode_string, type_name};
 use crate::terminal::{self, quoted};
 
-/// The letters that there are, in the order of the manual.
+/// The supported letters, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBdDfFgGhinNorRstTuUwWxXyYzZ";
 
 /// The output for each file.
@@ -18,7 +18,7 @@ enum Piece {
     Field(Field),
 }
 
-/// `%-10.3s`: a letter, and how its value is filled up or cut.
+/// `%-10.3s`: a letter, and how its value is padded or cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     letter: u8,
@@ -27,14 +27,14 @@ struct Field {
     left: bool,
     zeros: bool,
     alternate: bool,
-    /// Shown before a number that is not negative: `+` or a blank.
+    /// The text before a number that is not negative: `+` or a blank.
     sign: &'static str,
     width: usize,
-    /// After a dot; without digits it is the default of the value.
+    /// The number after a dot. A dot without digits means the default of the value.
     precision: Option<Option<usize>>,
 }
 
-/// The largest width and precision: a larger one is a mistake of the user.
+/// The largest accepted width and precision: a larger one must be a mistake of the user.
 const WIDEST: usize = 4096;
 
 /// The values that a format shows.
@@ -48,7 +48,7 @@ pub(super) struct Shown<'a> {
     pub(super) clock: &'a Clock,
 }
 
-/// A value by the rules of `printf` that it follows.
+/// A value with the `printf` rules of its kind.
 enum Value {
     Text(Vec<u8>),
     Signed(u64),
@@ -82,7 +82,7 @@ impl Format {
         Ok(Self(pieces))
     }
 
-    /// The line for a file, without its end.
+    /// The line for a file, without its newline.
     pub(super) fn line(&self, shown: &Shown<'_>) -> Vec<u8> {
         let pieces = self.0.iter().map(|piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -116,7 +116,7 @@ impl Field {
                 b'#' => field.alternate = true,
                 b'+' => field.sign = "+",
                 b' ' if field.sign.is_empty() => field.sign = " ",
-                // Digits are not grouped.
+                // Digits are not grouped, so these flags have no effect.
                 b' ' | b'\'' => {}
                 _ => break,
             }
@@ -136,7 +136,7 @@ impl Field {
         Some((field, after))
     }
 
-    /// The name and the target of a link, each filled up by itself. As in stat, they have quotes only where nothing stands between the '%' and the
+    /// The name and the target of a link, each padded separately. As in stat, they are quoted only if '%' directly precedes the
     /// letter.
     fn names(self, shown: &Shown<'_>) -> Vec<u8> {
         let plain = self == Self { letter: self.letter, ..Self::default() };
@@ -188,7 +188,7 @@ impl Field {
         })
     }
 
-    /// A device number, or the half that is asked for.
+    /// A device number, or the requested half.
     fn half_of(self, device: (u32, u32)) -> u64 {
         match self.half {
             None => device_number(device),
@@ -198,7 +198,7 @@ impl Field {
     }
 
     fn fill(self, value: Value) -> Vec<u8> {
-        // A precision is the least number of digits, and then the width is filled with blanks.
+        // The precision is the least number of digits; blanks then fill the width.
         let digits = self.precision.map(Option::unwrap_or_default);
         let integer = |number: u64, text: String| match digits {
             Some(0) if number == 0 => String::new(),
@@ -231,7 +231,7 @@ impl Field {
         }
     }
 
-    /// Zeros stand between the prefix and the digits.
+    /// Joins the prefix and the digits, with zeros between them up to the width.
     fn number(self, prefix: &str, digits: &str, zeros: bool) -> Vec<u8> {
         let missing = self.width.saturating_sub(prefix.len() + digits.len());
         let missing = if zeros && !self.left { missing } else { 0 };
@@ -244,14 +244,14 @@ impl Field {
     }
 }
 
-/// A device number as the C library makes it of the two.
+/// The device number that the C library makes of major and minor.
 fn device_number((major, minor): (u32, u32)) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | (major & 0xffff_f000) << 32
 }
 
-/// Seconds since 1970 without a sign, with so many digits after the point. The rest is cut off: towards zero if a digit remains there, else
-/// towards the past, as stat does.
+/// Seconds since 1970 without a sign, with `digits` digits after the point. As in stat, further digits are cut off: towards zero if a digit
+/// remains there, otherwise towards the past.
 fn seconds(at: Timestamp, digits: usize) -> String {
     let power = |digits: usize| 10_u32.pow(digits.min(9) as u32);
     let (count, unit) = (power(digits), power(9 - digits.min(9)));
@@ -268,7 +268,7 @@ fn seconds(at: Timestamp, digits: usize) -> String {
     format!("{whole}.{part:0<digits$}")
 }
 
-/// A number without a name is unknown, unless numbers are wanted.
+/// The name of an owner. A number without a name is unknown, unless numbers were requested.
 fn named(owners: &Owners, name: String, number: u32) -> String {
     let unknown = !owners.numeric && name == number.to_string();
     if unknown { "UNKNOWN".to_owned() } else { name }

@@ -23,7 +23,7 @@ use crate::target::{self, Subject, Target};
 use crate::terminal::{one_line, stdout};
 use crate::volumes::{self, Volumes};
 
-/// Shows what the inodes of files say: size, owner, times, flags, extended attributes
+/// Shows the inodes of files: size, owner, times, flags, extended attributes
 ///
 /// Flags are shown as by lsattr, access lists as by getfacl. The letters of a FORMAT are those of stat: %a permissions in octal, %A as by
 /// ls -l, %b units of 512 bytes, %B 512, %d %D number of the file system's device in decimal and hexadecimal (of a volume on a block
@@ -56,15 +56,15 @@ pub(crate) struct Args {
     targets: Vec<Subject>,
 }
 
-/// The values shown of a file.
+/// The shown values of a file.
 struct Found {
     path: Vec<u8>,
     stat: Stat,
     link: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
-    /// Of the file system.
+    /// The device number of the file system.
     device: (u32, u32),
-    /// Of a regular file of a mounted file system.
+    /// How a regular file of a mounted file system is served.
     served: Option<Served>,
 }
 
@@ -101,7 +101,7 @@ fn of_volume(args: &Args, volumes: &mut Volumes, target: &Target) -> Result<Foun
     Ok(Found { path, stat: inode.stat().clone(), link, xattrs, device, served: None })
 }
 
-/// The device number that files have on a mount of the volume: that of its block device, and none for an image.
+/// The device number that files would have on a mount of the volume: that of its block device, or zeros for an image.
 fn device_of(volume: &Location) -> (u32, u32) {
     let found = volume.whole_file().and_then(|path| fs::metadata(path).ok());
     let found = found.filter(|found| found.file_type().is_block_device());
@@ -127,7 +127,7 @@ fn of_host(args: &Args, path: &Path) -> Result<Found, Failure> {
     Ok(Found { path: path.as_os_str().as_bytes().to_vec(), stat, link, xattrs, device, served })
 }
 
-/// How numbers are shown to people.
+/// The conversion of numbers to text.
 struct Show {
     owners: Owners,
     clock: Clock,

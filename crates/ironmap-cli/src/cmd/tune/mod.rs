@@ -26,9 +26,9 @@ use crate::terminal::{shown, stdout};
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
-/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first. Called as
-/// tune2fs or e2label (by a link of that name), the program takes their options; those that it does not have are refused. Of an option that
-/// is repeated the last one counts; -o and -O are given once.
+/// The superblock and all its backups are written, and nothing else. A volume that was not unmounted cleanly is recovered first. If the program is
+/// called as tune2fs or e2label (by a link of that name), it accepts their options, except those that it refuses. If an option is
+/// repeated, the last one counts; -o and -O can be given only once.
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "\
@@ -51,28 +51,28 @@ pub(crate) struct Args {
     /// Percentage of the blocks that is kept for the superuser: 0 to 50
     #[arg(short = 'm', long, value_name = "PERCENT", allow_hyphen_values = true)]
     reserved: Option<f64>,
-    /// The same as a number of blocks; it counts more than -m
+    /// The same as a number of blocks; overrides -m
     #[arg(short, long, value_name = "COUNT", allow_hyphen_values = true)]
     reserved_blocks: Option<u64>,
-    /// The user, by name or number, that may use them too
+    /// The user, by name or number, who may use them too
     #[arg(short = 'u', long, value_name = "USER", value_parser = parse_user, allow_hyphen_values = true)]
     reserved_user: Option<u16>,
     /// The group, by name or number, that may use them too
     #[arg(short = 'g', long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
     reserved_group: Option<u16>,
-    /// Check the volume after so many mounts; 0 or a negative number for never
+    /// Check the volume after this number of mounts; 0 or a negative number for never
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = parse_max_mounts, allow_hyphen_values = true)]
     max_mount_count: Option<u16>,
     /// Set the number of mounts since the last check
     #[arg(short = 'C', long, value_name = "COUNT", allow_hyphen_values = true)]
     mount_count: Option<u16>,
-    /// Check the volume after so many days, or weeks (w), months of 30 days (m) or seconds (s); 0 for never
+    /// Check the volume after this number of days, or weeks (w), months of 30 days (m) or seconds (s); 0 for never
     #[arg(short = 'i', long, value_name = "TIME", value_parser = parse_interval, allow_hyphen_values = true)]
     check_interval: Option<u32>,
     /// The time of the last check: now, or YYYYMMDD, YYYYMMDDHH, YYYYMMDDHHMM or YYYYMMDDHHMMSS in local time
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_checked)]
     last_checked: Option<Checked>,
-    /// The directory where it was last mounted
+    /// The directory where the volume was last mounted
     #[arg(short = 'M', long, value_name = "DIR")]
     last_mounted: Option<OsString>,
     /// Default mount options to switch on, or off with a ^ before the name, with commas between them
@@ -100,11 +100,11 @@ pub(crate) struct Args {
     volume: Location,
 }
 
-/// The values of one option, which commas separate.
+/// The values of one option, separated by commas.
 #[derive(Clone, Debug)]
 struct List<T>(Vec<T>);
 
-/// The bytes that the superblock has for the label, and for the directory.
+/// The sizes of the label and of the directory in the superblock.
 const LABEL: usize = 16;
 const LAST_MOUNTED: usize = 64;
 
@@ -192,7 +192,7 @@ impl Args {
             || lists.iter().any(|len| *len > 0)
     }
 
-    /// The requested changes; `time` is that of a reproducible build.
+    /// The requested changes; `time` is the time of a reproducible build.
     fn options(&self, time: Option<i64>) -> TuneOptions {
         let bytes = |text: &Option<OsString>, most: usize| {
             let bytes = text.as_ref()?.as_bytes();
@@ -239,7 +239,7 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
     })
 }
 
-/// The superblock has 16 bits for it.
+/// Parses a user, for which the superblock has 16 bits.
 fn parse_user(text: &str) -> Result<u16, String> {
     let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
     uid.and_then(|uid| uid.try_into().ok())
@@ -258,7 +258,7 @@ fn parse_max_mounts(text: &str) -> Result<u16, String> {
     count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
 }
 
-/// The range of tune2fs has this on both sides.
+/// The limit of tune2fs for positive and negative counts.
 const MOST_MOUNTS: i32 = 16_000;
 
 fn parse_interval(text: &str) -> Result<u32, String> {

@@ -1,11 +1,11 @@
-//! The program under the names of e2fsprogs, and the options of tune2fs that it does not have.
+//! The program under the names of e2fsprogs, and options of tune2fs that it refuses.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use crate::failure::Failure;
 
-/// The words of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
+/// The arguments of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = args.split_first()?;
     let own = ["ironmap", "tune", "--cut"].map(OsString::from);
@@ -40,7 +40,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Refuses the options by their names.
+    /// Refuses these options by their names.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let Self { makes_journal, journal_options, inode_size, quota, undo_file, force } = self;
         let refused = [

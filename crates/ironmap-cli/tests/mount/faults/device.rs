@@ -1,4 +1,4 @@
-//! A device that fails when it is told to: a file in a file system that this process serves, which keeps its content in an image.
+//! A device that fails on request: a file in a file system that this process serves, with its content in an image.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,24 +20,24 @@ use crate::sides::unmount;
 const NAME: &str = "volume";
 const FILE: INodeNo = INodeNo(2);
 
-/// How often it fails: one request in so many; 0 is never.
+/// The rate of failures: one request in this number fails; 0 means never.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) reads: AtomicU64,
     /// Flushes too.
     pub(super) writes: AtomicU64,
     requests: AtomicU64,
-    /// One write or flush fails, the one before which this is 1; no request fails at 0 and less.
+    /// The number of writes and flushes until one fails, which happens as it reaches 0; at 0 or less no further one fails.
     next: AtomicI64,
 }
 
 impl Faults {
-    /// Has one write or flush fail, the next one if this is 1; none if it is 0.
+    /// Makes one write or flush fail: the next one if the number is 1, none if it is 0.
     pub(super) fn fail_write(&self, number: i64) {
         self.next.store(number, Ordering::Relaxed);
     }
 
-    /// Whether that one has come.
+    /// Whether that write or flush has happened.
     pub(super) fn has_failed(&self) -> bool {
         self.next.load(Ordering::Relaxed) <= 0
     }

@@ -1,4 +1,4 @@
-//! A load that knows the required result, with any fault.
+//! A load that records its required result, under any fault.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::rng::Rng;
 use crate::support::pattern;
 
-/// The allowed content of a file: so much of a seed's bytes, at least and at most.
+/// The allowed content of a file: bytes from a seed, with a minimum and a maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     seed: u64,
@@ -17,23 +17,23 @@ struct Content {
     most: usize,
 }
 
-/// Replaces, extends and removes files of a directory of its own, and syncs each change.
+/// Replaces, extends and removes files of its own directory, and syncs each change.
 pub(super) struct Load {
     dir: PathBuf,
     rng: Rng,
-    /// All allowed states of each name. One is the last synced one; the others were under way at the end.
+    /// All allowed states of each name. One is the last synced one; the others are from unsynced changes at the end.
     allowed: BTreeMap<String, Vec<Option<Content>>>,
     next: u64,
 }
 
 impl Load {
-    /// In the directory of this number, which must be there.
+    /// A load in the directory of this number, which must exist.
     pub(super) fn new(mounted: &Path, number: u64, seed: u64) -> Self {
         let dir = mounted.join(number.to_string());
         Self { dir, rng: Rng::new(seed << 8 | number), allowed: BTreeMap::new(), next: 0 }
     }
 
-    /// Makes so many steps and counts them, until one fails. A full volume is no failure.
+    /// Runs up to `steps` steps and counts them, until one fails. A full volume is not a failure.
     pub(super) fn run(&mut self, steps: u64, made: &AtomicU64) -> io::Result<()> {
         for _ in 0..steps {
             match self.step() {
@@ -49,7 +49,7 @@ impl Load {
     fn step(&mut self) -> io::Result<()> {
         let name = format!("file{}", self.rng.below(8));
         let now = self.allowed.entry(name.clone()).or_insert_with(|| vec![None]).clone();
-        // After an error that did not come from the device, the present state is read.
+        // After an error of another cause than the device, the present state is read.
         match (now.as_slice(), self.rng.below(8)) {
             ([Some(content)], 0..=2) => self.extend(&name, *content),
             ([Some(_)], 3) => self.remove(&name),

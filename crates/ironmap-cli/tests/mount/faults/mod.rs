@@ -1,5 +1,5 @@
-//! Faults of volumes under load: a device that fails now and then, or altogether, a full volume, a daemon that is killed, a
-//! clock that jumps. Afterwards synced data are there, and e2fsck finds nothing.
+//! Faults of volumes under load: a device that fails now and then, or completely, a full volume, a killed daemon, a
+//! clock that jumps. Afterwards synced data exist, and e2fsck finds nothing.
 
 mod device;
 mod load;
@@ -24,15 +24,15 @@ const LOADS: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// One write in a few fails.
+    /// One of several writes fails.
     Writes,
-    /// One read in a few fails.
+    /// One of several reads fails.
     Reads,
     /// The device fails all requests.
     Dead,
     /// The daemon is killed.
     Killed,
-    /// There is no room, again and again.
+    /// The volume is full again and again.
     Full,
     /// The clock of the daemon jumps, forth and back.
     Clock,
@@ -47,7 +47,7 @@ struct Campaign {
 }
 
 impl Campaign {
-    /// How many steps each load makes.
+    /// The number of steps of each load.
     fn steps() -> u64 {
         if long() { 400 } else { 40 }
     }
@@ -57,7 +57,7 @@ impl Campaign {
     }
 
     fn jump(&self, to: &str) {
-        // In one go: it is read at any time.
+        // The file is replaced atomically, because it is read at any time.
         let new = self.bench.path("clock.new");
         fs::write(&new, to).unwrap();
         fs::rename(new, self.clock()).unwrap();
@@ -78,7 +78,7 @@ impl Campaign {
         Ours::mount_in(device, dir, "rw", &environment)
     }
 
-    /// The loads, with the fault after a few steps; gives whether all of them came to their end.
+    /// Runs the loads, with the fault after a few steps. Returns whether all loads came to their end.
     fn under_load(&mut self, device: &Device, ours: &Ours, loads: &mut [Load]) -> bool {
         let begin = self.rng.below(Self::steps() * LOADS / 2);
         let (this, total) = (&*self, Self::steps());
@@ -126,7 +126,7 @@ impl Campaign {
     }
 }
 
-/// Until there is no room; then it goes.
+/// Fills the volume, and removes the file.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let bytes = vec![7; 1 << 16];
@@ -161,7 +161,7 @@ fn run(fault: Fault, seed: u64, block: &str) {
         check(&image);
         return;
     }
-    // Its end may be an error: it has something to say.
+    // The daemon may exit with an error, because it has a failure to report.
     if fault != Fault::Killed {
         unmount(&dir);
     }
@@ -174,7 +174,7 @@ fn run(fault: Fault, seed: u64, block: &str) {
     loads.iter().for_each(|load| load.verify(&when));
     ours.unmount();
     drop(device);
-    // That the device had errors stays noted until e2fsck has looked: that is all it may find.
+    // The record of the device's errors remains until e2fsck has run, and is its only allowed finding.
     let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
     let found = text(&out.stdout);
     let complaints = found.lines().filter(|line| line.contains('?') || line.contains("FIXED"));
@@ -204,7 +204,7 @@ fn a_device_whose_reads_fail() {
     each(Fault::Reads);
 }
 
-/// A device that is gone is one that has lost its power.
+/// A lost device has the state after a power cut.
 #[test]
 fn a_device_that_is_gone() {
     require_mounts!("a_device_that_is_gone");
@@ -218,7 +218,7 @@ fn a_daemon_that_is_killed() {
     each(Fault::Killed);
 }
 
-/// Where there is no room nothing is lost that was there, and there is room once something goes.
+/// On a full volume no earlier data are lost, and a removal frees space.
 #[test]
 fn a_volume_that_is_full() {
     require_mounts!("a_volume_that_is_full");

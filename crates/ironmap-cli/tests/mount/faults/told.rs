@@ -1,5 +1,5 @@
-//! Writes that the kernel's cache has taken and that fail later, for lack of room or by the device: the writer gets an error, by `write`, `msync` or
-//! `fsync`, or all of it is there.
+//! Writes that the kernel has cached, and that fail later, for lack of space or by the device: the writer gets an error, by `write`, `msync` or
+//! `fsync`, or all of the data exist.
 
 use std::fs;
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::sides::{Ours, check, long, require_mounts, skip, unmount};
 use crate::support::{Bench, succeed, text, tool};
 
 const BLOCK: u64 = 1024;
-/// Of a file, in blocks.
+/// The length of a file in blocks.
 const LEN: u64 = 24;
 
 /// The state of a file before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Every other block is a hole, so that the data are many requests.
+    /// Every other block is a hole, so that the data need many requests.
     Holes,
 }
 
-/// A volume, and on it this file.
+/// A volume with this file.
 fn volume(features: &str, shape: Shape) -> Bench {
     let bench = Bench::empty();
     let (image, dir) = (bench.image(), bench.path("mounted"));
@@ -49,8 +49,8 @@ fn verify(image: &Path, dir: &Path, told: &str, when: &str) {
     assert!(is_there || !told.is_empty(), "{when}: {} bytes, and nobody was told", there.len());
 }
 
-/// The lines in which e2fsck asks or repairs. A transaction whose flush failed is left to recovery: as after a crash of Linux, the superblock's counts of free
-/// blocks and inodes are then those of before.
+/// The lines in which e2fsck asks or repairs. A transaction with a failed flush needs recovery: as after a crash of Linux, the superblock's counts of
+/// free blocks and inodes are then old.
 fn complaints(found: &str) -> Vec<&str> {
     let is_recovered = found.contains("recovering journal");
     let forgiven = ["Free blocks count wrong (", "Free inodes count wrong ("];
@@ -75,7 +75,7 @@ fn each(mut run: impl FnMut(CachedWrite, &str, Shape)) {
     }
 }
 
-/// Room for each number of blocks, from none to more than the file takes.
+/// The free space has each number of blocks, from none to more than the file takes.
 #[test]
 fn a_writer_on_a_full_volume_gets_an_error() {
     require_mounts!("a_writer_on_a_full_volume_gets_an_error");
@@ -104,7 +104,7 @@ fn a_writer_on_a_full_volume_gets_an_error() {
     });
 }
 
-/// Each write and flush of the device's fails, one in each run.
+/// Each write and flush of the device fails, one in each run.
 #[test]
 fn a_writer_to_a_failing_device_gets_an_error() {
     require_mounts!("a_writer_to_a_failing_device_gets_an_error");
@@ -126,11 +126,11 @@ fn a_writer_to_a_failing_device_gets_an_error() {
             let has_failed = device.faults.has_failed();
             device.faults.fail_write(0);
             assert!(unmount(&dir), "{when}: stays mounted");
-            // Its end may be an error: it has something to say.
+            // The daemon may exit with an error, because it has a failure to report.
             ours.wait();
             drop((ours, device));
             verify(&image, &dir, &told, &when);
-            // That the device had errors stays noted until e2fsck has looked: that is all that it may find.
+            // The record of the device's errors remains until e2fsck has run, and is its only allowed finding.
             let out = tool("e2fsck").args(["-fy"]).arg(&image).output().unwrap();
             let found = text(&out.stdout);
             assert_eq!(complaints(&found), Vec::<&str>::new(), "{when}: {found}");

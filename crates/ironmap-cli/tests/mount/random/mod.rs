@@ -15,7 +15,7 @@ use crate::sides::{Sides, long, require_mounts};
 /// Operations between two mounts.
 const PERIOD: u64 = 400;
 
-/// Until the clock from which file systems take their times has moved on: later changes have another time.
+/// Waits for the next tick of the clock of file systems, so that later changes get another time.
 fn tick() {
     let begin = clock_gettime(ClockId::RealtimeCoarse);
     while clock_gettime(ClockId::RealtimeCoarse) == begin {
@@ -47,7 +47,7 @@ fn run(seed: u64, count: u64, mke2fs: &[&str], options: &str) {
     let mut sides = mounted.dirs().map(Side::new);
     for number in 0..count {
         let user = [0, 0, 0, 1000, 1001][rng.below(5) as usize];
-        // The first make places where everybody may work.
+        // The first operations make directories in which every user can work.
         let op = if number < 3 {
             Op::Mkdir(["a", "b", "c"][number as usize].into(), 0o777)
         } else {
@@ -83,7 +83,7 @@ fn random_operations_give_what_they_give_on_the_kernels_ext4() {
     let (seeds, count) = if long() { (10, 5000) } else { (2, 400) };
     for seed in seed.map_or(1..=seeds, |seed| seed..=seed) {
         let blocks = ["4096", "1024"];
-        // Where there is time, each seed with both.
+        // A long run uses each seed with both block sizes.
         let blocks = if long() { &blocks[..] } else { &blocks[seed as usize % 2..][..1] };
         for block in blocks {
             eprintln!("seed {seed}, blocks of {block}");

@@ -1,10 +1,10 @@
-//! The operations, and how they are chosen: few names and few open files, so that they meet.
+//! The operations, and their choice: few names and few open files, so that operations meet.
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, RenameFlags, XattrFlags};
 
 use crate::rng::Rng;
 
-/// Of a file that is open in one of a few places.
+/// The index of an open file.
 pub(super) type Slot = usize;
 pub(super) const SLOTS: u64 = 4;
 
@@ -22,7 +22,7 @@ pub(super) enum Op {
     List(String),
     Access(String, u32),
     Chmod(String, u32),
-    /// With the link itself where the last is true.
+    /// The last value is true to change the link itself.
     Chown(String, Option<u32>, Option<u32>, bool),
     /// Seconds of the last read and the last change.
     Times(String, Option<i64>, Option<i64>),
@@ -57,7 +57,7 @@ fn chance(rng: &mut Rng, one_in: u64) -> bool {
 }
 
 fn name(rng: &mut Rng) -> String {
-    // Names of 256 bytes seldom: they are only refused.
+    // Names of 256 bytes are rare: they are only refused.
     let last = if chance(rng, 20) { NAMES.len() } else { NAMES.len() - 1 };
     match one(rng, &NAMES[..last]) {
         "LONG" => "n".repeat(255),
@@ -66,7 +66,7 @@ fn name(rng: &mut Rng) -> String {
     }
 }
 
-/// At most three names.
+/// A path of at most three names.
 fn path(rng: &mut Rng) -> String {
     let depth = 1 + rng.below(3);
     let mut path = (0..depth).map(|_| name(rng)).collect::<Vec<_>>().join("/");
@@ -76,7 +76,7 @@ fn path(rng: &mut Rng) -> String {
     path
 }
 
-/// A target that does not lead out of the volume.
+/// A target of a link within the volume.
 fn target(rng: &mut Rng) -> String {
     match rng.below(4) {
         0 => "t".repeat(1 + rng.below(300) as usize),
@@ -106,7 +106,7 @@ fn flags(rng: &mut Rng) -> OFlags {
             flags |= flag;
         }
     }
-    // Without O_CREAT its meaning is nobody's.
+    // Without O_CREAT its meaning is undefined.
     if flags.contains(OFlags::EXCL) && !flags.contains(OFlags::CREATE) {
         flags - OFlags::EXCL
     } else {
@@ -114,7 +114,7 @@ fn flags(rng: &mut Rng) -> OFlags {
     }
 }
 
-/// A position: near the beginning, in the file, or far past its end; mostly where a direct request may be.
+/// A position near the beginning, in the file, or far past its end; in most cases one that is valid for a direct request.
 fn position(rng: &mut Rng) -> u64 {
     let at = match rng.below(16) {
         0..=5 => rng.below(10_000),
@@ -178,7 +178,7 @@ impl Op {
             29..=30 => {
                 let mut who = || one(rng, &[None, Some(0), Some(1000), Some(1001), Some(70_000)]);
                 let (uid, gid) = (who(), who());
-                // FUSE does not look who asks where nothing is to be changed.
+                // FUSE does not check the caller if nothing is changed.
                 let gid = if uid.is_none() { gid.or(Some(0)) } else { gid };
                 Self::Chown(first, uid, gid, chance(rng, 4))
             }
@@ -253,8 +253,8 @@ impl Op {
         }
     }
 
-    /// Whether a direct request may be so. Other requests are refused by both, but the kernel's ext4 has changed times by then, and reads holes
-    /// at any position.
+    /// Whether a direct request may have this form. Both sides refuse others, but the kernel's ext4 has changed times before that, and reads holes at
+    /// any position.
     pub(super) fn is_aligned(&self, flags: OFlags) -> bool {
         match self {
             Self::Write(..) if flags.contains(OFlags::APPEND) => false,

@@ -1,4 +1,4 @@
-//! One side: does operations on its mounted volume, and gives their visible results.
+//! One side: runs operations on its mounted volume, and returns their visible results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(super) enum Answer {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Refused(Errno),
-    /// It was not asked: nothing is open there, or the two are known to differ (docs/MOUNT.md).
+    /// The operation was skipped: nothing is open there, or the two sides are known to differ (docs/MOUNT.md).
     Left,
 }
 
@@ -79,7 +79,7 @@ impl From<Vec<u8>> for Answer {
 
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The visible attributes of a file. A time that was set is included, one of the clock is not: it differs between the sides.
+/// The visible attributes of a file. A time that was set is included; a time of the clock differs between the sides and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -93,7 +93,7 @@ pub(super) struct Seen {
     moved: [bool; 3],
 }
 
-/// A file that is looked at before an operation, to be looked at again after it: also without the name that it had.
+/// A file that is inspected before an operation and again after it, also without its former name.
 pub(super) struct Watched {
     file: OwnedFd,
     before: Stat,
@@ -109,7 +109,7 @@ fn times(stat: &Stat) -> [(i64, u64); 3] {
 
 impl Seen {
     fn new(stat: &Stat, before: &Stat) -> Self {
-        // Before the first of these tests was written, no clock said so.
+        // Times from clocks are later than the first version of these tests.
         let set = |time: (i64, u64)| {
             (time.0 < 1_700_000_000 || time.0 == i64::from(i32::MAX)).then_some(time)
         };
@@ -119,7 +119,7 @@ impl Seen {
             mode: stat.st_mode,
             links: stat.st_nlink,
             owner: (stat.st_uid, stat.st_gid),
-            // A directory's depends on where its blocks were split.
+            // The size of a directory depends on the splits of its blocks.
             size: if directory { 0 } else { stat.st_size as u64 },
             device: stat.st_rdev,
             accessed: set(accessed),
@@ -129,8 +129,8 @@ impl Seen {
     }
 }
 
-/// The view by which the whole tree is compared: each path with its attributes, its extended attributes, and content: a file's bytes and where it
-/// has data, a link's target.
+/// The view for the comparison of whole trees: each path with its attributes, its extended attributes, and content: a file's bytes and its
+/// ranges of data, a link's target.
 pub(super) type Tree = BTreeMap<PathBuf, (Seen, Xattrs, Vec<u8>, Vec<(u64, u64)>)>;
 
 pub(super) struct Side {
@@ -138,7 +138,7 @@ pub(super) struct Side {
     slots: [Option<OwnedFd>; SLOTS as usize],
 }
 
-/// Bytes that a number stands for; never 0, which a hole has.
+/// Bytes made from a number. They are never 0, which a hole has.
 fn content(seed: u64, len: usize) -> impl Iterator<Item = u8> {
     let mut rng = crate::rng::Rng::new(seed);
     std::iter::repeat_with(move || rng.next().to_le_bytes())
@@ -160,7 +160,7 @@ impl Side {
         self.slots = Default::default();
     }
 
-    /// As a user, who has his own group and no other.
+    /// Runs an operation as a user, who is only in the user's own group.
     pub(super) fn apply(&mut self, user: u32, op: &Op) -> Answer {
         become_user(user);
         let answer = self.work(op);
@@ -181,7 +181,7 @@ impl Side {
             Op::Link(from, to) => {
                 fs::linkat(CWD, self.path(from), CWD, self.path(to), AtFlags::empty()).into()
             }
-            // Where that is refused because of the file of the new name, the kernel's ext4 has changed times by then.
+            // If the rename is refused because the new name exists, the kernel's ext4 has changed times before that.
             Op::Rename(_, to, how)
                 if how.contains(RenameFlags::WHITEOUT) && fs::lstat(self.path(to)).is_ok() =>
             {
@@ -229,7 +229,7 @@ impl Side {
                 }
             }
             Op::Open(slot, path, flags, mode) => {
-                // A pipe without readers would be waited for.
+                // An open of a pipe without readers would block.
                 let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let opened = fs::open(self.path(path), flags, Mode::from_raw_mode(*mode));
                 // A file without content on the volume gives nothing to compare.
@@ -274,7 +274,7 @@ impl Side {
             Op::Data(_, pos) => seek(file, SeekFrom::Data(*pos)).into(),
             Op::Hole(_, pos) => seek(file, SeekFrom::Hole(*pos)).into(),
             Op::Copy(_, from, to, at, len) => match open(to) {
-                // The kernel's ext4 takes such copies where they are aligned only.
+                // The kernel's ext4 accepts such copies only if they are aligned.
                 Some(target) if is_direct(file) || is_direct(target) => Answer::Left,
                 Some(target) => {
                     let (mut from, mut at) = (*from, *at);
@@ -333,7 +333,7 @@ impl Side {
         Some(Seen::new(&fs::fstat(file).unwrap(), &before))
     }
 
-    /// Extended attributes of what an operation named.
+    /// The extended attributes of the files that an operation named.
     pub(super) fn xattrs_of(&self, op: &Op) -> Vec<Result<Xattrs>> {
         op.paths().into_iter().map(|path| xattrs(&self.path(path))).collect()
     }
@@ -365,7 +365,7 @@ impl Side {
 
 fn become_user(user: u32) {
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    // Another user can become the superuser again by the saved number; the group has to be set while it is.
+    // The saved user id allows the thread to become the superuser again, which it must be to set the group.
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
     set_thread_res_gid(Gid::ROOT, gid, Gid::ROOT).unwrap();
     set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).unwrap();
@@ -394,14 +394,14 @@ fn is_direct(file: &OwnedFd) -> bool {
     fs::fcntl_getfl(file).unwrap().contains(OFlags::DIRECT)
 }
 
-/// An unwritten range counts as data to the kernel while its page cache holds pages of it: those are written first.
+/// The kernel treats an unwritten range as data while its page cache holds pages of it, so the file is synced first.
 fn seek(file: &OwnedFd, to: SeekFrom) -> Result<u64> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
     fs::seek(file, to)
 }
 
-/// Where a file has data, which goes into `content`: a sparse file is longer than memory.
+/// The ranges of a file with data. The data go into `content`, because a sparse file can exceed the memory.
 fn extents(path: &Path, content: &mut Vec<u8>) -> Vec<(u64, u64)> {
     let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let (mut found, mut at) = (Vec::new(), 0);
