@@ -20,7 +20,7 @@
 //! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
 //! # let how = ironmap::location::LocationOptions::new().write(true);
 //! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
-//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # ironmap::tools::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
 //! # drop(disk);
 //! let volume = Volume::open("disk.img")?; // or disk.img@p2, /dev/sdb1, integrity:disk.img,tags.img
 //! for entry in volume.read_dir("/")? {
@@ -42,7 +42,7 @@
 //! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
 //! # let how = ironmap::location::LocationOptions::new().write(true);
 //! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
-//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # ironmap::tools::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
 //! # drop(disk);
 //! # let volume = VolumeOptions::new().write(true).open("disk.img")?;
 //! # volume.create_dir("/etc")?;
@@ -73,7 +73,7 @@
 //! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
 //! # let how = ironmap::location::LocationOptions::new().write(true);
 //! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
-//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # ironmap::tools::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
 //! # drop(disk);
 //! let volume = VolumeOptions::new().write(true).open("disk.img")?;
 //! volume.write("/version", b"3")?;
@@ -117,7 +117,7 @@
 //! # std::fs::File::create("disk.img")?.set_len(16 << 20)?;
 //! # let how = ironmap::location::LocationOptions::new().write(true);
 //! # let disk = "disk.img".parse::<ironmap::Location>()?.open(&how)?.device;
-//! # Volume::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
+//! # ironmap::tools::make(&*disk, &ironmap::fs::ext4::MkfsOptions::new())?;
 //! # drop(disk);
 //! # let volume = VolumeOptions::new().write(true).open("disk.img")?;
 //! # volume.create_dir("/etc")?;
@@ -223,6 +223,8 @@ pub mod open_file;
 pub mod partition;
 #[doc(hidden)]
 pub mod protection;
+#[doc(hidden)]
+pub mod tools;
 
 pub use bio::{Buffer, Memory};
 pub use cursor::Cursor;
@@ -234,7 +236,7 @@ pub use file::{File, FileOptions};
 pub use files::Files;
 #[doc(hidden)] // The files of `ironmap undelete`.
 pub use fs::ext4::undelete::Deleted;
-#[doc(hidden)] // For `Volume::resize`.
+#[doc(hidden)] // For `tools::resize`.
 pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};

@@ -223,20 +223,26 @@ fn queue(volume: &Volume) -> Queue {
 /// A file of old data; blocks freed and allocated near it are known without a read of the device.
 fn file(volume: &Volume, name: &str) -> File {
     let fs = volume.fs();
-    let number =
-        fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    let number = fs
+        .writable()
+        .unwrap()
+        .create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
     let inode = fs.lookup(ROOT, name.as_bytes()).unwrap();
     let (file, mut queue) =
         (volume.open_inode(inode, FileOptions::new().write(true)).unwrap(), queue(volume));
     file.write_at(&mut queue, &memory(OLD), START).unwrap();
     file.write_at(&mut queue, &memory(OLD), FilePos(LEN as u64)).unwrap();
-    fs.fallocate(number, Fallocate::Punch, FilePos(LEN as u64), LEN as u64).unwrap();
+    fs.writable()
+        .unwrap()
+        .fallocate(number, Fallocate::Punch, FilePos(LEN as u64), LEN as u64)
+        .unwrap();
     fs.sync().unwrap();
     file
 }
 
 fn punch(volume: &Volume, file: &File) -> ironmap::Result<()> {
-    volume.fs().fallocate(file.inode(), Fallocate::Punch, START, LEN as u64)
+    volume.fs().writable().unwrap().fallocate(file.inode(), Fallocate::Punch, START, LEN as u64)
 }
 
 impl World {

@@ -143,10 +143,13 @@ fn an_overwrite_allocates_nothing() {
         let options = VolumeOptions::new().engine(engine).write(true);
         let volume = common::beneath::open(&image.location(), &options).unwrap();
         let fs = volume.fs();
-        let number =
-            fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+        let number = fs
+            .writable()
+            .unwrap()
+            .create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default())
+            .unwrap();
         let all = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
+        fs.writable().unwrap().fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
         let options = FileOptions::new().direct(true);
         let file = volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
         let mut queue = volume.queue(&QueueOptions::new().depth(32)).unwrap();
@@ -158,7 +161,8 @@ fn an_overwrite_allocates_nothing() {
             // After this all parts are marked as written, and the queues have grown to the needed size.
             write_now(&mut queue, &file, &buffer, 256);
             run_owned(&mut queue, &file, &mut spare, 256, write);
-            let (hits, handles) = (queue.stats().overwrites, fs.write_counts().handles);
+            let (hits, handles) =
+                (queue.stats().overwrites, fs.writable().unwrap().write_counts().handles);
             let count = allocations(|| {
                 write_now(&mut queue, &file, &buffer, READS);
                 read_now(&mut queue, &file, &mut buffer, READS);
@@ -170,7 +174,11 @@ fn an_overwrite_allocates_nothing() {
             });
             assert_eq!(count, 0, "{what}: allocations with owned memory");
             assert!(queue.stats().overwrites - hits >= 2 * READS, "{what}: simple path");
-            assert_eq!(fs.write_counts().handles, handles, "{what}: journal handles");
+            assert_eq!(
+                fs.writable().unwrap().write_counts().handles,
+                handles,
+                "{what}: journal handles"
+            );
             file.sync(&mut queue).unwrap();
         }
     }
@@ -189,10 +197,13 @@ fn requests_over_an_integrity_device_allocate_nothing() {
         let device = Integrity::open(data, Some(tags)).unwrap().device;
         let volume = Volume::writable_on(Arc::new(device), Clock::default()).unwrap();
         let fs = volume.fs();
-        let number =
-            fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+        let number = fs
+            .writable()
+            .unwrap()
+            .create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default())
+            .unwrap();
         let all = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
+        fs.writable().unwrap().fallocate(number, all, FilePos(0), 256 * BLOCK as u64).unwrap();
         for stable in StablePages::ALL {
             let stable_pages = Some(stable);
             let options = FileOptions::new().direct(true).stable_pages(stable_pages);

@@ -28,7 +28,7 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 const NAMED: usize = 8;
 
 /// The error for a block device that cannot be opened exclusively. It names the directories where the device, its disk or a partition of it is
-/// mounted, and the devices that are made of it; if there are none, the programs that have it open. Mounts in another mount namespace and the files
+/// mounted, and the devices that are made of it; otherwise the programs that have it open. Mounts in another mount namespace and the files
 /// of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();

@@ -29,7 +29,7 @@ pub struct Limits {
     pub direct: bool,
     /// The device has already repeated a read whose data do not match their tuples, into memory that no other code can reach.
     pub rereads: bool,
-    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 if there is none.
+    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 without them.
     pub atomic_write: u32,
 }
 

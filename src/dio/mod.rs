@@ -40,7 +40,7 @@ pub(crate) use self::split::submit as submit_write;
 pub use self::stats::{NotSimple, Stats};
 pub(crate) use self::write::{overwrite_now, pass_overwrite, submit_overwrite, write_now};
 pub use crate::bio::Completion;
-pub(crate) use crate::open_file::{Hold, Holding, Keep, QueueFiles, Unsynced};
+pub(crate) use crate::open_file::{Hold, Holding, QueueFiles, Unsynced};
 
 use self::bounce::Pool;
 use self::bounce::short::{self, Short};

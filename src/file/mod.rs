@@ -7,7 +7,7 @@ mod options;
 
 use std::io::{IoSlice, IoSliceMut};
 
-pub(crate) use self::live::{FileIndexes, LiveFile};
+pub(crate) use self::live::LiveFile;
 pub(crate) use self::of_host::HostHandle;
 pub(crate) use self::of_volume::VolumeFile;
 pub use self::options::FileOptions;

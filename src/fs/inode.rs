@@ -67,7 +67,7 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The value of one extended attribute; `None` if this name does not exist.
     ///
     /// # Errors
-    /// As [`xattrs`](Self::xattrs), but for this value only; `NameTooLong`.
+    /// As [`xattrs`](Self::xattrs), for this value only; `NameTooLong`.
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let all = self.xattrs()?;
         Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))

@@ -14,6 +14,7 @@ mod inode;
 mod layout;
 pub(crate) mod path;
 mod types;
+mod writer;
 #[doc(hidden)] // One format's own.
 pub mod xfs;
 
@@ -34,3 +35,4 @@ pub use inode::{Inode, InodeRef, ReadDir};
 #[doc(hidden)] // The contract that a format fulfils.
 pub use inode::{InodeOps, ListDir, Listing};
 pub use types::{DirEntry, FileType, Stat, Timestamp, Xattr};
+pub use writer::Writer;

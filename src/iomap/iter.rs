@@ -104,7 +104,7 @@ impl Iomap {
     }
 }
 
-/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` if there is none.
+/// The first position at or after `pos` and before `size` that contains data (`SEEK_DATA`); `None` without one.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -116,7 +116,7 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`). If there is none, it is the size; `None` at or past
+/// The first position at or after `pos` and before `size` that is a hole (`SEEK_HOLE`). Without a hole it is the size; `None` at or past
 /// the size.
 ///
 /// # Errors

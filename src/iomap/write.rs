@@ -125,7 +125,7 @@ pub trait WriteMap: MapFile + Send {
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Returns whether a write is permitted, and who carries it out. Removes privileges if necessary, in a transaction of its own. The caller holds
+    /// Returns whether a write is permitted, and the part that carries it out. Removes privileges if necessary, in a transaction of its own. The caller holds
     /// the file's content, so that nothing moves.
     ///
     /// # Errors
@@ -209,7 +209,10 @@ pub trait WriteFile: Send + Sync {
     /// Ends the volume: no later change succeeds. `then` is called as soon as this is the case.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
-    /// Counts a request that waited for a range of the content, or a thread that took one exclusively.
+    /// A write leaves its time without a transaction. A format that keeps no such times does nothing.
+    fn stamp_write(&self) {}
+
+    /// A request waited for a range of the content, or a thread took one exclusively: for counters.
     fn contended(&self, _what: Contended) {}
 }
 

@@ -2,6 +2,8 @@
 //! metadata do not include yet. Linux's `struct inode` has this role between its file systems and `fs/iomap`.
 
 mod content_lock;
+mod entered;
+mod file_handle;
 mod in_flight;
 mod owner;
 mod pending;
@@ -19,14 +21,15 @@ use crate::units::FilePos;
 
 pub use content_lock::Alone;
 pub(crate) use content_lock::{ContentLock, Lane, Ticket};
+pub(crate) use entered::Entered;
+pub use file_handle::CommitTimer;
+pub(crate) use file_handle::{FileHandle, FileIndexes};
 pub(crate) use in_flight::InFlight;
 pub(crate) use owner::Owner;
 pub(crate) use pending::Pending;
 pub use pending::Unconverted;
-pub(crate) use queue_files::{
-    Completing, Hold, Holding, Keep, OpenHandle, QueueFile, QueueFiles, Unsynced,
-};
-pub(crate) use view::{View, Viewed, Views};
+pub(crate) use queue_files::{Completing, Hold, Holding, QueueFile, QueueFiles, Unsynced};
+pub(crate) use view::{View, Views};
 
 /// An inode that is open or in use.
 #[derive(Debug, Default)]

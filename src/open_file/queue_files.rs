@@ -4,24 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{InFlight, Lane, OpenInode, Ticket};
+use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
-use crate::iomap::WriteFile;
 use crate::units::{FilePos, InodeNo};
 
-/// A handle that keeps a file open.
-pub(crate) type Keep = Arc<dyn OpenHandle>;
-
-/// An open file, for the completion of its writes.
-pub(crate) trait OpenHandle: Send + Sync {
-    /// The identity of the file. No other file ever gets it.
-    fn id(&self) -> u64;
-    fn number(&self) -> InodeNo;
-    fn inode(&self) -> &OpenInode;
-    fn file(&self) -> &dyn WriteFile;
-}
-
-/// The files to which a queue has requests, each in its slot.
+/// The files that a queue has requests for, each in its slot.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
@@ -30,12 +17,14 @@ pub(crate) struct QueueFiles {
     unsynced: Vec<Unsynced>,
     /// Whether requests in flight may need completion work.
     expects: bool,
-    /// Files with so many ranges that their conversion should not wait.
-    full: Vec<Keep>,
+    /// Files of which so much is to be converted that it should not wait.
+    full: Vec<Arc<FileHandle>>,
 }
 
 /// A file of a queue, and the queue's requests that hold its content.
 pub(crate) struct QueueFile {
+    /// That of the handle.
+    id: u64,
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
@@ -44,13 +33,13 @@ pub(crate) struct QueueFile {
     by_lane: Cell<u32>,
     /// The number of requests that hold a range.
     by_range: Cell<u32>,
-    /// The file while requests are in flight, so that it stays open.
-    keep: RefCell<Option<Keep>>,
+    /// Keeps the file open while there are requests in flight.
+    keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
 /// A request that waits for a sync of its file, or for a conversion.
 pub(crate) struct Unsynced {
-    pub(crate) keep: Keep,
+    pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
     pub(crate) completion: Completion,
 }
@@ -111,7 +100,7 @@ impl QueueFile {
         self.lane.wrote()
     }
 
-    fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Keep) {
+    fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Arc<FileHandle>) {
         let mut kept = self.keep.borrow_mut();
         if kept.is_none() {
             *kept = Some(keep());
@@ -127,21 +116,20 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// Puts a file into a free slot.
-    pub(crate) fn learn(
-        &mut self,
-        slot: u32,
-        number: InodeNo,
-        inode: &Arc<OpenInode>,
-    ) -> Rc<QueueFile> {
-        let index = slot as usize;
+    /// The queue's side of a handle's file, which is made when the queue first meets the handle.
+    pub(crate) fn learn(&mut self, handle: &FileHandle) -> Rc<QueueFile> {
+        let index = handle.index() as usize;
         if self.files.len() <= index {
             self.files.resize(index + 1, None);
         }
+        if let Some(known) = self.files[index].as_ref().filter(|file| file.id == handle.id) {
+            return Rc::clone(known);
+        }
         let file = Rc::new(QueueFile {
-            inode: Arc::clone(inode),
-            number,
-            lane: inode.content.add_lane(),
+            id: handle.id,
+            inode: Arc::clone(&handle.inode),
+            number: handle.number,
+            lane: handle.inode.content.add_lane(),
             by_lane: Cell::default(),
             by_range: Cell::default(),
             keep: RefCell::default(),
@@ -166,7 +154,7 @@ impl QueueFiles {
     pub(crate) fn enter<'a>(
         &self,
         file: &'a QueueFile,
-        keep: impl FnOnce() -> Keep,
+        keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
         // The request is counted before the check, because most requests pass it.
@@ -188,11 +176,12 @@ impl QueueFiles {
         self.leave_lane(file);
     }
 
-    /// Records that a request that holds its content is submitted.
-    pub(crate) fn begin(&self, holding: Holding, keep: impl FnOnce() -> Keep) {
-        let Some(file) = self.file(holding.slot) else { return };
-        file.hold_open(&self.in_flight, keep);
-        match holding.hold {
+    /// A request that has entered the content is being submitted, and takes over the hold.
+    pub(crate) fn begin(&self, handle: &Arc<FileHandle>, entered: Entered) -> Option<Holding> {
+        let slot = handle.index();
+        let (file, hold) = (self.file(slot)?, entered.hand_over()?);
+        file.hold_open(&self.in_flight, || Arc::clone(handle));
+        match hold {
             Hold::Lane => {
                 let within = file.by_lane.get();
                 if within > 0 {
@@ -202,6 +191,7 @@ impl QueueFiles {
             }
             Hold::Range(_) => file.by_range.set(file.by_range.get() + 1),
         }
+        Some(Holding { slot, hold })
     }
 
     /// Takes back the begin of a request that was not submitted.
@@ -219,8 +209,8 @@ impl QueueFiles {
     /// Handles a queue that is lost with requests in flight: its files stay held and open until the process ends. Returns the values that
     /// keep them open. Threads that wait for their content must be [notified](super::ContentLock::lose).
     #[cold]
-    pub(crate) fn leak(&mut self) -> Vec<Keep> {
-        // The thread can no longer take their completions.
+    pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
+        // The thread is no longer one that could take their completions.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -336,8 +326,8 @@ impl QueueFiles {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Takes the files that are due for conversion.
-    pub(crate) fn take_full(&mut self) -> Vec<Keep> {
+    /// Files that are to be converted.
+    pub(crate) fn take_full(&mut self) -> Vec<Arc<FileHandle>> {
         std::mem::take(&mut self.full)
     }
 }

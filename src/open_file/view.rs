@@ -5,12 +5,12 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use super::{OpenInode, QueueFile, QueueFiles};
+use super::{FileHandle, OpenInode, QueueFile, QueueFiles};
 use crate::error::{Error, Result};
 use crate::iomap::{
     ExtentMap, Iomap, IomapFlags, IomapType, MapFile, Snapshot, WriteFile, WriteIntent, WriteMap,
 };
-use crate::units::{FilePos, InodeNo};
+use crate::units::FilePos;
 
 /// The number of lookups by leaf after which a small map is read whole.
 const LOOKUPS: u32 = 16;
@@ -20,21 +20,7 @@ const EXTENTS_A_LOOKUP: usize = 64;
 /// A value that no number of changes has.
 const NEVER: u64 = u64::MAX;
 
-/// A handle of an open file, as its views see it.
-pub(crate) struct Viewed<'a> {
-    /// The identity of the file. No other file ever gets it.
-    pub(crate) id: u64,
-    /// A small number that no other open file of the volume has.
-    pub(crate) index: u32,
-    pub(crate) number: InodeNo,
-    pub(crate) open: &'a Arc<OpenInode>,
-    pub(crate) file: &'a Arc<dyn WriteFile>,
-    pub(crate) intent: WriteIntent,
-    /// Whether the handle writes at given positions.
-    pub(crate) overwrites: bool,
-}
-
-/// The views of a queue, by the files' indexes.
+/// The files that a queue knows, by their indexes.
 #[derive(Default)]
 pub(crate) struct Views(Vec<Option<Box<View>>>);
 
@@ -82,8 +68,8 @@ impl Drop for Inside<'_> {
 impl Views {
     /// The view of a file, current or not.
     #[inline(always)]
-    pub(crate) fn get(&self, index: u32, id: u64) -> Option<&View> {
-        self.0.get(index as usize)?.as_deref().filter(|view| view.id == id)
+    pub(crate) fn get(&self, handle: &FileHandle) -> Option<&View> {
+        self.0.get(handle.index() as usize)?.as_deref().filter(|view| view.id == handle.id)
     }
 
     /// The view of a file, made current.
@@ -93,23 +79,23 @@ impl Views {
     pub(crate) fn current(
         &mut self,
         files: &mut QueueFiles,
-        viewed: &Viewed<'_>,
+        handle: &FileHandle,
         nowait: bool,
     ) -> Result<&View> {
-        let index = viewed.index as usize;
+        let index = handle.index() as usize;
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
         let place = &mut self.0[index];
-        let known = place.as_ref().filter(|view| view.id == viewed.id);
+        let known = place.as_ref().filter(|view| view.id == handle.id);
         let read = match known {
             Some(view) if view.is_current() => None,
             Some(view) => {
-                Some(View::new(viewed, Rc::clone(&view.queue_file), view.extents.get(), nowait)?)
+                Some(View::new(handle, Rc::clone(&view.queue_file), view.extents.get(), nowait)?)
             }
             None => {
-                let queue_file = files.learn(viewed.index, viewed.number, viewed.open);
-                Some(View::new(viewed, queue_file, 0, nowait)?)
+                let queue_file = files.learn(handle);
+                Some(View::new(handle, queue_file, 0, nowait)?)
             }
         };
         if let Some(read) = read {
@@ -121,20 +107,20 @@ impl Views {
 
 impl View {
     fn new(
-        viewed: &Viewed<'_>,
+        handle: &FileHandle,
         queue_file: Rc<QueueFile>,
         extents: usize,
         nowait: bool,
     ) -> Result<Self> {
-        let mut intent = viewed.intent;
+        let mut intent = handle.intent;
         intent.set(WriteIntent::NOWAIT, nowait);
-        let Snapshot { changes, plain, map } = viewed.file.read(intent)?;
+        let Snapshot { changes, plain, map } = handle.file.read(intent)?;
         Ok(Self {
-            id: viewed.id,
+            id: handle.id,
             queue_file,
-            file: Arc::downgrade(viewed.file),
+            file: Arc::downgrade(&handle.file),
             changes,
-            plain_at: if plain && viewed.overwrites { changes } else { NEVER },
+            plain_at: if plain && handle.overwrites { changes } else { NEVER },
             resident: OnceCell::new(),
             size: map.size(),
             map,

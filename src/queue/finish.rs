@@ -20,27 +20,27 @@ impl Queue {
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
-            // A range that cannot be converted now is converted at the next sync or close, which reports the error again.
-            let _ = self.alone(|| keep.file().convert());
+            // A range that cannot be converted now is converted when the file is synced or closed, and the error is met again.
+            let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
         // The sync of any file flushes the device for all files.
         let flushed = |write: &mut Unsynced| {
-            write.left == CompletionWork::DATASYNC && write.keep.file().is_durable()
+            write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
         let flushed: Vec<_> = unsynced.extract_if(.., flushed).collect();
         if let Some(first) = flushed.first() {
             let keep = Arc::clone(&first.keep);
-            self.finish(flushed, || keep.file().sync(true));
+            self.finish(flushed, || keep.file.sync(true));
         }
         while let Some(first) = unsynced.first() {
             let keep = Arc::clone(&first.keep);
-            let same = |write: &mut Unsynced| write.keep.id() == keep.id();
+            let same = |write: &mut Unsynced| write.keep.id == keep.id;
             let writes: Vec<_> = unsynced.extract_if(.., same).collect();
             let left: CompletionWork = writes.iter().map(|write| write.left).collect();
             self.finish(writes, || match left.intersects(SYNCS) {
-                true => keep.file().sync(!left.contains(CompletionWork::SYNC)),
-                false => keep.file().convert(),
+                true => keep.file.sync(!left.contains(CompletionWork::SYNC)),
+                false => keep.file.convert(),
             });
         }
     }
@@ -77,7 +77,7 @@ impl Queue {
         if kept.is_empty() {
             return;
         }
-        let numbers: Vec<_> = kept.iter().map(|keep| keep.number().to_string()).collect();
+        let numbers: Vec<_> = kept.iter().map(|keep| keep.number.to_string()).collect();
         let what = format!(
             "the kernel refuses a queue that has writes in flight, among requests to inode {}",
             numbers.join(", ")
@@ -85,8 +85,8 @@ impl Queue {
         let (told, hears) = channel();
         let end = Arc::new(move || {
             let why = Error::io(Errno::EIO, what.clone());
-            kept[0].file().end_volume(&why, &mut || {
-                kept.iter().for_each(|keep| keep.inode().content.lose());
+            kept[0].file.end_volume(&why, &mut || {
+                kept.iter().for_each(|keep| keep.inode.content.lose());
                 let _ = told.send(());
             });
         });

@@ -59,7 +59,7 @@ use crate::open_file::{Owner, Views};
 /// }
 /// # fn main() -> ironmap::Result<()> {
 /// # let ram = std::sync::Arc::new(ironmap::device::Ram::new(8 << 20));
-/// # Volume::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
+/// # ironmap::tools::make(&*ram, &ironmap::fs::ext4::MkfsOptions::new())?;
 /// # let volume = VolumeOptions::new().write(true).open_on(ram)?;
 /// # volume.write("/file", b"content")?;
 /// # let file = volume.open("/file", FileOptions::new())?;

@@ -13,27 +13,24 @@ use crate::device::{Device, Engine, Finer, InRange, QueueOptions};
 use crate::dio::Geometry;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::events::Events;
-use crate::file::{File, FileIndexes, FileOptions, LiveFile, VolumeFile};
-use crate::fs::ext4::{
-    Ext4, MkfsOptions, ResizeOptions, Resized, Superblock, TuneOptions, minimum, mkfs, resize, tune,
-};
+use crate::file::{File, FileOptions, LiveFile, VolumeFile};
+use crate::fs::ext4::Ext4;
 use crate::fs::xfs::Xfs;
 use crate::fs::{
-    Clock, FORMATS, FileSystem, FileType, Footprint, Format, How, InodeFlags, InodeRef, Rescue,
-    block_size_on, ext4, find_format,
+    Clock, FORMATS, FileSystem, FileType, Format, How, InodeFlags, InodeRef, Rescue, block_size_on,
+    ext4, find_format,
 };
-use crate::integrity::{self, ScrubFinding, Scrubbed, TailLoss};
+use crate::integrity::{self, ScrubFinding, Scrubbed};
 use crate::location::{self, Location, OpenLocation};
-use crate::open_file::ContentLock;
-use crate::open_file::Owner;
+use crate::open_file::{CommitTimer, ContentLock, FileIndexes, Owner};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
 /// An unmounted file system, opened exclusively. It is cheap to clone, and threads can share it.
 #[derive(Clone)]
 pub struct Volume {
-    /// Declared before the file system, because fields are dropped in their order, and the thread must not be its last owner. Open files share it.
-    timer: Option<Arc<dyn Any + Send + Sync>>,
+    /// Before the file system, since fields are dropped in their order: the thread must not be the last to have it. Open files share it.
+    timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
     device: Arc<dyn Device>,
     events: Arc<Events>,
@@ -134,120 +131,6 @@ impl Volume {
             integrity: None,
             owner: Owner::unique(),
             indexes: Arc::default(),
-        }
-    }
-
-    /// Creates an ext4 volume on a device that is open for writing, and returns its superblock.
-    ///
-    /// # Errors
-    /// `Exists` if the device contains known data, unless forced; `InvalidInput` for impossible options, `Unsupported` by name; `NoSpace` if the
-    /// volume is too small for its metadata; the errors of the device. Until the first write the device is unchanged.
-    #[doc(hidden)]
-    pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
-        if !options.force {
-            Self::check_empty(device)?;
-        }
-        mkfs(device, options)
-    }
-
-    /// Changes the superblock of the ext4 volume on a device that is open for writing, and all its backups; returns the new superblock. A volume
-    /// that needs recovery is recovered first, which counts as a mount. The clock gives the time of this write.
-    ///
-    /// # Errors
-    /// `InvalidInput` for impossible values; `Unsupported` by name, with an alternative; `ReadOnly` for features that are not written; `Busy`,
-    /// `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a recovery.
-    #[doc(hidden)]
-    pub fn tune(
-        device: &Arc<dyn Device>,
-        options: &TuneOptions,
-        clock: Clock,
-    ) -> Result<Superblock> {
-        check_ext4(&**device, "xfs_admin and xfs_io change its settings")?;
-        tune(device, options, clock)
-    }
-
-    /// Grows or shrinks the ext4 volume on a device that is open for writing. A volume that needs recovery is recovered first, which counts as a
-    /// mount. The clock gives the time of this write. A last group that is barely larger than its metadata is omitted, so the new size may be
-    /// smaller than requested.
-    ///
-    /// # Errors
-    /// `InvalidInput` for impossible sizes; `Unsupported` by name, with an alternative; `NoSpace` with the smallest possible size; `ReadOnly` for
-    /// features that are not written; `Busy`, `Corrupt`; the errors of the device. Until the first write the device is unchanged, except by a
-    /// recovery.
-    #[doc(hidden)]
-    pub fn resize(
-        device: &Arc<dyn Device>,
-        options: &ResizeOptions,
-        clock: Clock,
-    ) -> Result<Resized> {
-        check_ext4(&**device, XFS_SIZES)?;
-        resize(device, options, clock)
-    }
-
-    /// The smallest size that [`resize`](Self::resize) can give the ext4 volume on a device. Nothing is written: the steps are tried in memory.
-    ///
-    /// # Errors
-    /// The errors of [`resize`](Self::resize).
-    #[doc(hidden)]
-    pub fn smallest_size(device: &Arc<dyn Device>) -> Result<Resized> {
-        check_ext4(&**device, XFS_SIZES)?;
-        minimum(device)
-    }
-
-    /// Refuses a device that contains a file system or other known data.
-    ///
-    /// # Errors
-    /// `Exists`; the errors of the device.
-    #[doc(hidden)]
-    pub fn check_empty(device: &dyn Device) -> Result<()> {
-        let found = if let Some(format) = find_format(device)? {
-            Some(format!("holds an {} file system", format.name))
-        } else if integrity::holds_tags(device) {
-            Some("holds the tags of an integrity device".to_owned())
-        } else {
-            occupant(device)
-        };
-        found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
-    }
-
-    /// The size of a block of the file system on a device, if its format is known and it can be read.
-    ///
-    /// # Errors
-    /// The errors of the device.
-    #[doc(hidden)]
-    pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
-        Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
-    }
-
-    /// Refuses a device whose tail, from this byte on, is in use: always if a file system extends into it; also for data whose end is not known,
-    /// unless they may be `lost`.
-    ///
-    /// # Errors
-    /// `Exists`; the errors of the device.
-    #[doc(hidden)]
-    pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> {
-        let taken = |what: String| Err(Error::new(ErrorKind::Exists, what));
-        if let Some(found) = footprint_on(device)? {
-            return match found {
-                Ok(Footprint { end, .. }) => {
-                    if end <= from {
-                        return Ok(());
-                    }
-                    taken(format!(
-                        "the file system has {end} bytes, and the tags would begin at {from}: make it smaller first"
-                    ))
-                }
-                Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
-                Err(error) => taken(format!(
-                    "holds a file system whose end is not known ({error}): tags would overwrite its content from byte {from} on"
-                )),
-            };
-        }
-        match occupant(device) {
-            Some(what) if lost == TailLoss::Nothing => taken(format!(
-                "{what}, whose end is not known: tags would overwrite its content from byte {from} on"
-            )),
-            _ => Ok(()),
         }
     }
 
@@ -372,7 +255,7 @@ impl Volume {
             ));
         }
         let inode = if options.truncate && inode.size() > 0 {
-            self.fs.truncate(inode.number(), 0)?;
+            self.fs.writable()?.truncate(inode.number(), 0)?;
             held.inode()?
         } else {
             inode
@@ -381,7 +264,7 @@ impl Volume {
         let timer = self.timer.clone();
         let block_size = inode.stat().block_size;
         let geometry = Geometry::new(limits, block_size.into()).with(options.stable_pages);
-        Ok(match LiveFile::new(held, timer, options, self.owner, geometry, &self.indexes) {
+        Ok(match LiveFile::new(&held, timer, options, self.owner, geometry, &self.indexes) {
             Some(file) => file.into(),
             None => VolumeFile::new(inode, options, self.owner, geometry).into(),
         })
@@ -439,56 +322,9 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
 /// The errors of the device, for writing. A volume that is only read may be read by a backup.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
-        return Volume::block_size(device);
+        return crate::tools::block_size(device);
     }
     let named = if let How::Rescue(rescue) = how { rescue.superblock } else { None };
     let own = || block_size_on(device);
     Ok(named.map_or_else(own, |_| None).or_else(|| ext4::block_size_by_backup(device, named)))
-}
-
-const XFS_SIZES: &str =
-    "xfs_growfs makes it larger while it is mounted, and nothing makes it smaller";
-
-/// Refuses a device without ext2, ext3 or ext4. For XFS the error names an alternative.
-fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
-    let format = if device.size() < SMALLEST { None } else { find_format(device)? };
-    match format.map(|format| format.name) {
-        None => Err(unknown_format(device)),
-        Some(name) if name == ext4::FORMAT.name => Ok(()),
-        Some(name) => Err(Error::unsupported(format!(
-            "this is {name}, and only ext2, ext3 and ext4 are changed so: {of_xfs}"
-        ))),
-    }
-}
-
-/// The part of a device that its file system uses; the error if that is not known.
-fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
-    if device.size() < SMALLEST {
-        return Ok(None);
-    }
-    let Some(format) = find_format(device)? else { return Ok(None) };
-    match (format.footprint)(device) {
-        // A file system that cannot be read may be undamaged.
-        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
-        footprint => Ok(Some(footprint)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::{Faults, Ram, Sim};
-
-    /// A superblock that cannot be read does not count as damaged: the file system may be undamaged.
-    #[test]
-    fn a_superblock_that_cannot_be_read_is_an_error() {
-        let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
-        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
-        // The second half of the superblock. The first half identifies the format.
-        let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
-        let sim = Sim::new(ram, faults);
-        let found = Volume::check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);
-        assert!(matches!(found.unwrap_err().kind(), ErrorKind::Io(_)));
-        assert!(matches!(Volume::block_size(&sim).unwrap_err().kind(), ErrorKind::Io(_)));
-    }
 }

@@ -159,8 +159,10 @@ impl VolumeOptions {
         };
         let mut volume = Volume::open_on(device, how)?;
         volume.faults = faults;
-        if self.write && !self.commit.is_zero() {
-            volume.timer = Some(volume.fs.commit_in_time(self.commit)?);
+        // A format without a writer has nothing to commit.
+        if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
+        {
+            volume.timer = Some(writer.commit_in_time(self.commit)?);
         }
         Ok(volume)
     }

@@ -10,7 +10,8 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::{File, FileOptions};
 use crate::files::Files;
 use crate::fs::{
-    Credentials, DirCursor, DirEntry, FileType, Follow, Inode, NewFile, RenameFlags, Stat, path,
+    Credentials, DirCursor, DirEntry, FileType, Follow, Inode, NewFile, RenameFlags, Stat, Writer,
+    path,
 };
 use crate::queue::Queue;
 use crate::units::InodeNo;
@@ -166,7 +167,7 @@ impl Volume {
         let (original, link) = (original.as_ref(), link.as_ref());
         let inode = self.resolve(original, Follow::NotLast)?;
         let Name { dir, name } = self.new_file_name(link)?;
-        self.fs.link(inode.number(), dir, name).context(|| link.display())
+        self.writable(link)?.link(inode.number(), dir, name).context(|| link.display())
     }
 
     /// Renames a file atomically. An existing file with the new name is replaced.
@@ -181,7 +182,8 @@ impl Volume {
         if asks_for_directory(from) || asks_for_directory(to) {
             self.require_directory(old).context(|| from.display())?;
         }
-        let moved = self.fs.rename(old, new, RenameFlags::empty(), &Credentials::default());
+        let writer = self.writable(from)?;
+        let moved = writer.rename(old, new, RenameFlags::empty(), &Credentials::default());
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
@@ -195,7 +197,7 @@ impl Volume {
         if asks_for_directory(path) {
             self.require_directory((dir, name)).context(|| path.display())?;
         }
-        self.fs.unlink(dir, name).context(|| path.display())
+        self.writable(path)?.unlink(dir, name).context(|| path.display())
     }
 
     /// Removes an empty directory.
@@ -205,7 +207,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
-        self.fs.rmdir(dir, name).context(|| path.display())
+        self.writable(path)?.rmdir(dir, name).context(|| path.display())
     }
 
     /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is a transaction, so a
@@ -218,7 +220,7 @@ impl Volume {
         let Name { dir, name } = self.name(path)?;
         let is_link = self.fs.lookup(dir, name).context(|| path.display())?.file_type();
         if is_link == FileType::Symlink && !asks_for_directory(path) {
-            return self.fs.unlink(dir, name).context(|| path.display());
+            return self.writable(path)?.unlink(dir, name).context(|| path.display());
         }
         self.remove_tree(dir, name).context(|| path.display())
     }
@@ -284,6 +286,11 @@ impl Volume {
         }
     }
 
+    /// The operations that change the volume, for a change of this path.
+    fn writable(&self, path: &Path) -> Result<&dyn Writer> {
+        self.fs.writable().context(|| path.display())
+    }
+
     fn create(
         &self,
         path: &Path,
@@ -296,7 +303,7 @@ impl Volume {
             _ => self.new_file_name(path)?,
         };
         let who = Credentials { uid, gid, umask: 0 };
-        self.fs.create(dir, name, file, permissions, &who).context(|| path.display())
+        self.writable(path)?.create(dir, name, file, permissions, &who).context(|| path.display())
     }
 
     /// The inode of a file that is opened by its path.
@@ -344,9 +351,10 @@ impl Volume {
     /// Removes a directory. The path down to the directory that is being emptied is an explicit stack, because a tree may be deeper than a thread's
     /// stack allows.
     fn remove_tree(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        let writer = self.fs.writable()?;
         let mut way = vec![(dir, name.to_vec())];
         while let Some((parent, name)) = way.last().cloned() {
-            match self.fs.rmdir(parent, &name) {
+            match writer.rmdir(parent, &name) {
                 Ok(()) => {
                     way.pop();
                     continue;
@@ -363,7 +371,7 @@ impl Volume {
                 if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
-                match self.fs.unlink(dir, &entry.name) {
+                match writer.unlink(dir, &entry.name) {
                     Ok(()) => removed = true,
                     Err(error) if error.kind() == ErrorKind::NotFound => lost = Some(error),
                     Err(error) if error.kind() == ErrorKind::IsADirectory => {

@@ -200,7 +200,7 @@ impl DeviceQueue for Waiting {
 #[test]
 fn a_device_and_its_queue_can_be_implemented_outside() {
     let device = Arc::new(Vector::new(16 << 20));
-    Volume::make(&*device, &MkfsOptions::new()).unwrap();
+    ironmap::tools::make(&*device, &MkfsOptions::new()).unwrap();
     let below = Arc::clone(&device) as Arc<dyn Device>;
     let volume = Volume::writable_on(below, Clock::default()).unwrap();
     let mut queue = volume.queue(&QueueOptions::new().depth(DEPTH as u32)).unwrap();

@@ -98,7 +98,8 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
                 let name = format!("{thread}-{step}").into_bytes();
                 let fs = volume.fs();
                 let (root, by) = (fs.root(), Credentials::default());
-                if fs.create(root, &name, NewFile::Regular, 0o644, &by).is_ok() {
+                if fs.writable().unwrap().create(root, &name, NewFile::Regular, 0o644, &by).is_ok()
+                {
                     told.names.push(name);
                 }
             }

@@ -78,7 +78,7 @@ fn file(volume: &Volume, name: &str, len: u64) {
 
 /// Makes a volume with its files on a device.
 fn fill(device: &Arc<dyn Device>, bulk: bool) {
-    Volume::make(&**device, &MkfsOptions::new().force(true)).unwrap();
+    ironmap::tools::make(&**device, &MkfsOptions::new().force(true)).unwrap();
     let volume = VolumeOptions::new().write(true).open_on(Arc::clone(device)).unwrap();
     file(&volume, "/cells", CELLS);
     if bulk {

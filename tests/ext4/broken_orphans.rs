@@ -97,7 +97,10 @@ fn open(image: &Image) -> Result<Volume> {
 }
 
 fn create(fs: &Arc<dyn FileSystem>, name: &str) -> Result<()> {
-    fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).map(drop)
+    fs.writable()
+        .unwrap()
+        .create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default())
+        .map(drop)
 }
 
 fn field(image: &Image, name: &str) -> String {
@@ -115,7 +118,7 @@ fn goes_on(image: &Image, what: &str) {
     let volume = open(image).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(volume.ext4().unwrap().take_left(), [""; 0], "{what}: told once");
     create(volume.fs(), "new").unwrap();
-    volume.fs().unlink(ROOT, b"good").unwrap();
+    volume.fs().writable().unwrap().unlink(ROOT, b"good").unwrap();
     volume.close().unwrap();
     drop(volume);
     if Need::Root.missing().is_none() {
@@ -139,7 +142,10 @@ fn the_name_of_a_broken_file_can_be_removed() {
             let fs = volume.fs();
             let number = inode_of(&image, "/bad");
             let hold = held.then(|| fs.hold(InodeNo(number)).unwrap());
-            fs.unlink(ROOT, b"bad").unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.writable()
+                .unwrap()
+                .unlink(ROOT, b"bad")
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(hold);
             create(fs, "another").unwrap_or_else(|error| panic!("{what}: {error}"));
             let left = fs.take_notices();
@@ -345,8 +351,11 @@ fn a_truncation_that_failed_shows_nothing_old() {
     image.poke_block(leaves[leaves.len() - 2], 0, &[0, 0]);
     let bad = InodeNo(inode_of(&image, "/bad"));
     let volume = open(&image).unwrap();
-    assert_eq!(volume.fs().truncate(bad, 0).unwrap_err().kind(), ErrorKind::Corrupt);
-    let grown = volume.fs().truncate(bad, 50 * BLOCK);
+    assert_eq!(
+        volume.fs().writable().unwrap().truncate(bad, 0).unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    let grown = volume.fs().writable().unwrap().truncate(bad, 50 * BLOCK);
     assert_eq!(grown.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 

@@ -53,22 +53,22 @@ fn writable(image: &Image) -> Volume {
 type Work = fn(&dyn FileSystem);
 
 const WORK: [(&str, Work); 4] = [
-    ("rm", |fs| fs.unlink(ROOT, b"f").unwrap()),
+    ("rm", |fs| fs.writable().unwrap().unlink(ROOT, b"f").unwrap()),
     ("truncate", |fs| {
         let number = fs.resolve(b"/f", Follow::All).unwrap().number();
-        fs.truncate(number, 0).unwrap();
+        fs.writable().unwrap().truncate(number, 0).unwrap();
         assert_eq!(fs.inode(number).unwrap().stat().blocks, 0);
-        fs.unlink(ROOT, b"f").unwrap();
+        fs.writable().unwrap().unlink(ROOT, b"f").unwrap();
     }),
     ("truncate to a block", |fs| {
         let number = fs.resolve(b"/f", Follow::All).unwrap().number();
-        fs.truncate(number, BLOCK as u64).unwrap();
-        fs.unlink(ROOT, b"f").unwrap();
+        fs.writable().unwrap().truncate(number, BLOCK as u64).unwrap();
+        fs.writable().unwrap().unlink(ROOT, b"f").unwrap();
     }),
     ("the last close", |fs| {
         let number = fs.resolve(b"/f", Follow::All).unwrap().number();
         let held = fs.hold(number).unwrap();
-        fs.unlink(ROOT, b"f").unwrap();
+        fs.writable().unwrap().unlink(ROOT, b"f").unwrap();
         drop(held);
     }),
 ];
@@ -105,7 +105,8 @@ fn a_tree_that_is_too_deep_is_not_read() {
     assert_eq!(read.kind(), ErrorKind::Corrupt, "{read}");
     let number = volume.metadata("/f").unwrap().inode;
     for at in [0, BLOCK as u64, 9000] {
-        let written = volume.fs().write(number, ironmap::units::FilePos(at), b"x");
+        let written =
+            volume.fs().writable().unwrap().write(number, ironmap::units::FilePos(at), b"x");
         assert_eq!(written.map(drop).unwrap_err().kind(), ErrorKind::Corrupt, "{at}");
     }
     volume.close().unwrap();

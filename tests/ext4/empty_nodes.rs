@@ -73,11 +73,13 @@ impl Work {
     fn on(self, fs: &Arc<dyn FileSystem>, first: u64) {
         let file = fs.resolve(b"/f", Follow::All).unwrap();
         let (number, size) = (file.number(), file.size());
-        let punch = |from: u64, len| fs.fallocate(number, Fallocate::Punch, FilePos(from), len);
+        let punch = |from: u64, len| {
+            fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(from), len)
+        };
         match self {
-            Self::Remove => fs.unlink(ROOT, b"f").unwrap(),
-            Self::Empty => fs.truncate(number, 0).unwrap(),
-            Self::Shorten => fs.truncate(number, BLOCK).unwrap(),
+            Self::Remove => fs.writable().unwrap().unlink(ROOT, b"f").unwrap(),
+            Self::Empty => fs.writable().unwrap().truncate(number, 0).unwrap(),
+            Self::Shorten => fs.writable().unwrap().truncate(number, BLOCK).unwrap(),
             Self::PunchAll => punch(0, size).unwrap(),
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
@@ -90,7 +92,7 @@ impl Work {
             if matches!(self, Self::PunchThere) {
                 assert_eq!(file.stat().blocks, 2, "{self:?}: the first block of the file");
             }
-            fs.unlink(ROOT, b"f").unwrap();
+            fs.writable().unwrap().unlink(ROOT, b"f").unwrap();
         }
     }
 }
@@ -137,7 +139,7 @@ fn ranges_that_the_kernel_punched_are_freed() {
         drop((file, mount));
         image.check();
         change(&image, |fs| match work {
-            Work::PunchThere => fs.unlink(ROOT, b"f").unwrap(),
+            Work::PunchThere => fs.writable().unwrap().unlink(ROOT, b"f").unwrap(),
             _ => work.on(fs, REGIONS[0]),
         });
     }
@@ -153,5 +155,5 @@ fn a_directory_with_a_pointer_block_of_zeros_is_freed() {
     image.repair();
     image.check();
     assert_eq!(nodes(&image, "f"), [("IND".to_owned(), empty)], "e2fsck leaves it");
-    change(&image, |fs| fs.rmdir(ROOT, b"f").unwrap());
+    change(&image, |fs| fs.writable().unwrap().rmdir(ROOT, b"f").unwrap());
 }

@@ -37,10 +37,17 @@ fn fill(volume: &Volume, who: &str) {
     let (fs, root) = (volume.fs(), Credentials::default());
     for number in 0..12 {
         let name = format!("{who} {number}");
-        let dir = fs.create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &root).unwrap();
+        let dir = fs
+            .writable()
+            .unwrap()
+            .create(ROOT, name.as_bytes(), NewFile::Directory, 0o755, &root)
+            .unwrap();
         for file in 0..=number {
             let name = format!("file {file}");
-            fs.create(dir, name.as_bytes(), NewFile::Regular, 0o644, &root).unwrap();
+            fs.writable()
+                .unwrap()
+                .create(dir, name.as_bytes(), NewFile::Regular, 0o644, &root)
+                .unwrap();
         }
     }
 }

@@ -142,7 +142,7 @@ impl Bench {
 
     fn create(&self, name: &str) -> Result<InodeNo> {
         let (name, who) = (name.as_bytes(), Credentials::default());
-        self.fs().create(ROOT, name, NewFile::Regular, 0o644, &who)
+        self.fs().writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who)
     }
 
     /// Looks a name of the root up, as a mount does.
@@ -226,7 +226,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     bench.create("synced").unwrap();
     // A list of orphans starts in the superblock, which is then written to the log.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
-    bench.fs().unlink(ROOT, b"orphan").unwrap();
+    bench.fs().writable().unwrap().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
     file.write_at(&mut queue, &[7; BLOCK], FilePos(0)).unwrap();
     corrupt(bench.look_up("bad"));
@@ -234,7 +234,7 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let refused = [
         error(bench.create("late")),
         error(file.write_at(&mut queue, &[8; BLOCK], FilePos(0))),
-        error(bench.fs().truncate(number, 0)),
+        error(bench.fs().writable().unwrap().truncate(number, 0)),
         error(bench.fs().sync()),
     ];
     for error in refused {
@@ -308,15 +308,21 @@ fn every_operation_that_meets_it_counts_once() {
         ("resolve", |bench, _| bench.fs().resolve(b"/bad", Follow::All).map(drop)),
         ("inspect", |bench, bad| bench.fs().inspect(bad, |_| Ok(()))),
         ("hold", |bench, bad| bench.fs().hold(bad).map(drop)),
-        ("unlink", |bench, _| bench.fs().unlink(ROOT, b"bad")),
-        ("link", |bench, bad| bench.fs().link(bad, ROOT, b"again")),
-        ("truncate", |bench, bad| bench.fs().truncate(bad, 0)),
-        ("write", |bench, bad| bench.fs().write(bad, FilePos(0), b"text").map(drop)),
-        ("set_attributes", |bench, bad| bench.fs().set_attributes(bad, &SetAttributes::default())),
-        ("strip_privileges", |bench, bad| {
-            bench.fs().strip_privileges(bad, KeepSetId::No).map(drop)
+        ("unlink", |bench, _| bench.fs().writable().unwrap().unlink(ROOT, b"bad")),
+        ("link", |bench, bad| bench.fs().writable().unwrap().link(bad, ROOT, b"again")),
+        ("truncate", |bench, bad| bench.fs().writable().unwrap().truncate(bad, 0)),
+        ("write", |bench, bad| {
+            bench.fs().writable().unwrap().write(bad, FilePos(0), b"text").map(drop)
         }),
-        ("setxattr", |bench, bad| bench.fs().setxattr(bad, b"user.a", b"b", SetXattr::Any)),
+        ("set_attributes", |bench, bad| {
+            bench.fs().writable().unwrap().set_attributes(bad, &SetAttributes::default())
+        }),
+        ("strip_privileges", |bench, bad| {
+            bench.fs().writable().unwrap().strip_privileges(bad, KeepSetId::No).map(drop)
+        }),
+        ("setxattr", |bench, bad| {
+            bench.fs().writable().unwrap().setxattr(bad, b"user.a", b"b", SetXattr::Any)
+        }),
     ];
     for (name, operation) in on_inode {
         counts(name, |image| break_inode(image, "/bad"), operation);
@@ -329,9 +335,14 @@ fn every_operation_that_meets_it_counts_once() {
         ("lookup below", |bench, dir| bench.fs().lookup(dir, b"below").map(drop)),
         ("rename", |bench, dir| {
             let (from, to) = ((dir, &b"below"[..]), (ROOT, &b"above"[..]));
-            bench.fs().rename(from, to, ironmap::fs::RenameFlags::empty(), &Credentials::default())
+            bench.fs().writable().unwrap().rename(
+                from,
+                to,
+                ironmap::fs::RenameFlags::empty(),
+                &Credentials::default(),
+            )
         }),
-        ("rmdir", |bench, _| bench.fs().rmdir(ROOT, b"dir")),
+        ("rmdir", |bench, _| bench.fs().writable().unwrap().rmdir(ROOT, b"dir")),
     ];
     for (name, operation) in on_directory {
         counts(name, |image| break_directory(image, "/dir"), operation);
@@ -440,9 +451,9 @@ fn a_sound_volume_and_wrong_questions_record_nothing() {
         assert_eq!(error(asked).kind(), ErrorKind::NotFound, "inode {number}");
     }
     assert_eq!(error(bench.look_up("none")).kind(), ErrorKind::NotFound);
-    bench.fs().truncate(bench.number("/sparse"), 0).unwrap();
-    bench.fs().unlink(bench.number("/dir"), b"below").unwrap();
-    bench.fs().rmdir(ROOT, b"dir").unwrap();
+    bench.fs().writable().unwrap().truncate(bench.number("/sparse"), 0).unwrap();
+    bench.fs().writable().unwrap().unlink(bench.number("/dir"), b"below").unwrap();
+    bench.fs().writable().unwrap().rmdir(ROOT, b"dir").unwrap();
     let image = bench.closed();
     assert_eq!(field(&image, "FS Error count"), "");
     assert_eq!(field(&image, "Filesystem state"), "clean");

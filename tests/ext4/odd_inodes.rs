@@ -4,10 +4,10 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use ironmap::VolumeOptions;
 use ironmap::fs::ext4::{NewSize, ROOT, ResizeOptions};
 use ironmap::fs::{Clock, Follow};
 use ironmap::location::LocationOptions;
-use ironmap::{Volume, VolumeOptions};
 
 use crate::check::verdict::{agree, e2fsck, ironmap};
 use crate::common::image::{Image, words};
@@ -40,7 +40,7 @@ fn shrink(image: &Image) {
     let options = LocationOptions::new().write(true);
     let opened = image.location().open(&options).unwrap();
     let smallest = ResizeOptions::new().size(NewSize::Minimum);
-    Volume::resize(&opened.device, &smallest, Clock::System).unwrap();
+    ironmap::tools::resize(&opened.device, &smallest, Clock::System).unwrap();
 }
 
 /// The blocks of a link tell where its target is, not its size.
@@ -82,7 +82,7 @@ fn the_block_of_a_short_target_goes_with_its_link() {
         let image = links(options);
         let options = VolumeOptions::new().write(true);
         let volume = crate::common::beneath::open(&image.location(), &options).unwrap();
-        volume.fs().unlink(ROOT, b"l").unwrap();
+        volume.fs().writable().unwrap().unlink(ROOT, b"l").unwrap();
         volume.close().unwrap();
         drop(volume);
         image.check();

@@ -354,16 +354,22 @@ fn a_change_of_the_content_ends_capabilities() {
     let (fs, number) = (volume.fs(), volume.metadata("/program").unwrap().inode);
     let allocate = Fallocate::Allocate { keep_size: true };
     let changes: [(&str, &dyn Fn()); 6] = [
-        ("write", &|| assert_eq!(fs.write(number, FilePos(5), b"x").unwrap(), 1)),
-        ("cut", &|| fs.truncate(number, 100).unwrap()),
-        ("grow", &|| fs.truncate(number, 20_000).unwrap()),
-        ("allocate", &|| fs.fallocate(number, allocate, FilePos(0), 50_000).unwrap()),
-        ("punch", &|| fs.fallocate(number, Fallocate::Punch, FilePos(0), 4096).unwrap()),
+        ("write", &|| {
+            assert_eq!(fs.writable().unwrap().write(number, FilePos(5), b"x").unwrap(), 1)
+        }),
+        ("cut", &|| fs.writable().unwrap().truncate(number, 100).unwrap()),
+        ("grow", &|| fs.writable().unwrap().truncate(number, 20_000).unwrap()),
+        ("allocate", &|| {
+            fs.writable().unwrap().fallocate(number, allocate, FilePos(0), 50_000).unwrap()
+        }),
+        ("punch", &|| {
+            fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(0), 4096).unwrap()
+        }),
         ("empty", &|| volume.write("/program", b"").unwrap()),
     ];
     for (what, change) in changes {
         let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        fs.setxattr(number, CAPABILITY, &value, SetXattr::Any).unwrap();
+        fs.writable().unwrap().setxattr(number, CAPABILITY, &value, SetXattr::Any).unwrap();
         change();
         assert_eq!(fs.inode(number).unwrap().xattr(CAPABILITY).unwrap(), None, "{what}");
     }
@@ -385,11 +391,12 @@ fn impossible_files_are_not_made() {
         NewFile::CharDevice(1, 1 << 20),
         NewFile::BlockDevice(u32::MAX, 0),
     ] {
-        let made = volume.fs().create(root, b"device", device, 0o600, &who);
+        let made = volume.fs().writable().unwrap().create(root, b"device", device, 0o600, &who);
         assert_eq!(kind(made), ErrorKind::InvalidInput, "{device:?}");
     }
     let largest = NewFile::BlockDevice(4095, (1 << 20) - 1);
-    let number = volume.fs().create(root, b"largest", largest, 0o600, &who).unwrap();
+    let number =
+        volume.fs().writable().unwrap().create(root, b"largest", largest, 0o600, &who).unwrap();
     assert_eq!(volume.fs().inode(number).unwrap().stat().device, Some((4095, (1 << 20) - 1)));
     volume.close().unwrap();
     drop(volume);
@@ -407,7 +414,12 @@ fn a_cursor_that_appends_writes_nothing_twice() {
     while filler.write_at(&mut queue, &[0; 65_536], 0).is_ok_and(|count| count == 65_536) {}
     drop(filler);
     let cut = volume.metadata("/filler").unwrap().size - 300_000;
-    volume.fs().truncate(volume.metadata("/filler").unwrap().inode, cut).unwrap();
+    volume
+        .fs()
+        .writable()
+        .unwrap()
+        .truncate(volume.metadata("/filler").unwrap().inode, cut)
+        .unwrap();
     let content: Vec<u8> = (0..900_000_u32).map(|at| (at / 3) as u8).collect();
     let log = volume.open("/log", FileOptions::new().append(true).create(true)).unwrap();
     let mut cursor = Cursor::new(log, queue);

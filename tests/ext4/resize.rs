@@ -134,7 +134,8 @@ fn a_power_cut_leaves_the_old_size_or_the_new_one_and_every_file() {
         let record = Arc::new(Record::new(Arc::new(base.snapshot())));
         let device: Arc<dyn Device> = record.clone();
         let how = ResizeOptions::new().size(NewSize::Bytes(new));
-        Volume::resize(&device, &how, CLOCK).unwrap_or_else(|error| panic!("{options}: {error}"));
+        ironmap::tools::resize(&device, &how, CLOCK)
+            .unwrap_or_else(|error| panic!("{options}: {error}"));
         let (old, new) = (old >> 10, *to);
 
         let superblock = DevOffset(1024)..DevOffset(2048);

@@ -95,7 +95,7 @@ fn load(image: &Image) -> Ram {
 fn resized(device: &Ram, size: NewSize) -> ironmap::Result<(Ram, u64)> {
     let device = device.snapshot();
     let shared: Arc<dyn Device> = Arc::new(device);
-    let resized = Volume::resize(&shared, &ResizeOptions::new().size(size), CLOCK)?;
+    let resized = ironmap::tools::resize(&shared, &ResizeOptions::new().size(size), CLOCK)?;
     let mut bytes = vec![0; (resized.blocks * u64::from(resized.block_size)) as usize];
     shared.read_exact_at(&mut bytes, ironmap::units::DevOffset(0))?;
     Ok((Ram::from_image(&bytes), resized.blocks))
@@ -111,7 +111,7 @@ fn the_size_that_is_printed_is_reached() {
         for round in 0..2 {
             let what = format!("{options}, round {round} of seed {SEED:#x}");
             let shared: Arc<dyn Device> = Arc::new(device.snapshot());
-            let said = Volume::smallest_size(&shared).unwrap();
+            let said = ironmap::tools::smallest_size(&shared).unwrap();
             let unit = u64::from(said.block_size);
             let between = said.blocks + rng.below(said.before - said.blocks);
             for (how, size) in [
@@ -188,10 +188,11 @@ fn nothing_is_written_for_a_size_that_cannot_be() {
     let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));
     let device = load(&image);
     let shared: Arc<dyn Device> = Arc::new(device.snapshot());
-    let said = Volume::smallest_size(&shared).unwrap();
+    let said = ironmap::tools::smallest_size(&shared).unwrap();
     for less in [1, said.blocks / 2] {
         let size = NewSize::Bytes((said.blocks - less) * 1024);
-        let error = Volume::resize(&shared, &ResizeOptions::new().size(size), CLOCK).unwrap_err();
+        let error =
+            ironmap::tools::resize(&shared, &ResizeOptions::new().size(size), CLOCK).unwrap_err();
         assert!(error.to_string().contains(&format!("{} blocks (", said.blocks)), "{error}");
     }
     let mut bytes = vec![0; device.size() as usize];

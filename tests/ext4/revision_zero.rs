@@ -1,10 +1,10 @@
 //! Volumes of revision 0, as mke2fs of 1995 made them and mkfs of small systems still do: the first feature makes the volume one of revision 1, as the
 //! kernel does.
 
+use ironmap::VolumeOptions;
 use ironmap::fs::ext4::{ROOT, TuneOptions};
 use ironmap::fs::{Clock, Credentials, FileSystem, NewFile, SetXattr};
 use ironmap::location::LocationOptions;
-use ironmap::{Volume, VolumeOptions};
 
 use crate::check::verdict::{agree, ironmap};
 use crate::common::command::output;
@@ -35,13 +35,21 @@ fn made() -> Image {
 }
 
 fn large_file(fs: &dyn FileSystem) {
-    let file = fs.create(ROOT, b"large", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
-    fs.truncate(file, 3 << 30).unwrap();
+    let file = fs
+        .writable()
+        .unwrap()
+        .create(ROOT, b"large", NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
+    fs.writable().unwrap().truncate(file, 3 << 30).unwrap();
 }
 
 fn attribute(fs: &dyn FileSystem) {
-    let file = fs.create(ROOT, b"named", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
-    fs.setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
+    let file = fs
+        .writable()
+        .unwrap()
+        .create(ROOT, b"named", NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
+    fs.writable().unwrap().setxattr(file, b"user.name", b"value", SetXattr::Any).unwrap();
 }
 
 /// A file that needs a feature switches it on.
@@ -53,7 +61,12 @@ fn the_first_feature_of_a_file_raises_the_revision() {
         let options = VolumeOptions::new().write(true);
         let volume = crate::common::beneath::open(&image.location(), &options).unwrap();
         let who = Credentials::default();
-        volume.fs().create(ROOT, b"plain", NewFile::Regular, 0o644, &who).unwrap();
+        volume
+            .fs()
+            .writable()
+            .unwrap()
+            .create(ROOT, b"plain", NewFile::Regular, 0o644, &who)
+            .unwrap();
         volume.sync().unwrap();
         work(&**volume.fs());
         volume.close().unwrap();
@@ -112,7 +125,7 @@ fn a_feature_is_in_all_copies() {
                     let opened =
                         image.location().open(&LocationOptions::new().write(true)).unwrap();
                     let options = TuneOptions::new().features(vec![(*feature).to_owned()]);
-                    Volume::tune(&opened.device, &options, Clock::System).unwrap();
+                    ironmap::tools::tune(&opened.device, &options, Clock::System).unwrap();
                 }
             }
             assert_eq!(features(&image, 0), features(&image, 1), "{what}");

@@ -42,8 +42,12 @@ fn used(kind: &[&str]) -> (Image, Volume, InodeNo) {
     let image = Image::mke2fs("64M", kind);
     let volume = open(&image, MADE);
     let fs = volume.fs();
-    let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
-    fs.write(file, FilePos(0), &[7; 5000]).unwrap();
+    let file = fs
+        .writable()
+        .unwrap()
+        .create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
+    fs.writable().unwrap().write(file, FilePos(0), &[7; 5000]).unwrap();
     volume.close().unwrap();
     drop(volume);
     let volume = open(&image, USED);
@@ -112,7 +116,7 @@ fn stamps_go_with_the_next_change() {
         held.stamp(Access::Write);
         held.stamp(Access::Read);
         let change = SetAttributes::new().modified(SET);
-        fs.set_attributes(file, &change).unwrap();
+        fs.writable().unwrap().set_attributes(file, &change).unwrap();
         assert_eq!(times(fs, file), [now, set, now], "{kind:?}");
         fs.sync().unwrap();
         assert_eq!(after_crash(&image, kind, file), [now, set, now], "{kind:?}");
@@ -144,7 +148,7 @@ fn a_write_sets_a_stamp_however_soon_after_a_time_that_is_set() {
                 opened.write_at(&mut queue, &block, FilePos(0)).unwrap();
                 assert_eq!(times(fs, file)[1], USED, "{kind:?}, round {round}");
             }
-            fs.set_attributes(file, &change).unwrap();
+            fs.writable().unwrap().set_attributes(file, &change).unwrap();
             assert_eq!(times(fs, file)[1], kept(kind, SET), "{kind:?}, round {round}");
         }
         drop((queue, opened));
@@ -162,7 +166,7 @@ fn stamps_go_with_their_file() {
         let fs = volume.fs();
         let held = fs.hold(file).unwrap();
         held.stamp(Access::Write);
-        fs.unlink(ROOT, b"file").unwrap();
+        fs.writable().unwrap().unlink(ROOT, b"file").unwrap();
         held.stamp(Access::Read);
         fs.sync().unwrap();
         held.stamp(Access::Write);
@@ -172,7 +176,12 @@ fn stamps_go_with_their_file() {
         image.check();
         let volume = open(&image, SET);
         let who = Credentials::default();
-        let next = volume.fs().create(ROOT, b"next", NewFile::Regular, 0o644, &who).unwrap();
+        let next = volume
+            .fs()
+            .writable()
+            .unwrap()
+            .create(ROOT, b"next", NewFile::Regular, 0o644, &who)
+            .unwrap();
         assert_eq!(next, file, "{kind:?}: the number is not used again");
         assert_eq!(times(volume.fs(), next), [kept(kind, SET); 3], "{kind:?}");
     }
@@ -186,7 +195,10 @@ fn stamps_of_many_threads_are_kept() {
     let fs = volume.fs();
     let make = |number: u64| {
         let name = format!("file {number}");
-        fs.create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default()).unwrap()
+        fs.writable()
+            .unwrap()
+            .create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &Credentials::default())
+            .unwrap()
     };
     let files: Vec<_> = (0..FILES).map(make).collect();
     let change = SetAttributes::new().modified(SET);
@@ -194,7 +206,7 @@ fn stamps_of_many_threads_are_kept() {
         for file in &files {
             scope.spawn(move || {
                 for _ in 0..200 {
-                    fs.set_attributes(*file, &change).unwrap();
+                    fs.writable().unwrap().set_attributes(*file, &change).unwrap();
                     let held = fs.hold(*file).unwrap();
                     held.stamp(Access::Write);
                     assert_eq!(times(fs, *file)[1], USED);

@@ -169,11 +169,11 @@ fn all_that_another_node_did_up_to_the_claim_stays() {
     let write = |other: &Volume| other.write("/third", vec![3; 4 << 20]).unwrap();
     let device = meddled(&ram, at, between(&ram, write));
     let smaller = ResizeOptions::new().size(NewSize::Bytes(24 << 20));
-    Volume::resize(&device, &smaller, Clock::default()).unwrap();
+    ironmap::tools::resize(&device, &smaller, Clock::default()).unwrap();
     check(&ram, dir.path());
     let device = meddled(&ram, at, between(&ram, |other| other.remove_file("/third").unwrap()));
     let label = TuneOptions::new().label(Some(b"new".to_vec()));
-    Volume::tune(&device, &label, Clock::default()).unwrap();
+    ironmap::tools::tune(&device, &label, Clock::default()).unwrap();
     check(&ram, dir.path());
     let volume = Volume::on(ram.clone()).unwrap();
     assert_files(&volume, 0..20);

@@ -60,7 +60,12 @@ fn whoever_closes_it_finds_it_closed() {
         let who = Credentials::default();
         for number in 0..200 {
             let name = format!("file{number}");
-            volume.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who).unwrap();
+            volume
+                .fs()
+                .writable()
+                .unwrap()
+                .create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who)
+                .unwrap();
         }
         let barrier = Barrier::new(CLOSERS);
         let closed_by_all = std::thread::scope(|scope| {
@@ -133,7 +138,7 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     let change = |number: u64| {
         let permissions = Some(0o700 | (number % 8) as u32);
         let set = SetAttributes::new().permissions(permissions);
-        volume.fs().set_attributes(ROOT, &set).and_then(|()| volume.fs().sync())
+        volume.fs().writable().unwrap().set_attributes(ROOT, &set).and_then(|()| volume.fs().sync())
     };
     change(0).unwrap();
     let mut sector = Buffer::aligned(1024).unwrap();
@@ -214,8 +219,12 @@ fn a_file_that_outlives_its_volume_is_committed() {
     let commit = Duration::from_millis(20);
     let options = VolumeOptions::new().write(true).commit(commit);
     let volume = options.open(&location).unwrap();
-    let number =
-        volume.fs().create(ROOT, b"f", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    let number = volume
+        .fs()
+        .writable()
+        .unwrap()
+        .create(ROOT, b"f", NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
     volume.fs().sync().unwrap();
     let inode = volume.fs().inode(number).unwrap();
     let file = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();

@@ -8,7 +8,7 @@ use crate::common::image::scratch;
 use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{
     Clock, Credentials, DirCursor, Fallocate, FileSystem, Follow, NewFile, RenameFlags,
-    SetAttributes, SetXattr, Timestamp,
+    SetAttributes, SetXattr, Timestamp, Writer,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, FileOptions, Location, QueueOptions, Volume, VolumeOptions};
@@ -93,9 +93,21 @@ fn files_of_every_type_are_made_and_removed() {
         image.run(
             |volume| {
                 let fs = volume.fs();
-                let dir = fs.create(ROOT, b"dir", NewFile::Directory, 0o755, &WHO).unwrap();
-                let file = fs.create(dir, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
-                assert_eq!(fs.write(file, FilePos(0), b"hello").unwrap(), 5, "{kind}");
+                let dir = fs
+                    .writable()
+                    .unwrap()
+                    .create(ROOT, b"dir", NewFile::Directory, 0o755, &WHO)
+                    .unwrap();
+                let file = fs
+                    .writable()
+                    .unwrap()
+                    .create(dir, b"file", NewFile::Regular, 0o644, &WHO)
+                    .unwrap();
+                assert_eq!(
+                    fs.writable().unwrap().write(file, FilePos(0), b"hello").unwrap(),
+                    5,
+                    "{kind}"
+                );
                 assert_eq!(content(volume, "/dir/file"), b"hello", "{kind}");
                 for (name, new) in [
                     (&b"fifo"[..], NewFile::Fifo),
@@ -105,17 +117,22 @@ fn files_of_every_type_are_made_and_removed() {
                     (b"short", NewFile::Symlink(b"file")),
                     (b"long", NewFile::Symlink(&[b'x'; 300])),
                 ] {
-                    fs.create(dir, name, new, 0o600, &WHO).unwrap();
+                    fs.writable().unwrap().create(dir, name, new, 0o600, &WHO).unwrap();
                 }
-                fs.link(file, ROOT, b"other").unwrap();
-                let again = fs.create(dir, b"file", NewFile::Regular, 0o644, &WHO);
+                fs.writable().unwrap().link(file, ROOT, b"other").unwrap();
+                let again =
+                    fs.writable().unwrap().create(dir, b"file", NewFile::Regular, 0o644, &WHO);
                 assert_eq!(again.unwrap_err().kind(), ErrorKind::Exists);
-                let busy = fs.rmdir(ROOT, b"dir").unwrap_err();
+                let busy = fs.writable().unwrap().rmdir(ROOT, b"dir").unwrap_err();
                 assert_eq!(busy.kind(), ErrorKind::NotEmpty);
-                let sub = fs.create(dir, b"sub", NewFile::Directory, 0o755, &WHO).unwrap();
-                fs.create(sub, b"gone", NewFile::Regular, 0o644, &WHO).unwrap();
-                fs.unlink(sub, b"gone").unwrap();
-                fs.rmdir(dir, b"sub").unwrap();
+                let sub = fs
+                    .writable()
+                    .unwrap()
+                    .create(dir, b"sub", NewFile::Directory, 0o755, &WHO)
+                    .unwrap();
+                fs.writable().unwrap().create(sub, b"gone", NewFile::Regular, 0o644, &WHO).unwrap();
+                fs.writable().unwrap().unlink(sub, b"gone").unwrap();
+                fs.writable().unwrap().rmdir(dir, b"sub").unwrap();
             },
             |volume| {
                 let fs = volume.fs();
@@ -137,11 +154,18 @@ fn content_of_every_shape_is_written() {
         image.run(
             |volume| {
                 let fs = volume.fs();
-                let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
+                let file = fs
+                    .writable()
+                    .unwrap()
+                    .create(ROOT, b"file", NewFile::Regular, 0o644, &WHO)
+                    .unwrap();
                 let mut model: Vec<u8> = Vec::new();
                 let mut write = |pos: usize, len: usize, byte: u8| {
                     let bytes = vec![byte; len];
-                    assert_eq!(fs.write(file, FilePos(pos as u64), &bytes).unwrap(), len);
+                    assert_eq!(
+                        fs.writable().unwrap().write(file, FilePos(pos as u64), &bytes).unwrap(),
+                        len
+                    );
                     model.resize(model.len().max(pos + len), 0);
                     model[pos..pos + len].copy_from_slice(&bytes);
                     assert!(content(volume, "/file") == model, "{kind}: {pos}+{len}");
@@ -154,7 +178,7 @@ fn content_of_every_shape_is_written() {
                 write(0, 1, 6);
                 write(300_000, 3_000_000, 7);
                 for size in [3_299_999, 1_000_000, 1_000_001, 100, 30, 0, 5000] {
-                    fs.truncate(file, size as u64).unwrap();
+                    fs.writable().unwrap().truncate(file, size as u64).unwrap();
                     model.resize(size, 0);
                     assert!(content(volume, "/file") == model, "{kind}: truncated to {size}");
                 }
@@ -172,15 +196,22 @@ fn space_is_preallocated_punched_and_shifted() {
             |volume| {
                 let fs = volume.fs();
                 let unit = if kind.contains("bigalloc") { 16384 } else { 4096 };
-                let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
+                let file = fs
+                    .writable()
+                    .unwrap()
+                    .create(ROOT, b"file", NewFile::Regular, 0o644, &WHO)
+                    .unwrap();
                 let mut model: Vec<u8> =
                     (0..40 * unit).map(|at| (at / 512 % 255) as u8 + 1).collect();
-                fs.write(file, FilePos(0), &model).unwrap();
+                fs.writable().unwrap().write(file, FilePos(0), &model).unwrap();
                 let same = |model: &[u8], what: &str| {
                     assert!(content(volume, "/file") == model, "{kind}: {what}");
                 };
                 let call = |how, pos: usize, len: usize| {
-                    fs.fallocate(file, how, FilePos(pos as u64), len as u64).unwrap();
+                    fs.writable()
+                        .unwrap()
+                        .fallocate(file, how, FilePos(pos as u64), len as u64)
+                        .unwrap();
                 };
                 call(Fallocate::Punch, 1000, 3 * unit);
                 model[1000..1000 + 3 * unit].fill(0);
@@ -199,7 +230,10 @@ fn space_is_preallocated_punched_and_shifted() {
                 call(Fallocate::Allocate { keep_size: false }, 50 * unit, 10 * unit);
                 model.resize(60 * unit, 0);
                 same(&model, "allocate");
-                fs.write(file, FilePos(52 * unit as u64 + 7), b"within").unwrap();
+                fs.writable()
+                    .unwrap()
+                    .write(file, FilePos(52 * unit as u64 + 7), b"within")
+                    .unwrap();
                 model[52 * unit + 7..52 * unit + 13].copy_from_slice(b"within");
                 same(&model, "written");
             },
@@ -216,36 +250,56 @@ fn names_move_replace_and_change_places() {
             |volume| {
                 let fs = volume.fs();
                 let mkdir = |dir, name: &str| {
-                    fs.create(dir, name.as_bytes(), NewFile::Directory, 0o755, &WHO).unwrap()
+                    fs.writable()
+                        .unwrap()
+                        .create(dir, name.as_bytes(), NewFile::Directory, 0o755, &WHO)
+                        .unwrap()
                 };
                 let touch = |dir, name: &str| {
-                    fs.create(dir, name.as_bytes(), NewFile::Regular, 0o644, &WHO).unwrap()
+                    fs.writable()
+                        .unwrap()
+                        .create(dir, name.as_bytes(), NewFile::Regular, 0o644, &WHO)
+                        .unwrap()
                 };
                 let none = RenameFlags::empty();
                 let (a, b) = (mkdir(ROOT, "a"), mkdir(ROOT, "b"));
                 let file = touch(a, "file");
-                fs.rename((a, b"file"), (b, b"moved"), none, &WHO).unwrap();
+                fs.writable().unwrap().rename((a, b"file"), (b, b"moved"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/moved"), file);
                 let sub = mkdir(a, "sub");
-                fs.rename((a, b"sub"), (b, b"sub"), none, &WHO).unwrap();
+                fs.writable().unwrap().rename((a, b"sub"), (b, b"sub"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/sub/.."), b);
-                let error = fs.rename((ROOT, b"b"), (sub, b"x"), none, &WHO).unwrap_err();
+                let error = fs
+                    .writable()
+                    .unwrap()
+                    .rename((ROOT, b"b"), (sub, b"x"), none, &WHO)
+                    .unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput);
                 let other = touch(a, "other");
-                fs.rename((a, b"other"), (b, b"moved"), none, &WHO).unwrap();
+                fs.writable().unwrap().rename((a, b"other"), (b, b"moved"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/b/moved"), other);
-                let error = fs.rename((b, b"moved"), (b, b"sub"), none, &WHO).unwrap_err();
+                let error = fs
+                    .writable()
+                    .unwrap()
+                    .rename((b, b"moved"), (b, b"sub"), none, &WHO)
+                    .unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::IsADirectory);
                 touch(sub, "in");
                 let empty = mkdir(a, "empty");
-                fs.rename((b, b"sub"), (a, b"empty"), none, &WHO).unwrap();
+                fs.writable().unwrap().rename((b, b"sub"), (a, b"empty"), none, &WHO).unwrap();
                 assert_eq!(number(fs, "/a/empty"), sub);
                 assert!(fs.inode(empty).is_err());
-                fs.rename((ROOT, b"a"), (ROOT, b"a"), none, &WHO).unwrap();
-                fs.rename((a, b"empty"), (b, b"moved"), RenameFlags::EXCHANGE, &WHO).unwrap();
+                fs.writable().unwrap().rename((ROOT, b"a"), (ROOT, b"a"), none, &WHO).unwrap();
+                fs.writable()
+                    .unwrap()
+                    .rename((a, b"empty"), (b, b"moved"), RenameFlags::EXCHANGE, &WHO)
+                    .unwrap();
                 assert_eq!(number(fs, "/a/empty"), other);
                 assert_eq!(number(fs, "/b/moved/.."), b);
-                fs.rename((b, b"moved"), (ROOT, b"white"), RenameFlags::WHITEOUT, &WHO).unwrap();
+                fs.writable()
+                    .unwrap()
+                    .rename((b, b"moved"), (ROOT, b"white"), RenameFlags::WHITEOUT, &WHO)
+                    .unwrap();
                 let white = fs.resolve(b"/b/moved", Follow::NotLast).unwrap();
                 assert_eq!(white.stat().device, Some((0, 0)));
             },
@@ -266,13 +320,19 @@ fn names_in_one_directory_change_places() {
         Image::new(options).run(
             |volume| {
                 let fs = volume.fs();
-                fs.create(ROOT, b"d", NewFile::Directory, 0o755, &WHO).unwrap();
+                fs.writable().unwrap().create(ROOT, b"d", NewFile::Directory, 0o755, &WHO).unwrap();
                 let dir = number(fs, "d");
                 for name in [b"one", b"two"] {
-                    fs.create(dir, name, NewFile::Regular, 0o644, &WHO).unwrap();
+                    fs.writable()
+                        .unwrap()
+                        .create(dir, name, NewFile::Regular, 0o644, &WHO)
+                        .unwrap();
                 }
                 numbers.set((number(fs, "d/one"), number(fs, "d/two")));
-                fs.rename((dir, b"one"), (dir, b"two"), RenameFlags::EXCHANGE, &WHO).unwrap();
+                fs.writable()
+                    .unwrap()
+                    .rename((dir, b"one"), (dir, b"two"), RenameFlags::EXCHANGE, &WHO)
+                    .unwrap();
             },
             |volume| {
                 let fs = volume.fs();
@@ -291,12 +351,16 @@ fn an_open_file_outlives_its_name() {
             |volume| {
                 let fs = volume.fs();
                 for close in [true, false] {
-                    let file = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
-                    fs.write(file, FilePos(0), &[7; 100_000]).unwrap();
+                    let file = fs
+                        .writable()
+                        .unwrap()
+                        .create(ROOT, b"file", NewFile::Regular, 0o644, &WHO)
+                        .unwrap();
+                    fs.writable().unwrap().write(file, FilePos(0), &[7; 100_000]).unwrap();
                     let held = fs.hold(file).unwrap();
                     let inode = fs.inode(file).unwrap();
                     let open = volume.open_inode(inode, FileOptions::new().write(true)).unwrap();
-                    fs.unlink(ROOT, b"file").unwrap();
+                    fs.writable().unwrap().unlink(ROOT, b"file").unwrap();
                     fs.sync().unwrap();
                     let mut queue = volume.queue(&QueueOptions::default()).unwrap();
                     let mut bytes = vec![0; 100_000];
@@ -397,11 +461,11 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
     let long = [b'x'; 200];
     let kinds = [NewFile::Regular, NewFile::Directory, NewFile::Symlink(&long)];
     let make = |volume: &Volume, name: &str, kind: NewFile<'_>| {
-        volume.fs().create(ROOT, name.as_bytes(), kind, 0o755, &WHO).unwrap()
+        volume.fs().writable().unwrap().create(ROOT, name.as_bytes(), kind, 0o755, &WHO).unwrap()
     };
     let remove = |volume: &Volume, name: &str, kind: NewFile<'_>| match kind {
-        NewFile::Directory => volume.fs().rmdir(ROOT, name.as_bytes()).unwrap(),
-        _ => volume.fs().unlink(ROOT, name.as_bytes()).unwrap(),
+        NewFile::Directory => volume.fs().writable().unwrap().rmdir(ROOT, name.as_bytes()).unwrap(),
+        _ => volume.fs().writable().unwrap().unlink(ROOT, name.as_bytes()).unwrap(),
     };
     for old in kinds {
         for new in kinds {
@@ -414,7 +478,10 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let fs = volume.fs();
             let decoded = || fs.lookup(ROOT, b"name").unwrap();
             let (opened, read) = (decoded(), decoded());
-            fs.setxattr(read.number(), b"user.secret", &[b'o'; 900], SetXattr::Any).ok();
+            fs.writable()
+                .unwrap()
+                .setxattr(read.number(), b"user.secret", &[b'o'; 900], SetXattr::Any)
+                .ok();
             let read_before = decoded();
             remove(&volume, "name", old);
             fs.sync().unwrap();
@@ -423,7 +490,10 @@ fn an_inode_in_hand_opens_no_file_that_has_got_its_number() {
             let taken: Vec<_> = names.iter().map(|name| make(&volume, name, new)).collect();
             let number = opened.number();
             assert!(taken.contains(&number), "{what}: the number is not taken again");
-            fs.setxattr(number, b"user.secret", &[b'n'; 900], SetXattr::Any).ok();
+            fs.writable()
+                .unwrap()
+                .setxattr(number, b"user.secret", &[b'n'; 900], SetXattr::Any)
+                .ok();
             let refused = |error: ironmap::Error| {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: {error}");
             };
@@ -460,9 +530,13 @@ fn a_large_value_is_read_while_it_is_replaced() {
     let value = |round: u8| vec![round; 20_000 + usize::from(round)];
     let work = |volume: &Volume| {
         let fs = volume.fs();
-        let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
+        let number =
+            fs.writable().unwrap().create(ROOT, b"file", NewFile::Regular, 0o644, &WHO).unwrap();
         let set = |round| {
-            fs.setxattr(number, b"user.large", &value(round), SetXattr::Any).unwrap();
+            fs.writable()
+                .unwrap()
+                .setxattr(number, b"user.large", &value(round), SetXattr::Any)
+                .unwrap();
         };
         set(0);
         std::thread::scope(|scope| {

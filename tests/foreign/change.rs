@@ -131,7 +131,13 @@ impl At<'_> {
     }
 
     fn create(&self, dir: InodeNo, name: &[u8], file: NewFile<'_>) -> Option<InodeNo> {
-        self.tried(self.fs.create(dir, name, file, 0o755, &Credentials::default()))
+        self.tried(self.fs.writable().unwrap().create(
+            dir,
+            name,
+            file,
+            0o755,
+            &Credentials::default(),
+        ))
     }
 
     /// The directory for a test's own files.
@@ -166,12 +172,12 @@ fn copy_into(at: &At<'_>) {
     for size in [10_usize, 5000, 100_000] {
         let name = format!("copy of {size}");
         let Some(file) = at.create(own, name.as_bytes(), NewFile::Regular) else { continue };
-        at.tried(at.fs.write(file, FilePos(0), &vec![b'c'; size]));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(0), &vec![b'c'; size]));
     }
     // The file has holes, so that the map grows.
     let Some(file) = at.create(own, b"sparse", NewFile::Regular) else { return };
     for number in 0..12 {
-        at.tried(at.fs.write(file, FilePos(number * 40_000), b"island"));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(number * 40_000), b"island"));
     }
 }
 
@@ -184,7 +190,7 @@ fn set_attributes(at: &At<'_>) {
             .gid(3)
             .accessed(time)
             .modified(time);
-        at.tried(at.fs.set_attributes(number, &set));
+        at.tried(at.fs.writable().unwrap().set_attributes(number, &set));
     }
 }
 
@@ -196,7 +202,12 @@ fn set_xattrs(at: &At<'_>) {
             continue;
         }
         let set = |name: &[u8], len| {
-            at.tried(at.fs.setxattr(number, name, &vec![b'v'; len], SetXattr::Any))
+            at.tried(at.fs.writable().unwrap().setxattr(
+                number,
+                name,
+                &vec![b'v'; len],
+                SetXattr::Any,
+            ))
         };
         set(b"trusted.small", 3);
         set(b"trusted.medium", 300);
@@ -208,7 +219,7 @@ fn remove_xattrs(at: &At<'_>) {
     for (number, _) in at.targets() {
         let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
         for xattr in at.tried(inode.xattrs()).unwrap_or_default() {
-            at.tried(at.fs.removexattr(number, &xattr.name));
+            at.tried(at.fs.writable().unwrap().removexattr(number, &xattr.name));
         }
     }
 }
@@ -220,10 +231,10 @@ fn size(at: &At<'_>, number: InodeNo) -> Option<u64> {
 fn write(at: &At<'_>) {
     for file in at.files() {
         let Some(size) = size(at, file) else { continue };
-        at.tried(at.fs.write(file, FilePos(0), b"overwritten"));
-        at.tried(at.fs.write(file, FilePos(size), &[b'a'; 3000]));
-        at.tried(at.fs.write(file, FilePos(size / 2), &[b'm'; 1500]));
-        at.tried(at.fs.write(file, FilePos(size + 50_000), b"behind a hole"));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(0), b"overwritten"));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(size), &[b'a'; 3000]));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(size / 2), &[b'm'; 1500]));
+        at.tried(at.fs.writable().unwrap().write(file, FilePos(size + 50_000), b"behind a hole"));
     }
 }
 
@@ -232,7 +243,12 @@ fn fallocate(at: &At<'_>) {
     for file in at.files() {
         let Some(size) = size(at, file) else { continue };
         let change = |how, first: u64, count: u64| {
-            at.tried(at.fs.fallocate(file, how, FilePos(first * unit), count * unit));
+            at.tried(at.fs.writable().unwrap().fallocate(
+                file,
+                how,
+                FilePos(first * unit),
+                count * unit,
+            ));
         };
         change(Fallocate::Allocate { keep_size: true }, size / unit + 2, 3);
         change(Fallocate::Allocate { keep_size: false }, 0, size / unit + 1);
@@ -247,7 +263,7 @@ fn truncate(at: &At<'_>) {
     for (index, file) in at.files().enumerate() {
         let Some(size) = size(at, file) else { continue };
         let new = [size / 2, size + 10_000, 0, 1][index % 4];
-        at.tried(at.fs.truncate(file, new));
+        at.tried(at.fs.writable().unwrap().truncate(file, new));
     }
 }
 
@@ -256,7 +272,7 @@ fn link(at: &At<'_>) {
     for (number, file_type) in at.targets() {
         if file_type != FileType::Directory {
             let name = format!("link to {number}");
-            at.tried(at.fs.link(number, own, name.as_bytes()));
+            at.tried(at.fs.writable().unwrap().link(number, own, name.as_bytes()));
         }
     }
 }
@@ -268,7 +284,7 @@ fn rename(at: &At<'_>) {
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
-            at.tried(at.fs.rename(
+            at.tried(at.fs.writable().unwrap().rename(
                 (dir, name),
                 (own, new.as_bytes()),
                 flags,
@@ -282,13 +298,13 @@ fn replace(at: &At<'_>) {
     for (dir, names) in at.directories() {
         for pair in names.chunks_exact(2).take(3) {
             let (one, other) = (&pair[0].0, &pair[1].0);
-            at.tried(at.fs.rename(
+            at.tried(at.fs.writable().unwrap().rename(
                 (dir, one),
                 (dir, other),
                 RenameFlags::EXCHANGE,
                 &Credentials::default(),
             ));
-            at.tried(at.fs.rename(
+            at.tried(at.fs.writable().unwrap().rename(
                 (dir, one),
                 (dir, other),
                 RenameFlags::empty(),
@@ -302,7 +318,7 @@ fn set_flags(at: &At<'_>) {
     for (number, _) in at.targets() {
         let Some(inode) = at.tried(at.fs.inode(number)) else { continue };
         let flags = inode.flags() ^ InodeFlags::NO_ATIME;
-        at.tried(at.fs.set_flags(number, flags));
+        at.tried(at.fs.writable().unwrap().set_flags(number, flags));
     }
 }
 
@@ -311,7 +327,7 @@ fn remove_files(at: &At<'_>) {
         for (name, number) in names.iter().take(REMOVED).step_by(2) {
             let inode = at.fs.inode(*number);
             if inode.is_ok_and(|inode| inode.file_type() != FileType::Directory) {
-                at.tried(at.fs.unlink(dir, name));
+                at.tried(at.fs.writable().unwrap().unlink(dir, name));
             }
         }
     }
@@ -328,9 +344,9 @@ fn remove_all(at: &At<'_>) {
             }
             let directory = at.fs.inode(number);
             if directory.is_ok_and(|inode| inode.file_type() == FileType::Directory) {
-                at.tried(at.fs.rmdir(dir, &name));
+                at.tried(at.fs.writable().unwrap().rmdir(dir, &name));
             } else {
-                at.tried(at.fs.unlink(dir, &name));
+                at.tried(at.fs.writable().unwrap().unlink(dir, &name));
             }
         }
     }

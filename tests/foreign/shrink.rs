@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ironmap::fs::Clock;
 use ironmap::fs::ext4::{NewSize, ResizeOptions};
 use ironmap::location::LocationOptions;
-use ironmap::{Error, ErrorKind, Volume};
+use ironmap::{Error, ErrorKind};
 
 use crate::common::image::Image;
 use crate::common::skip::Need;
@@ -18,9 +18,9 @@ const HELD: &str = "mmp";
 /// The sizes that are printed and that the volume gets.
 fn shrink(image: &Image) -> Result<(u64, u64), Error> {
     let opened = image.location().open(&LocationOptions::new().write(true))?;
-    let said = Volume::smallest_size(&opened.device)?;
+    let said = ironmap::tools::smallest_size(&opened.device)?;
     let how = ResizeOptions::new().size(NewSize::Minimum);
-    let resized = Volume::resize(&Arc::clone(&opened.device), &how, Clock::System)?;
+    let resized = ironmap::tools::resize(&Arc::clone(&opened.device), &how, Clock::System)?;
     Ok((said.blocks, resized.blocks))
 }
 

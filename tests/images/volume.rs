@@ -28,7 +28,7 @@ fn a_volume_in_an_image_is_one_for_linux() {
         let location: Location = format!("qcow2:{}", path.display()).parse().unwrap();
         let opened = location.open(&LocationOptions::new().write(true)).unwrap();
         assert_eq!(opened.engine, Engine::Image);
-        Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
+        ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
         drop(opened);
         let volume = VolumeOptions::new().write(true).open(&location).unwrap();
         let mut rng = Rng::new(8);
@@ -78,7 +78,7 @@ fn an_image_has_partitions() {
     let at = |part: &str| format!("qcow2:{}{part}", path.display()).parse::<Location>().unwrap();
     let opened = at("@p2").open(&LocationOptions::new().write(true)).unwrap();
     assert_eq!(opened.device.size(), 32 << 20);
-    Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(at("@p2")).unwrap();
     volume.write("/file", b"content").unwrap();

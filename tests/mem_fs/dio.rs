@@ -6,7 +6,7 @@ use std::thread;
 use ironmap::bio::Buffer;
 use ironmap::device::Ram;
 use ironmap::dio::DioFlags;
-use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile};
+use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile, Writer};
 use ironmap::iomap::IomapType;
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Volume};
@@ -158,7 +158,7 @@ fn a_volume_that_is_only_read_is_not_written() {
     let refused = world.file.write_at(&mut world.queue, &[0; SECTOR], FilePos(0)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(
-        world.volume.fs().truncate(world.number, 0).unwrap_err().kind(),
+        world.volume.fs().writable().unwrap().truncate(world.number, 0).unwrap_err().kind(),
         ErrorKind::ReadOnly
     );
 }
@@ -331,7 +331,7 @@ fn a_volume_that_was_closed_refuses_writes() {
     let refused = world.file.write_at(&mut world.queue, &[2; BLOCK], FilePos(0)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(world.seen_as(READ).read(0, BLOCK), [1; BLOCK], "a close brings the metadata up");
-    world.fs.opened_again().fs().truncate(world.number, 1).unwrap();
+    world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
 }
 
 /// Copy-on-write: data go to other blocks than reads use, and the map contains these before the write completes.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ironmap::device::Ram;
 use ironmap::fs::{
-    Credentials, DirCursor, FileSystem, FileType, Follow, NewFile, RenameFlags, SetXattr,
+    Credentials, DirCursor, FileSystem, FileType, Follow, NewFile, RenameFlags, SetXattr, Writer,
 };
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Result};
@@ -20,7 +20,7 @@ fn volume() -> Arc<dyn FileSystem> {
 }
 
 fn make(fs: &Arc<dyn FileSystem>, dir: InodeNo, name: &str, file: NewFile<'_>) -> InodeNo {
-    fs.create(dir, name.as_bytes(), file, 0o777, &WHO).unwrap()
+    fs.writable().unwrap().create(dir, name.as_bytes(), file, 0o777, &WHO).unwrap()
 }
 
 fn find(fs: &Arc<dyn FileSystem>, path: &str) -> Result<InodeNo, ErrorKind> {
@@ -78,16 +78,23 @@ fn names_are_made_moved_and_removed() {
         (make(&fs, root, "a", NewFile::Directory), make(&fs, root, "b", NewFile::Directory));
     let (x, y) = (make(&fs, a, "x", NewFile::Regular), make(&fs, b, "y", NewFile::Regular));
     let links = |number| fs.inode(number).unwrap().stat().links;
-    let rename =
-        |from, old: &[u8], to, new: &[u8], flags| fs.rename((from, old), (to, new), flags, &WHO);
+    let rename = |from, old: &[u8], to, new: &[u8], flags| {
+        fs.writable().unwrap().rename((from, old), (to, new), flags, &WHO)
+    };
     let (plain, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
     assert_eq!((links(root), links(a)), (4, 2));
-    assert_eq!(kind(fs.create(a, b"x", NewFile::Regular, 0, &WHO)), Some(ErrorKind::Exists));
-    assert_eq!(kind(fs.create(x, b"z", NewFile::Regular, 0, &WHO)), Some(ErrorKind::NotADirectory));
-    assert_eq!(kind(fs.rmdir(root, b"a")), Some(ErrorKind::NotEmpty));
-    assert_eq!(kind(fs.unlink(root, b"a")), Some(ErrorKind::IsADirectory));
-    assert_eq!(kind(fs.rmdir(a, b"x")), Some(ErrorKind::NotADirectory));
-    assert_eq!(kind(fs.link(a, b, b"a")), Some(ErrorKind::NotPermitted));
+    assert_eq!(
+        kind(fs.writable().unwrap().create(a, b"x", NewFile::Regular, 0, &WHO)),
+        Some(ErrorKind::Exists)
+    );
+    assert_eq!(
+        kind(fs.writable().unwrap().create(x, b"z", NewFile::Regular, 0, &WHO)),
+        Some(ErrorKind::NotADirectory)
+    );
+    assert_eq!(kind(fs.writable().unwrap().rmdir(root, b"a")), Some(ErrorKind::NotEmpty));
+    assert_eq!(kind(fs.writable().unwrap().unlink(root, b"a")), Some(ErrorKind::IsADirectory));
+    assert_eq!(kind(fs.writable().unwrap().rmdir(a, b"x")), Some(ErrorKind::NotADirectory));
+    assert_eq!(kind(fs.writable().unwrap().link(a, b, b"a")), Some(ErrorKind::NotPermitted));
     assert_eq!(kind(rename(root, b"a", a, b"a", plain)), Some(ErrorKind::InvalidInput));
     let taken = rename(a, b"x", b, b"y", RenameFlags::NOREPLACE);
     assert_eq!(kind(taken), Some(ErrorKind::Exists));
@@ -100,13 +107,16 @@ fn names_are_made_moved_and_removed() {
     rename(root, b"b", a, b"c", plain).unwrap();
     assert_eq!((find(&fs, "/a/c/y"), find(&fs, "/a/c/..")), (Ok(y), Ok(a)));
     assert_eq!((links(root), links(a)), (3, 3));
-    fs.link(y, root, b"also").unwrap();
+    fs.writable().unwrap().link(y, root, b"also").unwrap();
     assert_eq!(links(y), 2);
     assert_eq!(names(&fs, root), [".", "..", "a", "also"]);
-    fs.unlink(b, b"y").unwrap();
-    fs.rmdir(a, b"c").unwrap();
+    fs.writable().unwrap().unlink(b, b"y").unwrap();
+    fs.writable().unwrap().rmdir(a, b"c").unwrap();
     assert_eq!((links(y), names(&fs, a)), (1, vec![".".to_owned(), "..".to_owned()]));
-    assert_eq!(kind(fs.create(b, b"z", NewFile::Regular, 0, &WHO)), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(fs.writable().unwrap().create(b, b"z", NewFile::Regular, 0, &WHO)),
+        Some(ErrorKind::NotFound)
+    );
 }
 
 /// A file without a name can be read and written while it is open, and no other file gets its blocks.
@@ -156,7 +166,7 @@ fn a_listing_goes_on_while_names_change() {
         }
         seen.extend(entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
         if goes < 50 {
-            fs.unlink(root, format!("goes{goes}").as_bytes()).unwrap();
+            fs.writable().unwrap().unlink(root, format!("goes{goes}").as_bytes()).unwrap();
             goes += 1;
         }
     }
@@ -171,15 +181,19 @@ fn attributes_are_set_replaced_and_removed() {
     let fs = volume();
     let number = make(&fs, fs.root(), "file", NewFile::Regular);
     let get = |name: &[u8]| fs.inode(number).unwrap().xattr(name).unwrap();
-    let set = |name: &[u8], value: &[u8], how| fs.setxattr(number, name, value, how);
+    let set =
+        |name: &[u8], value: &[u8], how| fs.writable().unwrap().setxattr(number, name, value, how);
     assert_eq!(kind(set(b"user.a", b"1", SetXattr::Replace)), Some(ErrorKind::NoData));
     set(b"user.a", b"1", SetXattr::Create).unwrap();
     assert_eq!(kind(set(b"user.a", b"2", SetXattr::Create)), Some(ErrorKind::Exists));
     set(b"user.a", b"3", SetXattr::Any).unwrap();
     assert_eq!((get(b"user.a"), get(b"user.b")), (Some(b"3".to_vec()), None));
-    fs.removexattr(number, b"user.a").unwrap();
-    assert_eq!(kind(fs.removexattr(number, b"user.a")), Some(ErrorKind::NoData));
+    fs.writable().unwrap().removexattr(number, b"user.a").unwrap();
+    assert_eq!(
+        kind(fs.writable().unwrap().removexattr(number, b"user.a")),
+        Some(ErrorKind::NoData)
+    );
     // Operations that this format lacks are refused by the library.
     let flags = ironmap::fs::InodeFlags::IMMUTABLE;
-    assert_eq!(kind(fs.set_flags(number, flags)), Some(ErrorKind::ReadOnly));
+    assert_eq!(kind(fs.writable().unwrap().set_flags(number, flags)), Some(ErrorKind::ReadOnly));
 }

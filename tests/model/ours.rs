@@ -109,7 +109,7 @@ impl Ours {
     fn make(&self, path: &Path, file: NewFile<'_>, mode: u32) -> Answer {
         let parent = self.parent(path).map_err(|error| errno(&error))?;
         let name = path[path.len() - 1].as_bytes();
-        let made = self.fs().create(parent, name, file, mode, &WHO);
+        let made = self.fs().writable().unwrap().create(parent, name, file, mode, &WHO);
         made.map(drop).map_err(|error| errno(&error))
     }
 
@@ -130,7 +130,11 @@ impl Ours {
             Space::Collapse => Fallocate::Collapse,
             Space::Insert => Fallocate::Insert,
         };
-        self.fs().fallocate(inode, how, FilePos(pos), len).map_err(|error| errno(&error))
+        self.fs()
+            .writable()
+            .unwrap()
+            .fallocate(inode, how, FilePos(pos), len)
+            .map_err(|error| errno(&error))
     }
 }
 
@@ -148,13 +152,22 @@ impl Target for Ours {
             Op::Mkdir(path, mode) => self.make(path, NewFile::Directory, *mode),
             Op::Symlink(path, len) => self.make(path, NewFile::Symlink(&target(*len)), 0o777),
             Op::Fifo(path) => self.make(path, NewFile::Fifo, 0o600),
-            Op::Unlink(path) => {
-                fs.unlink(self.parent(path).map_err(fail)?, last(path)).map_err(fail)
-            }
-            Op::Rmdir(path) => fs.rmdir(self.parent(path).map_err(fail)?, last(path)).map_err(fail),
+            Op::Unlink(path) => fs
+                .writable()
+                .unwrap()
+                .unlink(self.parent(path).map_err(fail)?, last(path))
+                .map_err(fail),
+            Op::Rmdir(path) => fs
+                .writable()
+                .unwrap()
+                .rmdir(self.parent(path).map_err(fail)?, last(path))
+                .map_err(fail),
             Op::Link(from, to) => {
                 let inode = self.find(from).map_err(fail)?.number();
-                fs.link(inode, self.parent(to).map_err(fail)?, last(to)).map_err(fail)
+                fs.writable()
+                    .unwrap()
+                    .link(inode, self.parent(to).map_err(fail)?, last(to))
+                    .map_err(fail)
             }
             Op::Rename(from, to, how) => {
                 let flags = match how {
@@ -164,32 +177,44 @@ impl Target for Ours {
                 };
                 let dirs = (self.parent(from).map_err(fail)?, self.parent(to).map_err(fail)?);
                 let (from, to) = ((dirs.0, last(from)), (dirs.1, last(to)));
-                fs.rename(from, to, flags, &Credentials::default()).map_err(fail)
+                fs.writable()
+                    .unwrap()
+                    .rename(from, to, flags, &Credentials::default())
+                    .map_err(fail)
             }
             Op::Write(path, pos, len, byte) => {
-                let written = fs.write(self.open(path)?, FilePos(*pos), &vec![*byte; *len]);
+                let written = fs.writable().unwrap().write(
+                    self.open(path)?,
+                    FilePos(*pos),
+                    &vec![*byte; *len],
+                );
                 written.map(drop).map_err(fail)
             }
-            Op::Truncate(path, size) => fs.truncate(self.open(path)?, *size).map_err(fail),
+            Op::Truncate(path, size) => {
+                fs.writable().unwrap().truncate(self.open(path)?, *size).map_err(fail)
+            }
             Op::Fallocate(path, how, pos, len) => self.fallocate(path, *how, *pos, *len),
             Op::Chmod(path, mode) => {
                 let set = SetAttributes::new().permissions(*mode);
-                fs.set_attributes(self.open(path)?, &set).map_err(fail)
+                fs.writable().unwrap().set_attributes(self.open(path)?, &set).map_err(fail)
             }
             Op::Chown(path, uid, gid) => {
                 let (uid, gid) = (Some(*uid), Some(*gid));
                 let set = SetAttributes::new().uid(uid).gid(gid);
                 let inode = self.find(path).map_err(fail)?.number();
-                fs.set_attributes(inode, &set).map_err(fail)
+                fs.writable().unwrap().set_attributes(inode, &set).map_err(fail)
             }
             Op::SetXattr(path, name, len, byte) => {
                 let inode = self.find(path).map_err(fail)?.number();
                 let value = vec![*byte; *len];
-                fs.setxattr(inode, name.as_bytes(), &value, SetXattr::Any).map_err(fail)
+                fs.writable()
+                    .unwrap()
+                    .setxattr(inode, name.as_bytes(), &value, SetXattr::Any)
+                    .map_err(fail)
             }
             Op::RemoveXattr(path, name) => {
                 let inode = self.find(path).map_err(fail)?.number();
-                fs.removexattr(inode, name.as_bytes()).map_err(fail)
+                fs.writable().unwrap().removexattr(inode, name.as_bytes()).map_err(fail)
             }
         }
     }

@@ -104,11 +104,11 @@ fn a_volume_that_is_held_is_not_replaced() {
     let volume = opened(&server.address(""));
     let other: Location = server.address("").to_string().parse().unwrap();
     let other = other.open(&LocationOptions::new().write(true)).unwrap();
-    let error = Volume::make(&*other.device, &MkfsOptions::new().force(true)).unwrap_err();
+    let error = ironmap::tools::make(&*other.device, &MkfsOptions::new().force(true)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     volume.write("/file", b"still here").unwrap();
     volume.close().unwrap();
     drop(volume);
     check(&server.disk());
-    Volume::make(&*other.device, &MkfsOptions::new().force(true)).unwrap();
+    ironmap::tools::make(&*other.device, &MkfsOptions::new().force(true)).unwrap();
 }

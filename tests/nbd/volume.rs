@@ -23,7 +23,7 @@ fn make_and_fill(server: &mut Server, name: &str, block: impl Into<Option<u32>>)
     let how = LocationOptions::new().write(true).block_size(block);
     let opened = location(server).open(&how).unwrap();
     assert_eq!(opened.engine, Engine::Nbd);
-    Volume::make(&*opened.device, &MkfsOptions::new().block_size(block)).unwrap();
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new().block_size(block)).unwrap();
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(location(server)).unwrap();
     volume.create_dir_all("/a/b").unwrap();
@@ -144,7 +144,7 @@ fn partition_of(server: &Server) {
     let opened = second.open(&how).unwrap();
     assert_eq!(opened.device.size(), 32 << 20);
     assert!(opened.device.limits().logical_block <= 4096);
-    Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(&second).unwrap();
     volume.write("/file", b"content").unwrap();
@@ -181,7 +181,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
         drop(halves);
         let opened = both.open(&LocationOptions::new().write(true).block_size(1024)).unwrap();
         let options = MkfsOptions::new().block_size(1024);
-        Volume::make(&*opened.device, &options).unwrap();
+        ironmap::tools::make(&*opened.device, &options).unwrap();
         opened.integrity.unwrap().device.close().unwrap();
         drop(opened.device);
         let volume = VolumeOptions::new().write(true).open(&both).unwrap();
@@ -216,7 +216,7 @@ fn an_integrity_device_lies_on_two_exports() {
     format(&halves.data.device, halves.tags.as_ref(), &options, &mut |_, _| {}).unwrap();
     drop(halves);
     let opened = both.open(&LocationOptions::new().write(true)).unwrap();
-    Volume::make(&*opened.device, &MkfsOptions::new()).unwrap();
+    ironmap::tools::make(&*opened.device, &MkfsOptions::new()).unwrap();
     opened.integrity.unwrap().device.close().unwrap();
     drop(opened.device);
     let volume = VolumeOptions::new().write(true).open(&both).unwrap();

@@ -75,12 +75,28 @@ fn operations_that_need_the_log_are_refused_by_name() {
     let (fs, root, who) = (volume.fs(), volume.fs().root(), Credentials::default());
     let number = file.inode();
     let data = "only data are overwritten";
-    assert_says(fs.create(root, b"new", NewFile::Regular, 0o644, &who), ReadOnly, data);
-    assert_says(fs.unlink(root, b"whole"), ReadOnly, data);
-    assert_says(fs.truncate(number, 5), ReadOnly, data);
-    assert_says(fs.setxattr(number, b"user.a", b"b", SetXattr::Any), ReadOnly, data);
-    assert_says(fs.set_attributes(number, &SetAttributes::new().permissions(0)), ReadOnly, data);
-    assert_says(fs.fallocate(number, Fallocate::Punch, FilePos(0), 4096), ReadOnly, data);
+    assert_says(
+        fs.writable().unwrap().create(root, b"new", NewFile::Regular, 0o644, &who),
+        ReadOnly,
+        data,
+    );
+    assert_says(fs.writable().unwrap().unlink(root, b"whole"), ReadOnly, data);
+    assert_says(fs.writable().unwrap().truncate(number, 5), ReadOnly, data);
+    assert_says(
+        fs.writable().unwrap().setxattr(number, b"user.a", b"b", SetXattr::Any),
+        ReadOnly,
+        data,
+    );
+    assert_says(
+        fs.writable().unwrap().set_attributes(number, &SetAttributes::new().permissions(0)),
+        ReadOnly,
+        data,
+    );
+    assert_says(
+        fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(0), 4096),
+        ReadOnly,
+        data,
+    );
     let inode = fs.inode(number).unwrap();
     let cut = volume.open_inode(inode, for_writing().truncate(true)).err().unwrap();
     assert_says(Err::<(), _>(cut), ReadOnly, data);

@@ -30,7 +30,10 @@ pub(crate) fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>,
         let target = link.read_link().map_err(|error| name.failed(&error))?;
         return find_or_create(&name.beside(&target)?, create);
     }
-    let number = name.fs().create(name.dir, &name.name, NewFile::Regular, 0o666, &caller());
+    let number = name
+        .fs()
+        .writable()
+        .and_then(|writer| writer.create(name.dir, &name.name, NewFile::Regular, 0o666, &caller()));
     let inode = number.and_then(|number| name.fs().inode(number));
     inode.map(Some).map_err(|error| name.failed(&error))
 }

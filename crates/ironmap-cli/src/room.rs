@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
 use ironmap::location::Medium;
-use ironmap::{Errno, Error, ErrorKind, Location, Volume};
+use ironmap::{Errno, Error, ErrorKind, Location};
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::Failure;
@@ -230,7 +230,7 @@ pub(crate) fn check_empty(
     place: impl Display,
     instead: &str,
 ) -> Result<(), Failure> {
-    Volume::check_empty(device).map_err(|error| match error.kind() {
+    ironmap::tools::check_empty(device).map_err(|error| match error.kind() {
         ErrorKind::Exists => {
             let what = format!("{place}: {error}: {instead}");
             Failure::open(&Error::new(ErrorKind::Exists, what))

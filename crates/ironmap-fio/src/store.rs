@@ -69,7 +69,7 @@ impl Store {
             return Err(Error::invalid("host files are only read"));
         };
         let fs = lent.volume().fs();
-        fs.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)
+        fs.writable()?.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)
     }
 
     pub(crate) fn close(self) -> Result<()> {

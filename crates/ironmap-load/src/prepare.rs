@@ -128,10 +128,15 @@ fn make_in_volume(name: &str, paths: &[PathBuf], size: u64, content: Content) ->
         let dir = fs.resolve(parent.as_os_str().as_encoded_bytes(), Follow::All)?.number();
         let name = name.as_encoded_bytes();
         if fs.lookup(dir, name).is_ok() {
-            fs.unlink(dir, name)?;
+            fs.writable()?.unlink(dir, name)?;
         }
-        let number = fs.create(dir, name, NewFile::Regular, 0o644, &WHO)?;
-        fs.fallocate(number, Fallocate::Allocate { keep_size: false }, FilePos(0), size)?;
+        let number = fs.writable()?.create(dir, name, NewFile::Regular, 0o644, &WHO)?;
+        fs.writable()?.fallocate(
+            number,
+            Fallocate::Allocate { keep_size: false },
+            FilePos(0),
+            size,
+        )?;
         if content == Content::Written {
             let file = volume.open_inode(fs.inode(number)?, FileOptions::new().write(true))?;
             let mut at = 0;

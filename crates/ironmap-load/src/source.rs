@@ -321,7 +321,7 @@ impl Source {
     /// The write costs of the target's volume, if it has one.
     pub(crate) fn write_counts(&self) -> Option<WriteCounts> {
         match &self.route {
-            Shared::Volume(volume, _) => Some(volume.fs().write_counts()),
+            Shared::Volume(volume, _) => volume.fs().writer().map(|writer| writer.write_counts()),
             _ => None,
         }
     }

@@ -4,7 +4,8 @@
 use std::io::IoSlice;
 
 use super::LiveFile;
-use super::write::{Lent, would_change};
+use super::target::would_change;
+use super::write::Lent;
 use crate::bio::CompletionWork;
 use crate::dio::{DioFlags, Source};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,10 +38,10 @@ impl LiveFile {
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
         }
-        let open = &self.0.open;
+        let open = &self.handle.inode;
         loop {
             let changes = open.changes();
-            let size = self.0.file.size()?;
+            let size = self.handle.file.size()?;
             let is_old = || open.changes() != changes;
             if let Some(at) = open.pending.append(size, len as u64, is_old) {
                 return Ok(FilePos(at));
@@ -51,7 +52,7 @@ impl LiveFile {
     /// Ends the place of a write that has made or should have made the file longer. Its content is still held.
     pub(super) fn end_place(&self, left: CompletionWork) {
         if left.contains(CompletionWork::RESERVED) {
-            self.0.open.pending.place_ended();
+            self.handle.inode.pending.place_ended();
         }
     }
 }

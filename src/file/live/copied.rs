@@ -6,7 +6,7 @@ use super::LiveFile;
 use super::target::{stamp_overwrite, target_by_metadata};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Hold, Holding, Keep, Request};
+use crate::dio::{self, Hold, Holding, Request};
 use crate::queue::Queue;
 
 impl LiveFile {
@@ -17,17 +17,16 @@ impl LiveFile {
         memory: Memory,
         request: &Request,
     ) -> Result<(), Memory> {
-        let live = &*self.0;
-        let keep = || Arc::clone(&self.0) as Keep;
-        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
-        let Some(view) = live.view(&queue.views) else {
+        let keep = || Arc::clone(&self.handle);
+        let holding = Holding { slot: self.handle.index(), hold: Hold::Lane };
+        let Some(view) = queue.views.get(&self.handle) else {
             return Err(memory);
         };
         let Some(inode) = queue.state.files.enter(&view.queue_file, keep) else {
             return Err(memory);
         };
         let submitted = if view.takes_overwrites(inode) {
-            let target = target_by_metadata(view, live, Some(holding));
+            let target = target_by_metadata(view, self, Some(holding));
             with_queue!(&mut queue.device, device => {
                 dio::submit_copied(device, &mut queue.state, &target, memory, request)
             })
@@ -35,7 +34,7 @@ impl LiveFile {
             Err(memory)
         };
         match &submitted {
-            Ok(()) => stamp_overwrite(view, live),
+            Ok(()) => stamp_overwrite(view, self),
             Err(_) => queue.state.files.turn_back(&view.queue_file),
         }
         submitted

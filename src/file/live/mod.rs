@@ -6,6 +6,7 @@
 
 mod append;
 mod copied;
+mod prepare;
 mod read;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -15,42 +16,26 @@ mod tests;
 mod unaligned;
 mod write;
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::dio::{Geometry, Hold};
 use crate::error::{Error, Result};
 use crate::file::FileOptions;
 use crate::fs::{Held, KeepSetId};
-use crate::iomap::{Contended, Iomap, IomapType, WriteAt, WriteFile, WriteIntent};
-use crate::open_file::Owner;
-use crate::open_file::{InFlight, OpenHandle, OpenInode, QueueFiles, Ticket, View, Viewed, Views};
+use crate::iomap::{Contended, Iomap, IomapType, WriteAt, WriteIntent};
+use crate::open_file::{
+    CommitTimer, Entered, FileHandle, FileIndexes, InFlight, Owner, Ticket, View,
+};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
 /// An open file that can change.
 #[derive(Clone)]
-pub(crate) struct LiveFile(Arc<Live>);
-
-pub(crate) struct Live {
-    /// The identity of the file. No other file ever gets it.
-    id: u64,
-    index: FileIndex,
-    /// The timer that commits written data regularly, even if the file outlives its volume's last handle. It is declared before the inode
-    /// that is held, because the timer's thread must not be the last owner of the file system.
-    _timer: Option<Arc<dyn Any + Send + Sync>>,
-    file: Arc<dyn WriteFile>,
-    open: Arc<OpenInode>,
-    held: Held,
-    number: InodeNo,
+pub(crate) struct LiveFile {
+    handle: Arc<FileHandle>,
     strict: bool,
     writing: Writing,
-    /// The options of all writes by this handle.
-    intent: WriteIntent,
     volume: Owner,
     geometry: Geometry,
 }
@@ -85,128 +70,50 @@ impl Writing {
     }
 }
 
-/// The numbers of a volume's open files. They are small, because queues use them as indexes of their views.
-#[derive(Debug, Default)]
-pub(crate) struct FileIndexes(Mutex<(u32, Vec<u32>)>);
-
-struct FileIndex {
-    indexes: Arc<FileIndexes>,
-    number: u32,
-}
-
-impl FileIndex {
-    fn take(indexes: &Arc<FileIndexes>) -> Self {
-        let mut inner = indexes.0.lock();
-        let number = inner.1.pop().unwrap_or_else(|| {
-            inner.0 += 1;
-            inner.0 - 1
-        });
-        Self { indexes: Arc::clone(indexes), number }
-    }
-}
-
-impl Drop for FileIndex {
-    fn drop(&mut self) {
-        self.indexes.0.lock().1.push(self.number);
-    }
-}
-
-impl Live {
-    /// A queue's view of the file, current or not.
-    #[inline(always)]
-    fn view<'q>(&self, views: &'q Views) -> Option<&'q View> {
-        views.get(self.index.number, self.id)
-    }
-
-    /// A queue's view of the file, made current.
-    fn current<'q>(
-        &self,
-        views: &'q mut Views,
-        files: &mut QueueFiles,
-        nowait: bool,
-    ) -> Result<&'q View> {
-        views.current(files, &self.viewed(), nowait)
-    }
-
-    fn viewed(&self) -> Viewed<'_> {
-        Viewed {
-            id: self.id,
-            index: self.index.number,
-            number: self.number,
-            open: &self.open,
-            file: &self.file,
-            intent: self.intent,
-            overwrites: self.writing == Writing::Anywhere,
-        }
-    }
-}
-
-impl OpenHandle for Live {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn number(&self) -> InodeNo {
-        self.number
-    }
-
-    fn inode(&self) -> &OpenInode {
-        &self.open
-    }
-
-    fn file(&self) -> &dyn WriteFile {
-        &*self.file
-    }
+/// How a request uses a range of the content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Shared,
+    Exclusive,
 }
 
 impl LiveFile {
     /// Creates the file. `None` on a read-only volume.
     pub(crate) fn new(
-        held: Held,
-        timer: Option<Arc<dyn Any + Send + Sync>>,
+        held: &Held,
+        timer: Option<CommitTimer>,
         options: FileOptions,
         volume: Owner,
         geometry: Geometry,
         indexes: &Arc<FileIndexes>,
     ) -> Option<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (open, file) = held.writes()?;
+        let file = held.writes()?;
         let mut intent = WriteIntent::empty();
         intent.set(WriteIntent::KEEP_SET_ID, options.keep_set_id == KeepSetId::Yes);
         intent.set(WriteIntent::WRITE_BACK, options.write_back);
-        Some(Self(Arc::new(Live {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            index: FileIndex::take(indexes),
-            _timer: timer,
-            file,
-            open,
-            number: held.number(),
-            held,
-            strict: options.direct,
-            writing: Writing::of(&options),
-            intent,
-            volume,
-            geometry,
-        })))
+        let writing = Writing::of(&options);
+        let overwrites = writing == Writing::Anywhere;
+        let handle = FileHandle::new(held.number(), file, indexes, timer, intent, overwrites);
+        Some(Self { handle: Arc::new(handle), strict: options.direct, writing, volume, geometry })
     }
 
     pub(super) fn number(&self) -> InodeNo {
-        self.0.number
+        self.handle.number
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.0.file.size().unwrap_or(0)
+        self.handle.file.size().unwrap_or(0)
     }
 
     pub(super) fn appends(&self) -> bool {
-        self.0.writing == Writing::AtEnd
+        self.writing == Writing::AtEnd
     }
 
     /// The mapping of a position. Written ranges that are not converted yet count as written.
     pub(super) fn map(&self, pos: FilePos) -> Result<Iomap> {
-        let open = &self.0.open;
+        let open = &self.handle.inode;
         loop {
-            let (iomap, changes) = self.0.file.map(pos)?;
+            let (iomap, changes) = self.handle.file.map(pos)?;
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
@@ -217,48 +124,44 @@ impl LiveFile {
     }
 
     pub(super) fn read_inline(&self, buf: &mut [u8], pos: FilePos) -> Result<()> {
-        self.0.file.read_inline(buf, pos)
+        self.handle.file.read_inline(buf, pos)
     }
 
-    /// Enters a range of the content, by the lane if it is open. The view is current afterwards.
-    fn enter(&self, queue: &mut Queue, range: Range<u64>, nowait: bool) -> Result<Hold> {
-        let live = &*self.0;
-        let view = live.current(&mut queue.views, &mut queue.state.files, nowait)?;
-        let hold = if view.queue_file.enter() {
+    /// Enters a range of the content: by the lane, if that is open and the range is not to be exclusive. The queue's view is current then.
+    fn enter(
+        &self,
+        queue: &mut Queue,
+        range: Range<u64>,
+        access: Access,
+        nowait: bool,
+    ) -> Result<Entered> {
+        let file = queue.state.files.learn(&self.handle);
+        let hold = if access == Access::Shared && file.enter() {
             Hold::Lane
         } else {
-            let ticket = live.open.content.ask(range, false);
+            let ticket = self.handle.inode.content.ask(range, access == Access::Exclusive);
             self.wait_for(queue, ticket, nowait)?;
             Hold::Range(ticket)
         };
-        // The previous holder may have changed the file.
-        match live.current(&mut queue.views, &mut queue.state.files, nowait) {
-            Ok(_) => Ok(hold),
-            Err(error) => {
-                self.leave(queue, hold);
-                Err(error)
-            }
-        }
+        let entered = Entered::new(file, hold);
+        self.current(queue, nowait)?;
+        Ok(entered)
     }
 
-    fn leave(&self, queue: &Queue, hold: Hold) {
-        match hold {
-            Hold::Lane => {
-                self.0.view(&queue.views).into_iter().for_each(|view| view.queue_file.leave());
-            }
-            Hold::Range(ticket) => self.0.open.content.give_back(ticket),
-        }
+    /// The queue's view of the file, made current.
+    fn current<'q>(&self, queue: &'q mut Queue, nowait: bool) -> Result<&'q View> {
+        queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
     /// Waits for a range. It first waits for the requests of this queue in flight, because other threads may wait for them.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
-        let content = &self.0.open.content;
+        let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {
-            self.0.file.contended(Contended::Waited);
+            self.handle.file.contended(Contended::Waited);
         }
         while !content.has(&ticket) {
             let waited = if nowait {
-                Err(Error::would_block("another request holds this range of the file"))
+                Err(Error::would_block("another request has this range of the file"))
             } else if queue.state.files.is_idle() {
                 InFlight::none_here().and_then(|()| content.wait(&ticket))
             } else {

@@ -3,11 +3,11 @@
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use super::LiveFile;
 use super::target::current_target;
+use super::{Access, LiveFile};
 use crate::bio::Memory;
 use crate::device::with_queue;
-use crate::dio::{self, Hold, Holding, Keep, Rejected, Request};
+use crate::dio::{self, Hold, Holding, Rejected, Request};
 use crate::error::Result;
 use crate::iomap::WriteAt;
 use crate::queue::Queue;
@@ -20,10 +20,9 @@ impl LiveFile {
         buf: &mut [u8],
         request: Request,
     ) -> Result<usize> {
-        let live = &*self.0;
-        if let Some(view) = live.view(&queue.views)
+        if let Some(view) = queue.views.get(&self.handle)
             && let Some(inside) = view.enter()
-            && let Some(target) = current_target(view, live, &inside, None)
+            && let Some(target) = current_target(view, self, &inside, None)
         {
             return with_queue!(&mut queue.device, device => {
                 dio::read_now(device, &mut queue.state, &target, buf, &request)
@@ -39,16 +38,13 @@ impl LiveFile {
         bufs: &mut [IoSliceMut<'_>],
         request: Request,
     ) -> Result<usize> {
-        let (live, nowait) = (&*self.0, request.is_nowait());
-        queue.check(live.volume)?;
+        let nowait = request.is_nowait();
+        queue.check(self.volume)?;
         let range = WriteAt::Pos(request.pos).range(request.len as u64);
-        let hold = self.enter(queue, range, nowait)?;
+        let _entered = self.enter(queue, range, Access::Shared, nowait)?;
         let Queue { device, state, views, .. } = &mut *queue;
-        let result = live.target(views, &mut state.files, None, nowait).and_then(|target| {
-            dio::read_vectored_now(&mut device.through_table(), state, &target, bufs, &request)
-        });
-        self.leave(queue, hold);
-        result
+        let target = self.target(views, &mut state.files, None, nowait)?;
+        dio::read_vectored_now(&mut device.through_table(), state, &target, bufs, &request)
     }
 
     #[inline(always)]
@@ -58,13 +54,12 @@ impl LiveFile {
         memory: Memory,
         request: Request,
     ) -> Result<(), Box<Rejected>> {
-        let live = &*self.0;
-        let keep = || Arc::clone(&self.0) as Keep;
-        let holding = Holding { slot: live.index.number, hold: Hold::Lane };
-        if let Some(view) = live.view(&queue.views)
+        let keep = || Arc::clone(&self.handle);
+        let holding = Holding { slot: self.handle.index(), hold: Hold::Lane };
+        if let Some(view) = queue.views.get(&self.handle)
             && let Some(inode) = queue.state.files.enter(&view.queue_file, keep)
         {
-            if let Some(target) = current_target(view, live, inode, Some(holding)) {
+            if let Some(target) = current_target(view, self, inode, Some(holding)) {
                 let submitted = with_queue!(&mut queue.device, device => {
                     dio::submit_read(device, &mut queue.state, &target, memory, &request)
                 });
@@ -85,24 +80,24 @@ impl LiveFile {
         memory: Memory,
         request: Request,
     ) -> Result<(), Box<Rejected>> {
-        let (live, nowait) = (&*self.0, request.is_nowait());
+        let nowait = request.is_nowait();
         let range = WriteAt::Pos(request.pos).range(memory.len() as u64);
-        let entered = queue.check(live.volume).and_then(|()| self.enter(queue, range, nowait));
-        let hold = match entered {
-            Ok(hold) => hold,
+        let checked = queue.check(self.volume);
+        let entered = checked.and_then(|()| self.enter(queue, range, Access::Shared, nowait));
+        let entered = match entered {
+            Ok(entered) => entered,
             Err(error) => return Err(Rejected::boxed(error, memory)),
         };
-        let holding = Holding { slot: live.index.number, hold };
-        queue.state.files.begin(holding, || Arc::clone(&self.0) as Keep);
         let Queue { device, state, views, .. } = queue;
-        let submitted = match live.target(views, &mut state.files, Some(holding), nowait) {
+        let holding = state.files.begin(&self.handle, entered);
+        let submitted = match self.target(views, &mut state.files, holding, nowait) {
             Err(error) => Err(Rejected::boxed(error, memory)),
             Ok(target) => {
                 dio::submit_read(&mut device.through_table(), state, &target, memory, &request)
             }
         };
         if submitted.is_err() {
-            state.files.cancel(holding);
+            holding.into_iter().for_each(|holding| state.files.cancel(holding));
         }
         submitted
     }

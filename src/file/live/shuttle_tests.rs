@@ -33,7 +33,7 @@ fn base() -> Ram {
         zeroed: true,
         ..MkfsOptions::default()
     };
-    Volume::make(&*ram, &options).unwrap();
+    crate::tools::make(&*ram, &options).unwrap();
     let volume = Volume::writable_on(ram.clone(), Clock::System).unwrap();
     let (fs, who) = (volume.fs(), Credentials::default());
     let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();

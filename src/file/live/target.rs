@@ -1,39 +1,38 @@
 //! The target of a request to a file that can change.
 
-use super::Live;
-use super::write::would_change;
+use super::LiveFile;
 use crate::bio::Dev;
 use crate::dio::{Holding, Target};
 use crate::error::{Error, Result};
-use crate::fs::Access;
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
+use crate::queue::Queue;
 
 /// The file if its view is current, for a request that holds its content.
 #[inline(always)]
 pub(super) fn current_target<'a>(
     view: &'a View,
-    live: &'a Live,
+    file: &'a LiveFile,
     inode: &OpenInode,
     holding: Option<Holding>,
 ) -> Option<Target<'a, View>> {
     let size = view.current_size(inode)?;
-    Some(Target { size, ..target_by_metadata(view, live, holding) })
+    Some(Target { size, ..target_by_metadata(view, file, holding) })
 }
 
 /// The file with the size of its metadata: an overwrite beyond that size is not a simple one.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
-    live: &'a Live,
+    file: &'a LiveFile,
     holding: Option<Holding>,
 ) -> Target<'a, View> {
     Target {
         map: view,
         dev: Dev::OWN,
-        geometry: &live.geometry,
-        inode: live.number,
+        geometry: &file.geometry,
+        inode: file.handle.number,
         size: view.size_by_metadata(),
-        strict: &live.strict,
+        strict: &file.strict,
         live: holding,
     }
 }
@@ -41,15 +40,15 @@ pub(super) fn target_by_metadata<'a>(
 /// Records the time of a write. The first write after a query of the file's times sets them. Later writes are only marked, and get the time
 /// of the next query (POSIX: marked for update), because reading a clock for each write is expensive.
 #[inline(always)]
-pub(super) fn stamp_overwrite(view: &View, live: &Live) {
+pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
     if view.queue_file.wrote() {
-        live.stamp_write();
+        file.stamp_write();
     }
 }
 
-impl Live {
-    /// The file for a request that holds its content. Size and map must be of the same time: with an older map, data appended since would
-    /// read as zeros.
+impl LiveFile {
+    /// The file for a request that holds its content. Size and map are of one time: with an older map, data appended since would read as
+    /// zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,
@@ -58,19 +57,34 @@ impl Live {
         nowait: bool,
     ) -> Result<Target<'a, View>> {
         let size = loop {
-            let view = self.current(views, files, nowait)?;
+            let view = views.current(files, &self.handle, nowait)?;
             match view.current_size(view.open()) {
                 Some(size) => break size,
                 None if nowait => return Err(would_change()),
                 None => {}
             }
         };
-        let view = self.view(views).ok_or_else(|| Error::invalid("a file without a view"))?;
+        let view = views.get(&self.handle).ok_or_else(no_view)?;
         Ok(Target { size, ..target_by_metadata(view, self, holding) })
+    }
+
+    /// The view of a request that has made it current: nothing that the request relies on changes while it holds the content.
+    pub(super) fn view<'q>(&self, queue: &'q Queue) -> Result<&'q View> {
+        queue.views.get(&self.handle).ok_or_else(no_view)
     }
 
     #[cold]
     pub(super) fn stamp_write(&self) {
-        self.held.stamp(Access::Write);
+        self.handle.file.stamp_write();
     }
+}
+
+#[cold]
+pub(super) fn would_change() -> Error {
+    Error::would_block("the file's metadata would have to change, or to be read")
+}
+
+#[cold]
+pub(super) fn no_view() -> Error {
+    Error::invalid("a file without a view")
 }

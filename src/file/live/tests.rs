@@ -12,11 +12,12 @@ use crate::{FileOptions, Queue, QueueOptions, Volume};
 /// A volume with the system's clock, and a file.
 fn volume() -> (Volume, InodeNo) {
     let ram = Arc::new(Ram::new(8 << 20));
-    Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+    crate::tools::make(&*ram, &MkfsOptions::default()).unwrap();
     let volume = Volume::writable_on(ram, Clock::System).unwrap();
     let (fs, who) = (volume.fs(), Credentials::default());
-    let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
-    fs.write(number, FilePos(0), &[0x11; 64 << 10]).unwrap();
+    let number =
+        fs.writable().unwrap().create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
+    fs.writable().unwrap().write(number, FilePos(0), &[0x11; 64 << 10]).unwrap();
     fs.sync().unwrap();
     (volume, number)
 }

@@ -3,10 +3,12 @@
 
 use std::io::IoSlice;
 
-use super::LiveFile;
-use super::write::{Lent, Ready, SYNCED, Wanted, cut_from, would_change};
+use super::prepare::{Ready, SYNCED, Wanted};
+use super::target::would_change;
+use super::write::{Lent, cut_from};
+use super::{Access, LiveFile};
 use crate::bio::{Buffer, CompletionWork};
-use crate::dio::{self, DioFlags, Hold, Request, Source};
+use crate::dio::{self, DioFlags, Request, Source};
 use crate::error::{Error, Result};
 use crate::iomap::{Contended, WriteAt};
 use crate::queue::Queue;
@@ -28,8 +30,7 @@ impl LiveFile {
     /// Writes data that do not begin and end at sectors. The sectors at both ends are read first, and no other request uses the range in the
     /// meantime. A write at the end of the file holds all of its content.
     pub(super) fn write_unaligned(&self, queue: &mut Queue, write: &mut Lent<'_>) -> Result<usize> {
-        let (live, len) = (&*self.0, write.len());
-        let (at, flags) = (write.at, write.flags);
+        let (at, len, flags) = (write.at, write.len(), write.flags);
         if flags.contains(DioFlags::NOWAIT) {
             return Err(would_change());
         }
@@ -39,19 +40,17 @@ impl LiveFile {
         let range = match at {
             WriteAt::End => at.range(0),
             WriteAt::Pos(pos) => {
-                let (start, widened, _) = live.geometry.widen(pos, len);
+                let (start, widened, _) = self.geometry.widen(pos, len);
                 WriteAt::Pos(start).range(widened as u64)
             }
         };
         let mut zeroed = None;
         loop {
-            let ticket = live.open.content.ask(range.clone(), true);
-            self.wait_for(queue, ticket, false)?;
-            let hold = Hold::Range(ticket);
+            let entered = self.enter(queue, range.clone(), Access::Exclusive, false)?;
             let written =
-                self.write_unaligned_held(queue, write, Wanted { at, len, flags, hold, zeroed });
-            self.leave(queue, hold);
-            live.file.contended(Contended::Alone);
+                self.write_unaligned_held(queue, write, Wanted { at, len, flags, zeroed });
+            drop(entered);
+            self.handle.file.contended(Contended::Alone);
             match written? {
                 Unaligned::Gap(size) => {
                     self.zero_gap(queue)?;
@@ -110,10 +109,13 @@ impl LiveFile {
             let count = most.min(len - done);
             let piece = Wanted { len: count, flags: flags - SYNCED, ..wanted };
             match self.prepare_held(queue, at, piece) {
-                Ok(Ready::Blocks { request, left, .. }) => {
+                Ok(Ready::Blocks { request, left }) => {
                     let piece = cut_from(bufs, done, request.len);
                     full |= self.write_widened(queue, &piece, &request, left)?;
                     done += request.len;
+                    if done < len {
+                        self.current(queue, false)?;
+                    }
                 }
                 Ok(Ready::Gap(size)) => return Ok(Unaligned::Gap(size)),
                 Ok(Ready::ByFileSystem | Ready::Unaligned(_)) => {
@@ -134,18 +136,19 @@ impl LiveFile {
         request: &Request,
         left: CompletionWork,
     ) -> Result<bool> {
-        let (live, Request { pos, len, .. }) = (&*self.0, *request);
-        let (start, widened, skip) = live.geometry.widen(pos, len);
+        let Request { pos, len, .. } = *request;
+        let (start, widened, skip) = self.geometry.widen(pos, len);
         let mut buffer = Buffer::aligned(widened)?;
         self.read_edges(queue, &mut buffer, start, skip, len)?;
         copy(bufs, &mut buffer[skip..skip + len]);
         // No other code can reach this memory.
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
-        live.stamp_write();
-        let full = live.open.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
-        // The size is that of the requested range, not of the written sectors.
-        live.open.wrote(pos, len, left & CompletionWork::GROW);
+        self.stamp_write();
+        let full =
+            self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
+        // The size is the one asked for, not the one written.
+        self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
         Ok(full)
     }
 
@@ -158,8 +161,7 @@ impl LiveFile {
         skip: usize,
         count: usize,
     ) -> Result<()> {
-        let live = &*self.0;
-        let sector = live.geometry.sector();
+        let sector = self.geometry.sector();
         let behind = skip + count;
         let last = behind / sector * sector;
         let mut edges = [None, None];
@@ -172,7 +174,7 @@ impl LiveFile {
         for edge in edges.into_iter().flatten() {
             let request = Request::read(start + edge as u64, sector, DioFlags::empty());
             let Queue { device, state, views, .. } = &mut *queue;
-            let target = live.target(views, &mut state.files, None, false)?;
+            let target = self.target(views, &mut state.files, None, false)?;
             let into = &mut buffer[edge..edge + sector];
             dio::read_now(&mut device.through_table(), state, &target, into, &request)?;
         }

@@ -93,7 +93,7 @@ impl Dirty {
         shard.get(&block).map(|slot| slot.0.lock().content.clone())
     }
 
-    /// The slot of a block. If there is none, it is created from the clean content; `None` if that cannot be read. `clean` is called under
+    /// The slot of a block. A missing slot is created from the clean content; `None` if that cannot be read. `clean` is called under
     /// the lock, because an earlier read may be outdated; so the block should be in memory by then.
     pub(super) fn slot(
         &self,

@@ -1,6 +1,5 @@
 //! The [`FileSystem`] implementation of ext4. Each method is one operation of [`Ext4`].
 
-use std::any::Any;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,13 +14,13 @@ use crate::fs::check::{Progress, Report};
 use crate::fs::{
     self, Access, Capabilities, Credentials, DirCursor, Fallocate, FileOps, FileSystem, Follow,
     Footprint, Format, How, InodeFlags, InodeOps, KeepSetId, ListDir, NewFile, OnError, ReadDir,
-    RenameFlags, SetAttributes, SetXattr, Stat, Usage, WriteCounts, Xattr,
+    RenameFlags, SetAttributes, SetXattr, Stat, Usage, WriteCounts, Writer, Xattr,
 };
 use crate::iomap::{
     Begun, Contended, ExtentMap, Iomap, MapFile, Snapshot, Write, WriteAt, WriteFile, WriteIntent,
     WriteMap,
 };
-use crate::open_file::OpenInode;
+use crate::open_file::{self, OpenInode};
 use crate::units::{FilePos, InodeNo};
 
 /// ext4's row in the table of formats.
@@ -90,10 +89,6 @@ impl FileSystem for Arc<Ext4> {
         self.take_left()
     }
 
-    fn write_counts(&self) -> WriteCounts {
-        Ext4::write_counts(self)
-    }
-
     fn inode(&self, number: InodeNo) -> Result<fs::Inode> {
         Ext4::inode(self, number).map(fs::Inode::new)
     }
@@ -123,6 +118,20 @@ impl FileSystem for Arc<Ext4> {
         Ok((fs::Held::new(held), now.map_or(inode, fs::Inode::new)))
     }
 
+    fn writer(&self) -> Option<&dyn Writer> {
+        Some(self)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_all()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.end_writing()
+    }
+}
+
+impl Writer for Arc<Ext4> {
     fn create(
         &self,
         dir: InodeNo,
@@ -131,19 +140,19 @@ impl FileSystem for Arc<Ext4> {
         permissions: u32,
         who: &Credentials,
     ) -> Result<InodeNo> {
-        Ext4::create(self, dir, name, file, permissions, who)
+        self.operate(|op| op.create(dir, name, file, permissions, who))
     }
 
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
-        Ext4::link(self, inode, dir, name)
+        self.operate(|op| op.link(inode, dir, name))
     }
 
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
-        Ext4::unlink(self, dir, name)
+        self.operate(|op| op.unlink(dir, name))
     }
 
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
-        Ext4::rmdir(self, dir, name)
+        self.operate(|op| op.rmdir(dir, name))
     }
 
     fn rename(
@@ -153,63 +162,65 @@ impl FileSystem for Arc<Ext4> {
         flags: RenameFlags,
         who: &Credentials,
     ) -> Result<()> {
-        Ext4::rename(self, from, to, flags, who)
+        self.operate(|op| op.rename(from, to, flags, who))
     }
 
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()> {
-        Ext4::set_attributes(self, number, set)
+        self.operate(|op| op.set_attributes(number, set))
     }
 
     fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
-        Ext4::set_flags(self, number, flags)
+        self.operate(|op| op.set_flags(number, flags))
     }
 
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        Ext4::setxattr(self, number, name, value, how)
+        self.operate(|op| op.setxattr(number, name, value, how))
     }
 
     fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
-        Ext4::removexattr(self, number, name)
+        self.operate(|op| op.removexattr(number, name))
     }
 
     fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
-        Ext4::truncate(self, number, size)
+        self.operate(|op| op.truncate(number, size))
     }
 
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
-        Ext4::fallocate(self, number, how, pos, len)
+        self.operate(|op| op.fallocate(number, how, pos, len))
     }
 
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        Ext4::write(self, number, pos, bytes)
+        let at = WriteAt::Pos(pos);
+        let (_, count) = self.write_from(number, at, &[IoSlice::new(bytes)], false, false)?;
+        Ok(count)
     }
 
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        Ext4::strip_privileges(self, number, keep)
+        // Most files have none, and then no lock is waited for.
+        if !self.inspect(number, |inode| Ext4::has_privileges(inode, keep))? {
+            return Ok(false);
+        }
+        self.operate(|op| op.strip_privileges(number, keep))
     }
 
     fn trim(&self, min_len: u64) -> Result<u64> {
-        Ext4::trim(self, min_len)
+        self.discard_free_space(min_len)
     }
 
     fn set_discard(&self, on: bool) -> Result<()> {
-        Ext4::set_discard(self, on)
+        self.discard_freed(on)
     }
 
     fn on_error(&self) -> OnError {
         self.superblock().on_error
     }
 
-    fn sync(&self) -> Result<()> {
-        Ext4::sync(self)
+    fn write_counts(&self) -> WriteCounts {
+        Ext4::write_counts(self)
     }
 
-    fn close(&self) -> Result<()> {
-        Ext4::close(self)
-    }
-
-    fn commit_in_time(&self, interval: Duration) -> Result<Arc<dyn Any + Send + Sync>> {
-        Ok(Arc::new(CommitTimer::start(self, interval)?))
+    fn commit_in_time(&self, interval: Duration) -> Result<open_file::CommitTimer> {
+        Ok(open_file::CommitTimer::new(CommitTimer::start(self, interval)?))
     }
 }
 
@@ -371,6 +382,10 @@ impl WriteFile for OpenForWriting {
 
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut()) {
         self.held.fs().abort_then(why, then);
+    }
+
+    fn stamp_write(&self) {
+        self.held.stamp(Access::Write);
     }
 
     fn contended(&self, what: Contended) {

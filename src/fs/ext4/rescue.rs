@@ -116,7 +116,7 @@ fn claimed(bytes: &[u8]) -> Option<(BlockSize, u64, u64)> {
     Some((size, u64::from(raw.s_first_data_block.get().min(1)), blocks))
 }
 
-/// The superblock at a byte of the device, which must be the copy of a group that begins there; `None` if there is none.
+/// The superblock at a byte of the device, which must be the copy of a group that begins there; `None` without one.
 fn copy_at(device: &dyn Device, at: u64) -> Result<Option<Superblock>> {
     let len = Superblock::RANGE.1;
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {

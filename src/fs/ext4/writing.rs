@@ -267,9 +267,9 @@ impl Ext4 {
     /// The close waits for requests in flight of other threads.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync), with the volume as after a crash; `Busy` if the calling thread has requests in flight, and may try again
-    /// after they complete.
-    pub fn close(self: &Arc<Self>) -> Result<()> {
+    /// As [`sync`](Self::sync), the volume being then as after a crash; `Busy` where the calling thread has requests in flight, and may try
+    /// again after they completed.
+    pub(crate) fn end_writing(self: &Arc<Self>) -> Result<()> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let mut closed = writing.closed.lock();
         match &*closed {

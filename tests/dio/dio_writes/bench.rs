@@ -70,7 +70,11 @@ impl Bench {
 
     pub(crate) fn create(&self, name: &str) -> InodeNo {
         let who = Credentials::default();
-        self.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who).unwrap()
+        self.fs()
+            .writable()
+            .unwrap()
+            .create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, &who)
+            .unwrap()
     }
 
     pub(crate) fn open(&self, number: InodeNo, strict: bool) -> File {
@@ -81,7 +85,11 @@ impl Bench {
     /// A durable file of this many written blocks.
     pub(crate) fn written(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
-        self.fs().write(number, FilePos(0), &vec![0x11; (blocks * BLOCK) as usize]).unwrap();
+        self.fs()
+            .writable()
+            .unwrap()
+            .write(number, FilePos(0), &vec![0x11; (blocks * BLOCK) as usize])
+            .unwrap();
         self.fs().sync().unwrap();
         self.open(number, false)
     }
@@ -90,7 +98,7 @@ impl Bench {
     pub(crate) fn unwritten(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
         let how = Fallocate::Allocate { keep_size: false };
-        self.fs().fallocate(number, how, FilePos(0), blocks * BLOCK).unwrap();
+        self.fs().writable().unwrap().fallocate(number, how, FilePos(0), blocks * BLOCK).unwrap();
         self.fs().sync().unwrap();
         self.open(number, false)
     }
@@ -98,7 +106,7 @@ impl Bench {
     /// A file of this size without blocks, durable.
     pub(crate) fn hole(&self, name: &str, blocks: u64) -> File {
         let number = self.create(name);
-        self.fs().truncate(number, blocks * BLOCK).unwrap();
+        self.fs().writable().unwrap().truncate(number, blocks * BLOCK).unwrap();
         self.fs().sync().unwrap();
         self.open(number, false)
     }
@@ -115,16 +123,16 @@ impl Bench {
             extents.flat_map(|extent| extent.addr.0 / 512..(extent.addr.0 + extent.len) / 512);
         let sectors = sectors.collect();
         drop(file);
-        self.fs().unlink(ROOT, b"junk").unwrap();
+        self.fs().writable().unwrap().unlink(ROOT, b"junk").unwrap();
         self.fs().sync().unwrap();
         sectors
     }
 
     /// The costs of some work.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
-        let before = self.fs().write_counts();
+        let before = self.fs().writable().unwrap().write_counts();
         work();
-        self.fs().write_counts() - before
+        self.fs().writable().unwrap().write_counts() - before
     }
 
     /// The requests of some work to the device.

@@ -74,7 +74,7 @@ fn appends_come_back_to_the_end_of_a_file_that_was_cut() {
             }
             let cut: ironmap::Result<()> = (0..100).try_for_each(|_| {
                 let before = ended.load(SeqCst);
-                bench.fs().truncate(file.inode(), 0)?;
+                bench.fs().writable().unwrap().truncate(file.inode(), 0)?;
                 ended_before_cut.store(before, SeqCst);
                 // The file must not be empty when it is cut.
                 while ended.load(SeqCst) < before + 4 && !stop.load(SeqCst) {
@@ -111,7 +111,12 @@ fn no_append_is_lost_where_content_moves() {
                 });
             }
             let insert = (0..60).try_for_each(|_| {
-                bench.fs().fallocate(file.inode(), Fallocate::Insert, FilePos(0), BLOCK)
+                bench.fs().writable().unwrap().fallocate(
+                    file.inode(),
+                    Fallocate::Insert,
+                    FilePos(0),
+                    BLOCK,
+                )
             });
             inserted.store(true, SeqCst);
             insert.unwrap();

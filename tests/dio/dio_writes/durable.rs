@@ -90,6 +90,8 @@ fn dsync_that_needs_metadata_commits_them_and_flushes() {
             if name == "mixed" {
                 bench
                     .fs()
+                    .writable()
+                    .unwrap()
                     .fallocate(file.inode(), Fallocate::Punch, FilePos(3 * BLOCK), BLOCK)
                     .unwrap();
                 bench.fs().sync().unwrap();
@@ -130,7 +132,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
         let bench = Bench::new(EXT4);
         let number = bench.create("file");
         let how = Fallocate::Allocate { keep_size: true };
-        bench.fs().fallocate(number, how, FilePos(0), 8 * BLOCK).unwrap();
+        bench.fs().writable().unwrap().fallocate(number, how, FilePos(0), 8 * BLOCK).unwrap();
         bench.fs().sync().unwrap();
         let (file, mut queue) = (bench.open(number, false), bench.queue());
         file.write_at(&mut queue, &memory(2 * BLOCK, 0x22), FilePos(0)).unwrap();
@@ -149,7 +151,7 @@ fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
-    bench.fs().write(number, FilePos(0), &[0x11; 8192]).unwrap();
+    bench.fs().writable().unwrap().write(number, FilePos(0), &[0x11; 8192]).unwrap();
     let (file, mut queue) = (bench.open(number, false), bench.queue());
     let seen = bench.seen(|| {
         file.write_at_with(&mut queue, &memory(BLOCK, 0x22), FilePos(0), DSYNC).unwrap();
@@ -220,9 +222,14 @@ fn atomic_writes_are_one_bio_or_refused() {
     let bench = Bench::with_limits(EXT4, limits);
     let (file, mut queue) = (bench.written("file", 16), bench.queue());
     let number = file.inode();
-    bench.fs().fallocate(number, Fallocate::Punch, FilePos(9 * BLOCK), BLOCK).unwrap();
+    bench
+        .fs()
+        .writable()
+        .unwrap()
+        .fallocate(number, Fallocate::Punch, FilePos(9 * BLOCK), BLOCK)
+        .unwrap();
     let keep = Fallocate::Allocate { keep_size: false };
-    bench.fs().fallocate(number, keep, FilePos(14 * BLOCK), 4 * BLOCK).unwrap();
+    bench.fs().writable().unwrap().fallocate(number, keep, FilePos(14 * BLOCK), 4 * BLOCK).unwrap();
     bench.fs().sync().unwrap();
     let before = map(&file);
     for way in CALLS {
@@ -265,12 +272,22 @@ fn transactions_of_earlier_lives_bring_nothing_back() {
         for number in 0..16 - life {
             drop(bench.written(&name(life, number), 1));
             if life > 0 {
-                bench.fs().unlink(ROOT, name(life - 1, number).as_bytes()).unwrap();
+                bench
+                    .fs()
+                    .writable()
+                    .unwrap()
+                    .unlink(ROOT, name(life - 1, number).as_bytes())
+                    .unwrap();
                 bench.fs().sync().unwrap();
             }
         }
         if life > 0 {
-            bench.fs().unlink(ROOT, name(life - 1, 16 - life).as_bytes()).unwrap();
+            bench
+                .fs()
+                .writable()
+                .unwrap()
+                .unlink(ROOT, name(life - 1, 16 - life).as_bytes())
+                .unwrap();
         }
         bench.fs().sync().unwrap();
         image = if life % 2 == 0 { bench.cut() } else { bench.close() };

@@ -156,7 +156,7 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     assert!(end > 4 * MIB);
     let room = bench.open(bench.create("other"), false);
     drop(room);
-    bench.fs().truncate(file.inode(), end - MIB).unwrap();
+    bench.fs().writable().unwrap().truncate(file.inode(), end - MIB).unwrap();
     let at = file.append(&mut queue, &memory(BLOCK, 0x33), NONE).unwrap();
     assert_eq!(at.0, end - MIB);
     drop((file, queue));
@@ -172,10 +172,11 @@ fn data_that_cannot_be_written_does_not_end_the_volume() {
         let number = bench.create("file");
         bench.fs().sync().unwrap();
         bench.faults.set_faults(Faults { bad_sectors: sectors, ..Faults::default() });
-        let failed = bench.fs().write(number, FilePos(0), &[7; 3 * BLOCK as usize]);
+        let failed =
+            bench.fs().writable().unwrap().write(number, FilePos(0), &[7; 3 * BLOCK as usize]);
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io(Errno::EIO), "{mkfs}");
         bench.faults.set_faults(Faults::default());
-        bench.fs().write(number, FilePos(0), &[8; 3 * BLOCK as usize]).unwrap();
+        bench.fs().writable().unwrap().write(number, FilePos(0), &[8; 3 * BLOCK as usize]).unwrap();
         bench.fs().sync().unwrap();
         bench.close();
     }

@@ -40,7 +40,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     let (fs, number) = (bench.fs().clone(), file.inode());
     // This is not a scoped thread, because the scope would wait for a hung thread.
     let changer = std::thread::spawn(move || {
-        let result = fs.truncate(number, BLOCK);
+        let result = fs.writable().unwrap().truncate(number, BLOCK);
         tell.send(()).unwrap();
         result
     });
@@ -49,7 +49,7 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     told.recv_timeout(Duration::from_secs(120)).expect("it is told that the queue is gone");
     changer.join().unwrap().unwrap();
     assert!(content(&file, &mut bench.queue()) == [0x22; BLOCK as usize]);
-    bench.fs().write_counts().drains == 1
+    bench.fs().writable().unwrap().write_counts().drains == 1
 }
 
 /// A conversion writes the size to the journal first: with any commits between its transactions, no state of the device has written
@@ -65,7 +65,12 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
         scope.spawn(|| {
             for round in 0..6 {
                 let number = bench.create(&format!("file{round}"));
-                bench.fs().fallocate(number, KEEP, FilePos(0), 400 * BLOCK).unwrap();
+                bench
+                    .fs()
+                    .writable()
+                    .unwrap()
+                    .fallocate(number, KEEP, FilePos(0), 400 * BLOCK)
+                    .unwrap();
                 let (file, mut queue) = (bench.open(number, true), bench.queue());
                 for block in (0..400).step_by(2) {
                     let pos = FilePos(block * BLOCK);
@@ -79,7 +84,7 @@ fn no_written_data_lie_past_the_end_after_a_crash() {
             let mut queue = bench.queue();
             while !ended.load(SeqCst) {
                 let set = SetAttributes::new().permissions(0o600);
-                bench.fs().set_attributes(other.inode(), &set).unwrap();
+                bench.fs().writable().unwrap().set_attributes(other.inode(), &set).unwrap();
                 other.sync(&mut queue).unwrap();
             }
         });
@@ -118,7 +123,7 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
         if closed {
             bench.volume.close().unwrap();
         } else {
-            bench.fs().truncate(file.inode(), 7 * BLOCK).unwrap();
+            bench.fs().writable().unwrap().truncate(file.inode(), 7 * BLOCK).unwrap();
             bench.faults.set_faults(Faults { fail_after: Some(0), ..Faults::default() });
             bench.fs().sync().unwrap_err();
             bench.faults.set_faults(Faults::default());
@@ -165,7 +170,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
         assert!(inode.flags().contains(InodeFlags::INLINE_DATA));
         let number = inode.number();
         let set = SetAttributes::new().permissions(0o6755);
-        bench.fs().set_attributes(number, &set).unwrap();
+        bench.fs().writable().unwrap().set_attributes(number, &set).unwrap();
         let (file, mut queue) = (bench.open(number, false), bench.queue());
         way.write((&file, &mut queue), memory(512, 0x22), 0, NONE).unwrap();
         assert_eq!(bench.fs().inode(number).unwrap().stat().mode & 0o7777, 0o755, "{way:?}");
@@ -211,7 +216,7 @@ fn an_append_in_flight_that_fails_leaves_no_gap() {
     let (at, result) = append(&mut queue, 64 << 20, 0x44);
     let count = result.unwrap() as u64;
     assert!(at == 2 * BLOCK && count < 64 << 20);
-    bench.fs().truncate(file.inode(), at + count - BLOCK).unwrap();
+    bench.fs().writable().unwrap().truncate(file.inode(), at + count - BLOCK).unwrap();
     assert_eq!(append(&mut queue, 512, 0x55).0, at + count - BLOCK);
     drop((file, queue));
     bench.close();
@@ -223,7 +228,7 @@ fn append_only_files_take_many_appends_at_a_time() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 1), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    bench.fs().set_flags(file.inode(), flags | InodeFlags::APPEND).unwrap();
+    bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::APPEND).unwrap();
     for token in 0..5 {
         let at = file.submit_append(&mut queue, memory(BLOCK, 0x22), NONE, token).unwrap();
         assert_eq!(at.0, (1 + token) * BLOCK);
@@ -273,7 +278,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
-    bench.fs().fallocate(number, KEEP, FilePos(BLOCK), 64 * BLOCK).unwrap();
+    bench.fs().writable().unwrap().fallocate(number, KEEP, FilePos(BLOCK), 64 * BLOCK).unwrap();
     let (file, mut queue) = (bench.open(number, true), bench.queue());
     file.write_at(&mut queue, &memory(2 * BLOCK, 0x22), FilePos(0)).unwrap();
     file.sync(&mut queue).unwrap();
@@ -344,6 +349,6 @@ fn nowait_is_not_refused_in_the_middle() {
         assert_eq!(count.unwrap(), 3 << 20, "{way:?}");
         bench.faults.set_faults(Faults::default());
         assert!(content(&file, &mut queue)[..3 << 20].iter().all(|byte| *byte == 0x22), "{way:?}");
-        bench.fs().unlink(ROOT, b"file").unwrap();
+        bench.fs().writable().unwrap().unlink(ROOT, b"file").unwrap();
     }
 }

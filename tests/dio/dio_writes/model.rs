@@ -211,7 +211,7 @@ impl Bench<'_> {
 
     fn truncate(&mut self) {
         let size = self.model.rng.below(self.model.bytes.len() as u64 + 50_000);
-        self.volume.fs().truncate(self.number, size).unwrap();
+        self.volume.fs().writable().unwrap().truncate(self.number, size).unwrap();
         self.model.bytes.resize(size as usize, 0);
     }
 
@@ -228,7 +228,12 @@ impl Bench<'_> {
             _ => (Fallocate::Punch, pos..pos + len),
         };
         let (start, len) = (range.start, range.end - range.start);
-        self.volume.fs().fallocate(self.number, how, FilePos(start), len).unwrap();
+        self.volume
+            .fs()
+            .writable()
+            .unwrap()
+            .fallocate(self.number, how, FilePos(start), len)
+            .unwrap();
         match how {
             Fallocate::Allocate { keep_size: false } if size < range.end => {
                 self.model.bytes.resize(range.end as usize, 0);
@@ -258,8 +263,11 @@ fn run(layout: &str, engine: Engine, seed: u64) {
     let image = Image::in_memory("48M", &words(layout));
     let volume = open(&image.path(), engine);
     let fs = volume.fs();
-    let number =
-        fs.create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default()).unwrap();
+    let number = fs
+        .writable()
+        .unwrap()
+        .create(ROOT, b"file", NewFile::Regular, 0o644, &Credentials::default())
+        .unwrap();
     let file =
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap();
     let queue = volume.queue(&QueueOptions::default()).unwrap();
@@ -269,7 +277,7 @@ fn run(layout: &str, engine: Engine, seed: u64) {
     for step in 0..OPERATIONS {
         bench.step(&format!("{what}, step {step}"));
         if bench.model.bytes.len() as u64 > LARGEST {
-            fs.truncate(number, 1000).unwrap();
+            fs.writable().unwrap().truncate(number, 1000).unwrap();
             bench.model.bytes.truncate(1000);
         }
     }

@@ -49,9 +49,19 @@ fn memory_that_extents_cut_at_an_address_the_device_refuses_is_copied() {
         for way in CALLS {
             let number = bench.create(&format!("{way:?}"));
             let allocate = Fallocate::Allocate { keep_size: false };
-            bench.fs().fallocate(number, allocate, FilePos(0), 64 << 10).unwrap();
+            bench
+                .fs()
+                .writable()
+                .unwrap()
+                .fallocate(number, allocate, FilePos(0), 64 << 10)
+                .unwrap();
             for block in (0..64).step_by(2) {
-                bench.fs().write(number, FilePos(block << 10), &[0x11; 1024]).unwrap();
+                bench
+                    .fs()
+                    .writable()
+                    .unwrap()
+                    .write(number, FilePos(block << 10), &[0x11; 1024])
+                    .unwrap();
             }
             bench.fs().sync().unwrap();
             let (file, mut queue) = (bench.open(number, true), bench.queue());
@@ -163,7 +173,7 @@ fn a_failed_append_takes_nothing_along_that_comes_later() {
     assert_eq!(kind(failed), ErrorKind::Io(Errno::EIO));
     bench.faults.set_faults(Faults::default());
     let number = file.inode();
-    bench.fs().fallocate(number, KEEP, FilePos(BLOCK), 500 * BLOCK).unwrap();
+    bench.fs().writable().unwrap().fallocate(number, KEEP, FilePos(BLOCK), 500 * BLOCK).unwrap();
     file.sync(&mut queue).unwrap();
     let blocks = |bench: &Bench| bench.fs().inode(number).unwrap().stat().blocks;
     assert_eq!(blocks(&bench.after_crash()), 501 * BLOCK / 512);
@@ -178,12 +188,12 @@ fn a_gap_shows_nothing_that_was_lost() {
     require!([Need::Bare("the request whose end is lost is that of the device below")]);
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
-    bench.fs().write(number, FilePos(0), &[0x11; 512]).unwrap();
+    bench.fs().writable().unwrap().write(number, FilePos(0), &[0x11; 512]).unwrap();
     let (file, mut queue) = (bench.open(number, true), bench.queue());
     bench.faults.set_faults(Faults { fail_after: Some(0), unheard: true, ..Faults::default() });
     file.append(&mut queue, &memory(1024, 0x22), NONE).unwrap_err();
     bench.faults.set_faults(Faults::default());
-    bench.fs().write(number, FilePos(2 * BLOCK), &[0x33; 512]).unwrap();
+    bench.fs().writable().unwrap().write(number, FilePos(2 * BLOCK), &[0x33; 512]).unwrap();
     let bytes = content(&file, &mut queue);
     assert!(bytes[..512] == [0x11; 512] && bytes[2 * BLOCK as usize..] == [0x33; 512]);
     assert!(bytes[512..2 * BLOCK as usize].iter().all(|byte| *byte == 0));

@@ -99,14 +99,14 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
     // The first write after the change must see the flag, even though the queue has cached the file.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
-    bench.fs().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
+    bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
         for pos in [0, 512, 2 * BLOCK] {
             let result = way.write((&file, &mut queue), memory(512, 0x22), pos, NONE);
             assert_eq!(kind(result), ErrorKind::NotPermitted, "{way:?} at {pos}");
         }
     }
-    bench.fs().set_flags(file.inode(), flags | InodeFlags::APPEND).unwrap();
+    bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::APPEND).unwrap();
     for way in CALLS {
         let result = way.write((&file, &mut queue), memory(512, 0x22), 0, NONE);
         assert_eq!(kind(result), ErrorKind::NotPermitted, "{way:?}");
@@ -138,7 +138,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
         for (before, after) in [(0o6755, 0o755), (0o4644, 0o644), (0o2755, 0o755), (0o2644, 0o2644)]
         {
             let set = SetAttributes::new().permissions(before);
-            fs.set_attributes(number, &set).unwrap();
+            fs.writable().unwrap().set_attributes(number, &set).unwrap();
             let nowait =
                 way.write((&file, &mut queue), memory(512, 2), 0, DioFlags::NOWAIT).map(drop);
             let stays = before == after;
@@ -148,7 +148,7 @@ fn set_id_bits_and_capabilities_go_with_a_write() {
             assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, after, "{before:o}");
         }
         let (name, how) = (b"security.capability", SetXattr::Any);
-        fs.setxattr(number, name, &capability, how).unwrap();
+        fs.writable().unwrap().setxattr(number, name, &capability, how).unwrap();
         way.write((&file, &mut queue), memory(512, 3), 512, NONE).unwrap();
         assert_eq!(fs.inode(number).unwrap().xattr(name).unwrap(), None, "{way:?}");
         let cost = bench.cost(|| {
@@ -246,7 +246,7 @@ fn old_content_of_blocks_is_never_shown() {
         assert!(content(&file, &mut queue) == expected, "{len} at {pos}: at once");
         file.sync(&mut queue).unwrap();
         assert!(content(&file, &mut queue) == expected, "{len} at {pos}: converted");
-        bench.fs().truncate(file.inode(), 6 * BLOCK).unwrap();
+        bench.fs().writable().unwrap().truncate(file.inode(), 6 * BLOCK).unwrap();
         expected.resize(6 * BLOCK as usize, 0);
         assert!(content(&file, &mut queue) == expected, "{len} at {pos}: longer");
         drop((file, queue));
@@ -298,7 +298,7 @@ fn the_size_follows_writes_into_blocks_preallocated_past_the_end() {
     let bench = Bench::new(EXT4);
     let number = bench.create("file");
     let how = Fallocate::Allocate { keep_size: true };
-    bench.fs().fallocate(number, how, FilePos(0), 8 * BLOCK).unwrap();
+    bench.fs().writable().unwrap().fallocate(number, how, FilePos(0), 8 * BLOCK).unwrap();
     let (file, mut queue) = (bench.open(number, false), bench.queue());
     file.write_at(&mut queue, &memory(BLOCK, 0x22), FilePos(BLOCK)).unwrap();
     assert_eq!(file.size(), 2 * BLOCK);
@@ -316,17 +316,17 @@ fn set_id_bits_stay_where_the_handle_keeps_them() {
     let (number, mut queue) = (bench.written("file", 2).inode(), bench.queue());
     let fs = bench.fs();
     let set = SetAttributes::new().permissions(0o6755);
-    fs.set_attributes(number, &set).unwrap();
+    fs.writable().unwrap().set_attributes(number, &set).unwrap();
     let (name, how) = (b"security.capability", SetXattr::Any);
     let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    fs.setxattr(number, name, &value, how).unwrap();
+    fs.writable().unwrap().setxattr(number, name, &value, how).unwrap();
     let options = FileOptions::new().keep_set_id(KeepSetId::Yes);
     let file = bench.volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
     file.write_at(&mut queue, &[1; 512], FilePos(0)).unwrap();
     assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o6755);
     assert_eq!(fs.inode(number).unwrap().xattr(name).unwrap(), None);
-    assert!(!fs.strip_privileges(number, KeepSetId::Yes).unwrap());
-    assert!(fs.strip_privileges(number, KeepSetId::No).unwrap());
+    assert!(!fs.writable().unwrap().strip_privileges(number, KeepSetId::Yes).unwrap());
+    assert!(fs.writable().unwrap().strip_privileges(number, KeepSetId::No).unwrap());
     assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o755);
     drop((file, queue));
     bench.close();
@@ -340,7 +340,7 @@ fn a_time_that_was_set_outlives_the_conversion() {
     file.write_at(&mut queue, &[1; 5000], FilePos(BLOCK)).unwrap();
     let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
     let set = SetAttributes::new().modified(past);
-    bench.fs().set_attributes(file.inode(), &set).unwrap();
+    bench.fs().writable().unwrap().set_attributes(file.inode(), &set).unwrap();
     file.sync(&mut queue).unwrap();
     let stat = bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().clone())).unwrap();
     assert_eq!((stat.modified, stat.size), (past, BLOCK + 5000));
@@ -355,7 +355,7 @@ fn an_open_file_without_a_name_can_be_opened_again() {
     let file = bench.written("file", 1);
     let number = file.inode();
     let (fs, mut queue) = (bench.fs(), bench.queue());
-    fs.unlink(ROOT, b"file").unwrap();
+    fs.writable().unwrap().unlink(ROOT, b"file").unwrap();
     assert_eq!(fs.inspect(number, |inode| Ok(inode.stat().links)).unwrap(), 0);
     let held = fs.hold(number).unwrap();
     let again =

@@ -229,16 +229,16 @@ fn mutate(volume: &Volume, number: InodeNo, extents: bool, rng: &mut Rng) {
     let pos = rng.below(SECTORS * SECTOR);
     let len = 1 + rng.below(60_000);
     let result = match rng.below(6) {
-        0 => fs.truncate(number, pos / SECTOR * SECTOR),
-        1 => fs.truncate(number, SECTORS * SECTOR),
+        0 => fs.writable().unwrap().truncate(number, pos / SECTOR * SECTOR),
+        1 => fs.writable().unwrap().truncate(number, SECTORS * SECTOR),
         2 if extents => {
             let how = Fallocate::Allocate { keep_size: false };
-            fs.fallocate(number, how, FilePos(pos), len)
+            fs.writable().unwrap().fallocate(number, how, FilePos(pos), len)
         }
         3 => fs.sync(),
         _ => {
             let (pos, len) = (pos / SECTOR * SECTOR, len.next_multiple_of(SECTOR));
-            fs.fallocate(number, Fallocate::Punch, FilePos(pos), len)
+            fs.writable().unwrap().fallocate(number, Fallocate::Punch, FilePos(pos), len)
         }
     };
     result.unwrap();
@@ -248,20 +248,24 @@ fn prepare(volume: &Volume, extents: bool) -> InodeNo {
     let (fs, who) = (volume.fs(), ironmap::fs::Credentials::default());
     let root = ironmap::fs::ext4::ROOT;
     // Freed content must not be seen.
-    let junk = fs.create(root, b"junk", ironmap::fs::NewFile::Regular, 0o644, &who).unwrap();
-    fs.write(junk, FilePos(0), &vec![0xDB; 20 << 20]).unwrap();
-    fs.unlink(root, b"junk").unwrap();
+    let junk = fs
+        .writable()
+        .unwrap()
+        .create(root, b"junk", ironmap::fs::NewFile::Regular, 0o644, &who)
+        .unwrap();
+    fs.writable().unwrap().write(junk, FilePos(0), &vec![0xDB; 20 << 20]).unwrap();
+    fs.writable().unwrap().unlink(root, b"junk").unwrap();
     fs.sync().unwrap();
     let file = ironmap::fs::NewFile::Regular;
-    let number = fs.create(root, b"file", file, 0o644, &who).unwrap();
+    let number = fs.writable().unwrap().create(root, b"file", file, 0o644, &who).unwrap();
     // A third each: written, unwritten, a hole.
     let third = SECTORS * SECTOR / 3 / 4096 * 4096;
-    fs.write(number, FilePos(0), &vec![0; third as usize]).unwrap();
+    fs.writable().unwrap().write(number, FilePos(0), &vec![0; third as usize]).unwrap();
     if extents {
         let how = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(number, how, FilePos(third), third).unwrap();
+        fs.writable().unwrap().fallocate(number, how, FilePos(third), third).unwrap();
     }
-    fs.truncate(number, SECTORS * SECTOR).unwrap();
+    fs.writable().unwrap().truncate(number, SECTORS * SECTOR).unwrap();
     number
 }
 

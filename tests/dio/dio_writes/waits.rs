@@ -26,8 +26,11 @@ fn nowait_is_refused_where_metadata_would_change() {
     let hole = bench.hole("hole", 8);
     let written = bench.written("written", 8);
     let fs = bench.fs();
-    fs.truncate(written.inode(), 8 * BLOCK - 100).unwrap();
-    fs.fallocate(written.inode(), Fallocate::Punch, FilePos(2 * BLOCK), BLOCK).unwrap();
+    fs.writable().unwrap().truncate(written.inode(), 8 * BLOCK - 100).unwrap();
+    fs.writable()
+        .unwrap()
+        .fallocate(written.inode(), Fallocate::Punch, FilePos(2 * BLOCK), BLOCK)
+        .unwrap();
     fs.sync().unwrap();
     for (file, pos, len) in [
         (&hole, 0, BLOCK),
@@ -68,7 +71,7 @@ fn nowait_that_is_refused_leaves_no_time() {
         (bench.written("file", 8), bench.volume.queue(&QueueOptions::new().depth(1)).unwrap());
     let past = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
     let set = SetAttributes::new().modified(past);
-    bench.fs().set_attributes(file.inode(), &set).unwrap();
+    bench.fs().writable().unwrap().set_attributes(file.inode(), &set).unwrap();
     let modified = || bench.fs().inspect(file.inode(), |inode| Ok(inode.stat().modified)).unwrap();
     file.submit_read(&mut queue, memory(BLOCK, 0), FilePos(0), NONE, 1).unwrap();
     let refused = file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NOWAIT, 2);
@@ -148,18 +151,37 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
 fn changes_of_the_map_wait_for_writes_in_flight() {
     type Change = fn(&Bench, &File) -> Result<()>;
     let changes: [(&str, Change); 6] = [
-        ("truncate", |bench, file| bench.fs().truncate(file.inode(), 0)),
-        ("longer", |bench, file| bench.fs().truncate(file.inode(), 100 * BLOCK)),
+        ("truncate", |bench, file| bench.fs().writable().unwrap().truncate(file.inode(), 0)),
+        ("longer", |bench, file| {
+            bench.fs().writable().unwrap().truncate(file.inode(), 100 * BLOCK)
+        }),
         ("punch", |bench, file| {
-            bench.fs().fallocate(file.inode(), Fallocate::Punch, FilePos(0), 8 * BLOCK)
+            bench.fs().writable().unwrap().fallocate(
+                file.inode(),
+                Fallocate::Punch,
+                FilePos(0),
+                8 * BLOCK,
+            )
         }),
         ("collapse", |bench, file| {
-            bench.fs().fallocate(file.inode(), Fallocate::Collapse, FilePos(0), 2 * BLOCK)
+            bench.fs().writable().unwrap().fallocate(
+                file.inode(),
+                Fallocate::Collapse,
+                FilePos(0),
+                2 * BLOCK,
+            )
         }),
         ("insert", |bench, file| {
-            bench.fs().fallocate(file.inode(), Fallocate::Insert, FilePos(0), 2 * BLOCK)
+            bench.fs().writable().unwrap().fallocate(
+                file.inode(),
+                Fallocate::Insert,
+                FilePos(0),
+                2 * BLOCK,
+            )
         }),
-        ("write", |bench, file| bench.fs().write(file.inode(), FilePos(0), &[0x55; 100]).map(drop)),
+        ("write", |bench, file| {
+            bench.fs().writable().unwrap().write(file.inode(), FilePos(0), &[0x55; 100]).map(drop)
+        }),
     ];
     for (name, change) in changes {
         let bench = Bench::new(EXT4);
@@ -193,14 +215,14 @@ fn a_thread_with_requests_in_flight_gets_busy_for_the_file() {
     let (file, mut queue) = (bench.written("file", 8), bench.queue());
     file.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
     let fs = bench.fs();
-    assert_eq!(kind(fs.truncate(file.inode(), 0)), ErrorKind::Busy);
-    let punch = fs.fallocate(file.inode(), Fallocate::Punch, FilePos(0), BLOCK);
+    assert_eq!(kind(fs.writable().unwrap().truncate(file.inode(), 0)), ErrorKind::Busy);
+    let punch = fs.writable().unwrap().fallocate(file.inode(), Fallocate::Punch, FilePos(0), BLOCK);
     assert_eq!(kind(punch), ErrorKind::Busy);
-    assert_eq!(kind(fs.write(file.inode(), FilePos(0), &[1])), ErrorKind::Busy);
+    assert_eq!(kind(fs.writable().unwrap().write(file.inode(), FilePos(0), &[1])), ErrorKind::Busy);
     assert_eq!(file.size(), 8 * BLOCK);
     queue.wait(1).unwrap();
     assert!(queue.pop().unwrap().result.is_ok());
-    fs.truncate(file.inode(), 0).unwrap();
+    fs.writable().unwrap().truncate(file.inode(), 0).unwrap();
     assert_eq!(file.size(), 0);
 }
 
@@ -259,7 +281,8 @@ fn a_file_that_waits_keeps_no_other_waiting() {
     let mut queue = bench.queue();
     one.submit_write(&mut queue, memory(BLOCK, 0x22), FilePos(0), NONE, 1).unwrap();
     std::thread::scope(|scope| {
-        let changer = scope.spawn(|| bench.fs().truncate(one.inode(), 0).unwrap());
+        let changer =
+            scope.spawn(|| bench.fs().writable().unwrap().truncate(one.inode(), 0).unwrap());
         until_contended(&bench, &one, || changer.is_finished());
         let mut other = bench.queue();
         two.write_at_with(&mut other, &memory(BLOCK, 0x33), FilePos(0), NOWAIT).unwrap();

@@ -78,8 +78,9 @@ fn a_warm_pool_allocates_nothing() {
         let volume = options.open(image.location()).unwrap();
         let fs = volume.fs();
         let who = Credentials::default();
-        let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
-        fs.write(number, FilePos(0), &vec![1; 4 * MIB]).unwrap();
+        let number =
+            fs.writable().unwrap().create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
+        fs.writable().unwrap().write(number, FilePos(0), &vec![1; 4 * MIB]).unwrap();
         let options = FileOptions::new().direct(true).stable_pages(Some(StablePages::Bounce));
         let file = volume.open_inode(fs.inode(number).unwrap(), options.write(true)).unwrap();
         for (limit, size) in [(64 << 10, MIB), (2 * MIB, MIB), (2 * MIB, 64 << 10), (2 * MIB, 512)]

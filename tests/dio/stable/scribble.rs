@@ -79,10 +79,11 @@ impl Bench {
         let volume = Volume::writable_on(device, Clock::default()).unwrap();
         let fs = volume.fs();
         let who = Credentials::default();
-        let number = fs.create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
+        let number =
+            fs.writable().unwrap().create(ROOT, b"file", NewFile::Regular, 0o644, &who).unwrap();
         let all = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(number, all, FilePos(0), 4 << 20).unwrap();
-        fs.write(number, FilePos(0), &vec![0x5A; 4 << 20]).unwrap();
+        fs.writable().unwrap().fallocate(number, all, FilePos(0), 4 << 20).unwrap();
+        fs.writable().unwrap().write(number, FilePos(0), &vec![0x5A; 4 << 20]).unwrap();
         fs.sync().unwrap();
         Self { _image: image, below, checks, volume, number }
     }

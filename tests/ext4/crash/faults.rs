@@ -96,7 +96,13 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
             if ran.is_err() {
                 let root = ironmap::fs::ext4::ROOT;
                 let fs = volume.fs();
-                let made = fs.create(root, LATER.as_bytes(), NewFile::Regular, 0o644, &WHO);
+                let made = fs.writable().unwrap().create(
+                    root,
+                    LATER.as_bytes(),
+                    NewFile::Regular,
+                    0o644,
+                    &WHO,
+                );
                 outcome.later = made.and_then(|_| fs.sync()).is_ok();
             }
             let closed = volume.close();
@@ -205,7 +211,7 @@ fn a_volume_that_is_made_on_a_device_with_an_error_is_good_or_none() {
         let make = |faults| {
             let device = Arc::new(base.snapshot());
             let sim = Sim::new(device.clone(), faults);
-            let made = Volume::make(&sim, &options).map(drop);
+            let made = ironmap::tools::make(&sim, &options).map(drop);
             (device, made, sim.requests())
         };
         let (device, made, requests) = make(Faults::default());

@@ -91,7 +91,7 @@ impl Run<'_> {
 
     fn create(&self, path: &str, new: NewFile<'_>) -> ironmap::Result<()> {
         let (dir, name) = self.place(path)?;
-        self.fs.create(dir, name, new, 0o755, &WHO).map(drop)
+        self.fs.writable().unwrap().create(dir, name, new, 0o755, &WHO).map(drop)
     }
 
     fn carry_out(&mut self, op: &Op, number: usize) -> ironmap::Result<()> {
@@ -106,14 +106,14 @@ impl Run<'_> {
             Op::Symlink { path, target } => self.create(path, NewFile::Symlink(target.as_bytes())),
             Op::Link { path, to } => {
                 let (dir, name) = self.place(to)?;
-                fs.link(self.inode(path)?, dir, name)
+                fs.writable().unwrap().link(self.inode(path)?, dir, name)
             }
             Op::Unlink { path, open } => {
                 if *open {
                     self.open.push_back(fs.hold(self.inode(path)?)?);
                 }
                 let (dir, name) = self.place(path)?;
-                fs.unlink(dir, name)
+                fs.writable().unwrap().unlink(dir, name)
             }
             Op::LetGo => {
                 drop(self.open.pop_front());
@@ -121,7 +121,7 @@ impl Run<'_> {
             }
             Op::Rmdir(path) => {
                 let (dir, name) = self.place(path)?;
-                fs.rmdir(dir, name)
+                fs.writable().unwrap().rmdir(dir, name)
             }
             Op::Rename { from, to, how } => {
                 let flags = match how {
@@ -131,16 +131,24 @@ impl Run<'_> {
                     Renaming::Whiteout => RenameFlags::WHITEOUT,
                 };
                 let ((from, old_name), (to, new_name)) = (self.place(from)?, self.place(to)?);
-                fs.rename((from, old_name), (to, new_name), flags, &Credentials::default())
+                fs.writable().unwrap().rename(
+                    (from, old_name),
+                    (to, new_name),
+                    flags,
+                    &Credentials::default(),
+                )
             }
             Op::Write { path, pos, len } => {
                 let written = |pos| self.history.written(number, pos);
                 let data: Vec<_> = (*pos..pos + len).map(written).collect();
-                let count = fs.write(self.inode(path)?, FilePos(*pos as u64), &data)?;
+                let count =
+                    fs.writable().unwrap().write(self.inode(path)?, FilePos(*pos as u64), &data)?;
                 assert_eq!(count, *len, "a short write on a volume with room");
                 Ok(())
             }
-            Op::Truncate { path, size } => fs.truncate(self.inode(path)?, *size as u64),
+            Op::Truncate { path, size } => {
+                fs.writable().unwrap().truncate(self.inode(path)?, *size as u64)
+            }
             Op::Space { path, how, pos, len } => {
                 let how = match *how {
                     Space::Allocate { keep_size } => Fallocate::Allocate { keep_size },
@@ -149,7 +157,12 @@ impl Run<'_> {
                     Space::Collapse => Fallocate::Collapse,
                     Space::Insert => Fallocate::Insert,
                 };
-                fs.fallocate(self.inode(path)?, how, FilePos(*pos as u64), *len as u64)
+                fs.writable().unwrap().fallocate(
+                    self.inode(path)?,
+                    how,
+                    FilePos(*pos as u64),
+                    *len as u64,
+                )
             }
             Op::Set { path, what } => self.set(self.inode(path)?, what, number),
             Op::Fsync(_) | Op::Sync => fs.sync(),
@@ -158,7 +171,7 @@ impl Run<'_> {
 
     fn set(&self, inode: InodeNo, what: &Set, number: usize) -> ironmap::Result<()> {
         let fs = self.fs;
-        let attributes = |set: SetAttributes| fs.set_attributes(inode, &set);
+        let attributes = |set: SetAttributes| fs.writable().unwrap().set_attributes(inode, &set);
         let set = SetAttributes::default();
         match what {
             Set::Permissions(permissions) => attributes(set.permissions(*permissions)),
@@ -170,16 +183,19 @@ impl Run<'_> {
             Set::NoDump(on) => {
                 let mut flags = fs.inode(inode)?.flags();
                 flags.set(InodeFlags::NO_DUMP, *on);
-                fs.set_flags(inode, flags)
+                fs.writable().unwrap().set_flags(inode, flags)
             }
             Set::Xattr { name, len } => {
                 let value = self.history.value(number, *len);
-                fs.setxattr(inode, name.as_bytes(), &value, SetXattr::Any)
+                fs.writable().unwrap().setxattr(inode, name.as_bytes(), &value, SetXattr::Any)
             }
-            Set::RemoveXattr(name) => fs.removexattr(inode, name.as_bytes()),
-            Set::Acl(permissions) => {
-                fs.setxattr(inode, ACL.as_bytes(), &acl(*permissions), SetXattr::Any)
-            }
+            Set::RemoveXattr(name) => fs.writable().unwrap().removexattr(inode, name.as_bytes()),
+            Set::Acl(permissions) => fs.writable().unwrap().setxattr(
+                inode,
+                ACL.as_bytes(),
+                &acl(*permissions),
+                SetXattr::Any,
+            ),
         }
     }
 }

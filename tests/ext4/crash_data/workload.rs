@@ -170,7 +170,10 @@ impl Run<'_> {
         let (volume, who) = (self.volume, Credentials::default());
         let fs = volume.fs();
         self.change(id, What::Create, || {
-            fs.create(ROOT, name(id).as_bytes(), NewFile::Regular, 0o644, &who).map(drop)
+            fs.writable()
+                .unwrap()
+                .create(ROOT, name(id).as_bytes(), NewFile::Regular, 0o644, &who)
+                .map(drop)
         })?;
         let inode = fs.lookup(ROOT, name(id).as_bytes())?;
         let number = inode.number();
@@ -185,7 +188,9 @@ impl Run<'_> {
         if linked {
             self.files[at].linked = false;
             let fs = self.volume.fs();
-            self.change(id, What::Unlink, || fs.unlink(ROOT, name(id).as_bytes()))?;
+            self.change(id, What::Unlink, || {
+                fs.writable().unwrap().unlink(ROOT, name(id).as_bytes())
+            })?;
         }
         if self.rng.below(2) == 0 { self.close(at) } else { Ok(()) }
     }
@@ -227,7 +232,7 @@ impl Run<'_> {
         let size = self.rng.below(file.size + 9000) / CELL * CELL;
         file.size = size;
         let fs = self.volume.fs();
-        self.change(id, What::Truncate(size), || fs.truncate(number, size))
+        self.change(id, What::Truncate(size), || fs.writable().unwrap().truncate(number, size))
     }
 
     fn space(&mut self, at: usize) -> Result<()> {
@@ -248,7 +253,12 @@ impl Run<'_> {
         self.files[at].size = self.files[at].size.max(grown);
         let fs = self.volume.fs();
         self.change(id, What::Space { zeroed, grown }, || {
-            fs.fallocate(number, how, FilePos(range.start), range.end - range.start)
+            fs.writable().unwrap().fallocate(
+                number,
+                how,
+                FilePos(range.start),
+                range.end - range.start,
+            )
         })
     }
 }

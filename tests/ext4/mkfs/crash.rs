@@ -23,9 +23,9 @@ fn a_volume_is_there_as_a_whole_or_not_at_all() {
         let base = Ram::new(SIZE);
         // The device held a sound volume before, too.
         let before = options("-b 1024").uuid([9; 16]);
-        Volume::make(&base, &before).unwrap();
+        ironmap::tools::make(&base, &before).unwrap();
         let record = Record::new(Arc::new(base.snapshot()));
-        Volume::make(&record, &options(text).force(true)).unwrap();
+        ironmap::tools::make(&record, &options(text).force(true)).unwrap();
 
         let mut crashes = Crashes::new(&base, record.log());
         let entries = crashes.log().entries();

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::image::{Image, words};
+use ironmap::Result;
 use ironmap::device::{BlockFile, OpenMode, Psync};
 use ironmap::fs::ext4::{Features, MkfsOptions, Superblock};
-use ironmap::{Result, Volume};
 
 const UUID: [u8; 16] = *b"\x1f\x0e\x3d\xad\x99\x90\x4a\x3a\x8f\x8e\x3a\x6d\x0b\x7c\x5e\x21";
 
@@ -54,7 +54,7 @@ fn feature_list(features: &Features) -> String {
 fn make_on(path: &Path, options: &MkfsOptions) -> Result<Superblock> {
     let mode = OpenMode { write: true, ..OpenMode::default() };
     let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
-    Volume::make(&device, options)
+    ironmap::tools::make(&device, options)
 }
 
 /// A new, sparse image of `size` bytes with a volume in it.

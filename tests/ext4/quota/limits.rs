@@ -48,12 +48,14 @@ fn set(image: &mut [u8], id: u32, said: &Said, fields: &[(usize, u64)]) {
 }
 
 fn make(quota: &Quota, name: &str, who: &Credentials) -> Result<InodeNo, ErrorKind> {
-    let made = quota.fs().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, who);
+    let made =
+        quota.fs().writable().unwrap().create(ROOT, name.as_bytes(), NewFile::Regular, 0o644, who);
     made.map_err(|error| error.kind())
 }
 
 fn write(quota: &Quota, file: InodeNo, block: u64, blocks: usize) -> Result<usize, ErrorKind> {
-    let written = quota.fs().write(file, FilePos(block * 4096), &vec![7; blocks * 4096]);
+    let written =
+        quota.fs().writable().unwrap().write(file, FilePos(block * 4096), &vec![7; blocks * 4096]);
     written.map(|count| count / 4096).map_err(|error| error.kind())
 }
 
@@ -71,21 +73,27 @@ fn hard_limits_hold() {
     });
     assert_eq!(quota.said("user", 1000), said);
     let give = SetAttributes::new().uid(1000);
-    let given = quota.fs().set_attributes(others, &give);
+    let given = quota.fs().writable().unwrap().set_attributes(others, &give);
     assert_eq!(given.map_err(|error| error.kind()), Err(ErrorKind::Quota), "11 blocks of 10");
     assert_eq!(write(&quota, file, 3, 100), Ok(7), "a short count");
     assert_eq!(write(&quota, file, 10, 1), Err(ErrorKind::Quota));
     assert_eq!(write(&quota, file, 9, 1), Ok(1), "existing blocks may be written");
-    let allocated =
-        quota.fs().fallocate(file, Fallocate::Allocate { keep_size: true }, FilePos(1 << 20), 4096);
+    let allocated = quota.fs().writable().unwrap().fallocate(
+        file,
+        Fallocate::Allocate { keep_size: true },
+        FilePos(1 << 20),
+        4096,
+    );
     assert_eq!(allocated.map_err(|error| error.kind()), Err(ErrorKind::Quota));
     make(&quota, "second", &USER).unwrap();
     make(&quota, "third", &USER).unwrap();
     assert_eq!(make(&quota, "fourth", &USER), Err(ErrorKind::Quota));
-    let directory = quota.fs().create(ROOT, b"dir", NewFile::Directory, 0o755, &USER);
+    let directory =
+        quota.fs().writable().unwrap().create(ROOT, b"dir", NewFile::Directory, 0o755, &USER);
     assert_eq!(directory.map_err(|error| error.kind()), Err(ErrorKind::Quota));
-    quota.fs().unlink(ROOT, b"second").unwrap();
-    let directory = quota.fs().create(ROOT, b"dir", NewFile::Directory, 0o755, &USER);
+    quota.fs().writable().unwrap().unlink(ROOT, b"second").unwrap();
+    let directory =
+        quota.fs().writable().unwrap().create(ROOT, b"dir", NewFile::Directory, 0o755, &USER);
     assert_eq!(directory.map_err(|error| error.kind()), Err(ErrorKind::Quota), "no block for it");
     quota.reopen();
     assert_eq!(quota.said("user", 1000), Said { bytes: 10 * 4096, inodes: 2 });
@@ -114,7 +122,7 @@ fn soft_limits_hold_when_their_time_is_over() {
     assert_eq!(write(&quota, file, 6, 1), Ok(1));
     quota.change(NOW + week, |_| {});
     assert_eq!(write(&quota, file, 7, 1), Err(ErrorKind::Quota));
-    quota.fs().truncate(file, 4 * 4096).unwrap();
+    quota.fs().writable().unwrap().truncate(file, 4 * 4096).unwrap();
     let said = Said { bytes: 4 * 4096, inodes: 1 };
     quota.change(NOW + week, |image| time = time_of(image, &said));
     assert_eq!(time, 0, "not exceeded");
@@ -160,27 +168,32 @@ fn projects_keep_apart() {
     for options in [OPTIONS, "-t ext4 -b 1024 -I 256 -O project"] {
         let mut quota = Quota::new("64M", options);
         let fs = quota.fs();
-        let dir = fs.create(ROOT, b"dir", NewFile::Directory, 0o755, &USER).unwrap();
+        let dir =
+            fs.writable().unwrap().create(ROOT, b"dir", NewFile::Directory, 0o755, &USER).unwrap();
         let project = SetAttributes::new().project(77);
-        fs.set_attributes(dir, &project).unwrap();
-        fs.set_flags(dir, fs.inode(dir).unwrap().flags() | InodeFlags::PROJECT_INHERIT).unwrap();
+        fs.writable().unwrap().set_attributes(dir, &project).unwrap();
+        fs.writable()
+            .unwrap()
+            .set_flags(dir, fs.inode(dir).unwrap().flags() | InodeFlags::PROJECT_INHERIT)
+            .unwrap();
         let file = make(&quota, "file", &USER).unwrap();
-        let inside = fs.create(dir, b"inside", NewFile::Regular, 0o644, &USER).unwrap();
+        let inside =
+            fs.writable().unwrap().create(dir, b"inside", NewFile::Regular, 0o644, &USER).unwrap();
         assert_eq!(fs.inode(inside).unwrap().stat().project, Some(77));
         let kind = |result: ironmap::Result<()>| result.map_err(|error| error.kind());
         let rename = |from, old: &[u8], to, new: &[u8], flags| {
-            kind(fs.rename((from, old), (to, new), flags, &USER))
+            kind(fs.writable().unwrap().rename((from, old), (to, new), flags, &USER))
         };
         let plain = ironmap::fs::RenameFlags::empty();
         let exchange = ironmap::fs::RenameFlags::EXCHANGE;
         let crosses = Err(ErrorKind::CrossDevice);
-        assert_eq!(kind(fs.link(file, dir, b"link")), crosses);
+        assert_eq!(kind(fs.writable().unwrap().link(file, dir, b"link")), crosses);
         assert_eq!(rename(ROOT, b"file", dir, b"file", plain), crosses);
         assert_eq!(rename(ROOT, b"file", dir, b"inside", exchange), crosses);
         assert_eq!(rename(dir, b"inside", ROOT, b"file", exchange), crosses);
         assert_eq!(rename(dir, b"inside", ROOT, b"out", plain), Ok(()), "out is allowed");
         assert_eq!(rename(ROOT, b"out", dir, b"back", plain), Ok(()), "of the same project");
-        fs.set_attributes(file, &project).unwrap();
+        fs.writable().unwrap().set_attributes(file, &project).unwrap();
         assert_eq!(rename(ROOT, b"file", dir, b"file", plain), Ok(()));
         quota.reopen();
         if options == OPTIONS {

@@ -58,10 +58,10 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
                 _ => NewFile::Fifo,
             };
             let who = Credentials::new(scope.id(rng), scope.id(rng), 0);
-            fs.create(dir, &name, file, 0o755, &who).map(drop)
+            fs.writable().unwrap().create(dir, &name, file, 0o755, &who).map(drop)
         }
-        4 => fs.unlink(dir, &name),
-        5 => fs.rmdir(dir, &name),
+        4 => fs.writable().unwrap().unlink(dir, &name),
+        5 => fs.writable().unwrap().rmdir(dir, &name),
         6 => {
             let (to, new_name) = place(fs, rng, scope);
             let flags = match rng.below(4) {
@@ -69,45 +69,60 @@ fn operation(fs: &Arc<dyn FileSystem>, rng: &mut Rng, scope: Scope) -> Result<()
                 1 => RenameFlags::WHITEOUT,
                 _ => RenameFlags::empty(),
             };
-            fs.rename((dir, &name), (to, &new_name), flags, &Credentials::default())
+            fs.writable().unwrap().rename(
+                (dir, &name),
+                (to, &new_name),
+                flags,
+                &Credentials::default(),
+            )
         }
         7 => {
             let (to, new_name) = place(fs, rng, scope);
-            fs.link(found()?.number(), to, &new_name)
+            fs.writable().unwrap().link(found()?.number(), to, &new_name)
         }
         8 | 9 => {
             let len = [10, 200, 5000, 60_000][rng.below(4) as usize];
-            fs.write(found()?.number(), pos, &rng.bytes(len)).map(drop)
+            fs.writable().unwrap().write(found()?.number(), pos, &rng.bytes(len)).map(drop)
         }
-        10 => fs.truncate(found()?.number(), rng.below(100_000)),
+        10 => fs.writable().unwrap().truncate(found()?.number(), rng.below(100_000)),
         11 => {
             let how = match rng.below(4) {
                 0 => Fallocate::Punch,
                 1 => Fallocate::Zero { keep_size: true },
                 _ => Fallocate::Allocate { keep_size: rng.below(2) == 0 },
             };
-            fs.fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
+            fs.writable().unwrap().fallocate(found()?.number(), how, pos, 1 + rng.below(100_000))
         }
         12 => {
             let set = SetAttributes::new()
                 .uid(scope.id(rng))
                 .gid(scope.id(rng))
                 .project((rng.below(2) == 0).then(|| scope.id(rng)));
-            fs.set_attributes(found()?.number(), &set)
+            fs.writable().unwrap().set_attributes(found()?.number(), &set)
         }
         13 => {
             let held = found()?;
             let inode = held.inode()?;
-            fs.set_flags(inode.number(), inode.flags() ^ InodeFlags::PROJECT_INHERIT)
+            fs.writable()
+                .unwrap()
+                .set_flags(inode.number(), inode.flags() ^ InodeFlags::PROJECT_INHERIT)
         }
         14 => {
             let attribute = format!("user.{}", rng.below(4));
             let len = [3, 70, 700, 3000, 20_000][rng.below(5) as usize];
             // Some have the same value, so that they may share it.
             let value = vec![rng.below(2) as u8; len];
-            fs.setxattr(found()?.number(), attribute.as_bytes(), &value, SetXattr::Any)
+            fs.writable().unwrap().setxattr(
+                found()?.number(),
+                attribute.as_bytes(),
+                &value,
+                SetXattr::Any,
+            )
         }
-        _ => fs.removexattr(found()?.number(), format!("user.{}", rng.below(4)).as_bytes()),
+        _ => fs
+            .writable()
+            .unwrap()
+            .removexattr(found()?.number(), format!("user.{}", rng.below(4)).as_bytes()),
     }
 }
 

@@ -59,7 +59,7 @@ fn layers() -> Vec<Layer> {
 }
 
 /// These may name all layers: they join them, or show them to the user.
-const JOINERS: [&str; 6] = ["cursor", "files", "volume", "mounted", "prelude", "lib"];
+const JOINERS: [&str; 7] = ["cursor", "files", "volume", "tools", "mounted", "prelude", "lib"];
 
 /// The row of a file's layer in the table: 0 is the lowest layer, and modules that join layers are above them all. `None` for a file of no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {

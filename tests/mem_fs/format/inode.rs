@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ironmap::fs::{
     DirCursor, DirEntry, FileSystem, Inode, InodeOps, KeepSetId, ListDir, Listing, ReadDir, Stat,
-    Xattr,
+    Writer, Xattr,
 };
 use ironmap::iomap::{Begun, ExtentMap, Iomap, MapFile, Write, WriteIntent, WriteMap};
 use ironmap::open_file::OpenInode;

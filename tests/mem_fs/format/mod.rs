@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ironmap::device::Device;
 use ironmap::fs::{
     Capabilities, Credentials, Fallocate, FileSystem, FreeSpace, Held, Inode, InodeOps, KeepSetId,
-    NewFile, RenameFlags, SetAttributes, SetXattr, Usage,
+    NewFile, RenameFlags, SetAttributes, SetXattr, Usage, Writer,
 };
 use ironmap::open_file::Unconverted;
 use ironmap::units::{FilePos, InodeNo};
@@ -182,6 +182,24 @@ impl FileSystem for MemFs {
         Ok((held, now))
     }
 
+    fn writer(&self) -> Option<&dyn Writer> {
+        self.kind.writes.then_some(self as &dyn Writer)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let written = self.tree().unconverted();
+        written.into_iter().try_for_each(|number| self.convert(number))?;
+        self.device.flush()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.sync()?;
+        self.end("closed");
+        Ok(())
+    }
+}
+
+impl Writer for MemFs {
     fn create(
         &self,
         dir: InodeNo,
@@ -287,18 +305,6 @@ impl FileSystem for MemFs {
             node.open.changed();
         }
         Ok(had)
-    }
-
-    fn sync(&self) -> Result<()> {
-        let written = self.tree().unconverted();
-        written.into_iter().try_for_each(|number| self.convert(number))?;
-        self.device.flush()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.sync()?;
-        self.end("closed");
-        Ok(())
     }
 }
 

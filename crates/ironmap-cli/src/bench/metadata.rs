@@ -117,7 +117,9 @@ impl<'a> Ours<'a> {
         let fs = Arc::clone(volume.fs());
         let log = |thread| {
             let name = format!("log-{thread}");
-            fs.create(fs.root(), name.as_bytes(), NewFile::Regular, 0o644, &WHO)
+            fs.writable().and_then(|writer| {
+                writer.create(fs.root(), name.as_bytes(), NewFile::Regular, 0o644, &WHO)
+            })
         };
         let logs: Result<_> = (0..16).map(log).collect();
         Ok(Self { volume, logs: logs?, fs })
@@ -132,13 +134,21 @@ impl<'a> Ours<'a> {
 impl Names for Ours<'_> {
     fn mkdir(&self, dir: usize) -> Result<()> {
         let name = dir.to_string();
-        self.fs.create(self.fs.root(), name.as_bytes(), NewFile::Directory, 0o755, &WHO).map(drop)
+        self.fs
+            .writable()
+            .and_then(|writer| {
+                writer.create(self.fs.root(), name.as_bytes(), NewFile::Directory, 0o755, &WHO)
+            })
+            .map(drop)
     }
 
     fn create(&self, dir: usize, file: usize) -> Result<()> {
         let name = name(file);
         let dir = self.dir(dir)?;
-        self.fs.create(dir, name.as_bytes(), NewFile::Regular, 0o644, &WHO).map(drop)
+        self.fs
+            .writable()
+            .and_then(|writer| writer.create(dir, name.as_bytes(), NewFile::Regular, 0o644, &WHO))
+            .map(drop)
     }
 
     fn stat(&self, dir: usize, file: usize) -> Result<()> {
@@ -149,7 +159,7 @@ impl Names for Ours<'_> {
     }
 
     fn unlink(&self, dir: usize, file: usize) -> Result<()> {
-        self.fs.unlink(self.dir(dir)?, name(file).as_bytes())
+        self.fs.writable().and_then(|writer| writer.unlink(self.dir(dir)?, name(file).as_bytes()))
     }
 
     fn sync(&self) -> Result<()> {
@@ -169,7 +179,7 @@ impl Names for Ours<'_> {
         let log = self.logs[thread];
         let mut end = self.fs.inode(log)?.size();
         Ok(Box::new(move || {
-            self.fs.write(log, FilePos(end), &block)?;
+            self.fs.writable().and_then(|writer| writer.write(log, FilePos(end), &block))?;
             end += BLOCK as u64;
             self.fs.sync()
         }))

@@ -85,7 +85,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 fn change(args: &Args, found: &Found) -> Result<(), Failure> {
     let flags = (found.inode.flags() - args.mode.clear) | args.mode.set;
-    found.fs().set_flags(found.number(), flags).map_err(|error| found.failed(&error))
+    found
+        .fs()
+        .writable()
+        .and_then(|writer| writer.set_flags(found.number(), flags))
+        .map_err(|error| found.failed(&error))
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ fn change(args: &Args, found: &Found, umask: u32, report: &Report) -> Result<(),
     }
     let mode = args.mode.apply(old, found.is_directory(), umask);
     let set = SetAttributes::new().permissions(mode);
-    let changed = found.fs().set_attributes(found.number(), &set);
+    let changed =
+        found.fs().writable().and_then(|writer| writer.set_attributes(found.number(), &set));
     let shown = |mode: u32| format!("{mode:04o} ({})", &show::permissions(kind, mode)[1..]);
     let (from, to) = (shown(old), shown(mode));
     match &changed {

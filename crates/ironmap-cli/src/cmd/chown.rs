@@ -90,7 +90,8 @@ impl Change<'_> {
         let set = SetAttributes::new().uid(uid).gid(gid);
         let stat = found.inode.stat();
         let same = uid.unwrap_or(stat.uid) == stat.uid && gid.unwrap_or(stat.gid) == stat.gid;
-        let changed = found.fs().set_attributes(found.number(), &set);
+        let changed =
+            found.fs().writable().and_then(|writer| writer.set_attributes(found.number(), &set));
         let outcome = match &changed {
             Err(_) => Outcome::Failed,
             Ok(()) if same => Outcome::Retained,

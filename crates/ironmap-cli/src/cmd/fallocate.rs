@@ -70,7 +70,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             _ => Some(name.find(Follow::All)?),
         };
         let Some(inode) = number else { return Ok(()) };
-        let done = name.fs().fallocate(inode.number(), how, FilePos(args.offset), args.length);
+        let done = name.fs().writable().and_then(|writer| {
+            writer.fallocate(inode.number(), how, FilePos(args.offset), args.length)
+        });
         done.map_err(|error| name.failed(&error))
     })
 }

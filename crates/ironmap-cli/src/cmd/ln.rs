@@ -109,10 +109,14 @@ fn link(args: &Args, subject: &Subject<'_>, name: &Name, report: &Report) -> Res
 fn make(subject: &Subject<'_>, name: &Name, last: &[u8]) -> ironmap::Result<()> {
     let fs = name.fs();
     match subject {
-        Subject::File(found) => fs.link(found.number(), name.dir, last),
+        Subject::File(found) => {
+            fs.writable().and_then(|writer| writer.link(found.number(), name.dir, last))
+        }
         Subject::Text(text) => {
             let new = NewFile::Symlink(text.as_bytes());
-            fs.create(name.dir, last, new, 0o777, &caller()).map(drop)
+            fs.writable()
+                .and_then(|writer| writer.create(name.dir, last, new, 0o777, &caller()))
+                .map(drop)
         }
     }
 }
@@ -153,10 +157,16 @@ fn replace(
             Err(error) => Some(Err(error)),
             Ok(()) => {
                 let (fs, dir) = (name.fs(), name.dir);
-                let moved =
-                    fs.rename((dir, &other), (dir, &name.name), RenameFlags::empty(), &caller());
-                // The temporary link is removed if it could not be renamed.
-                Some(moved.map_err(|error| fs.unlink(dir, &other).err().unwrap_or(error)))
+                let moved = fs.writable().and_then(|writer| {
+                    writer.rename((dir, &other), (dir, &name.name), RenameFlags::empty(), &caller())
+                });
+                // The link goes again where it could not get its name.
+                Some(moved.map_err(|error| {
+                    fs.writable()
+                        .and_then(|writer| writer.unlink(dir, &other))
+                        .err()
+                        .unwrap_or(error)
+                }))
             }
         }
     });

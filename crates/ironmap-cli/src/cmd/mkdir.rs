@@ -80,7 +80,10 @@ fn make(args: &Args, name: &Name, new: NewMode, report: &Report) -> Result<(), F
     who.umask = new.umask;
     let fs = name.fs();
     let made = fs
-        .create(name.dir, &name.name, NewFile::Directory, new.permissions, &who)
+        .writable()
+        .and_then(|writer| {
+            writer.create(name.dir, &name.name, NewFile::Directory, new.permissions, &who)
+        })
         .and_then(|made| if new.inherits { Ok(()) } else { drop_set_group(&**fs, made) });
     made.map_err(|error| name.failed(&error))?;
     if args.verbose {
@@ -94,7 +97,9 @@ fn drop_set_group(fs: &dyn FileSystem, dir: InodeNo) -> ironmap::Result<()> {
     if mode & SET_GROUP == 0 {
         return Ok(());
     }
-    fs.set_attributes(dir, &SetAttributes::new().permissions(mode & !SET_GROUP))
+    fs.writable().and_then(|writer| {
+        writer.set_attributes(dir, &SetAttributes::new().permissions(mode & !SET_GROUP))
+    })
 }
 
 /// The directories above a path, the topmost first.

@@ -91,7 +91,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         name.check_new_file()?;
         let mut who = caller();
         who.umask = umask;
-        let made = name.fs().create(name.dir, &name.name, file, permissions, &who);
+        let made = name
+            .fs()
+            .writable()
+            .and_then(|writer| writer.create(name.dir, &name.name, file, permissions, &who));
         made.map(drop).map_err(|error| name.failed(&error))
     })
 }

@@ -110,8 +110,9 @@ fn rename(
         () if args.no_clobber => RenameFlags::NOREPLACE,
         () => RenameFlags::empty(),
     };
-    let renamed =
-        from.fs().rename((from.name.dir, &from.name.name), (to.dir, &to.name), flags, &caller());
+    let renamed = from.fs().writable().and_then(|writer| {
+        writer.rename((from.name.dir, &from.name.name), (to.dir, &to.name), flags, &caller())
+    });
     renamed.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotPermitted => from.failed(&error),
         _ => to.failed(&error),

@@ -107,7 +107,7 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
-    let resized = Volume::resize(&opened.device, &options, clock).map_err(|error| {
+    let resized = ironmap::tools::resize(&opened.device, &options, clock).map_err(|error| {
         let named = |error| named(&args.volume, error);
         match error.kind() {
             ErrorKind::InvalidInput => match end_of(&args.volume) {
@@ -149,7 +149,7 @@ fn print_minimum(args: &Args) -> Result<(), Failure> {
     let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let failed = |error| Failure::open(&named(&args.volume, error));
     let Resized { block_size, before, blocks, .. } =
-        Volume::smallest_size(&opened.device).map_err(failed)?;
+        ironmap::tools::smallest_size(&opened.device).map_err(failed)?;
     if args.json {
         return print_json(&Json { block_size, blocks_before: before, blocks });
     }

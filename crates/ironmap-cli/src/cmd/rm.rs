@@ -77,7 +77,11 @@ fn remove_target(
 fn remove(args: &Args, found: &Found, report: &Report) -> Result<(), Failure> {
     let (fs, dir, name) = (found.fs(), found.name.dir, &found.name.name);
     let directory = found.is_directory();
-    let removed = if directory { fs.rmdir(dir, name) } else { fs.unlink(dir, name) };
+    let removed = if directory {
+        fs.writable().and_then(|writer| writer.rmdir(dir, name))
+    } else {
+        fs.writable().and_then(|writer| writer.unlink(dir, name))
+    };
     removed.map_err(|error| found.failed(&error))?;
     if args.verbose {
         let what = if directory { "removed directory" } else { "removed" };

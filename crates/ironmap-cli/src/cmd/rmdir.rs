@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 report.say(format_args!("rmdir: removing directory, {shown}"))?;
             }
             let name = volumes.name(&target)?;
-            match name.fs().rmdir(name.dir, &name.name) {
+            match name.fs().writable().and_then(|writer| writer.rmdir(name.dir, &name.name)) {
                 Ok(()) => {}
                 Err(error)
                     if args.ignore_fail_on_non_empty && error.kind() == ErrorKind::NotEmpty =>

@@ -59,8 +59,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         let found = volumes.find(target, follow)?;
         let (fs, number) = (found.fs(), found.number());
         let done = match (&args.name, &args.remove) {
-            (Some(name), _) => fs.setxattr(number, name.as_bytes(), value, SetXattr::Any),
-            (None, Some(name)) => fs.removexattr(number, name.as_bytes()),
+            (Some(name), _) => fs
+                .writable()
+                .and_then(|writer| writer.setxattr(number, name.as_bytes(), value, SetXattr::Any)),
+            (None, Some(name)) => {
+                fs.writable().and_then(|writer| writer.removexattr(number, name.as_bytes()))
+            }
             (None, None) => Ok(()),
         };
         done.map_err(|error| found.failed(&error))

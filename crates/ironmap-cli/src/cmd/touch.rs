@@ -72,7 +72,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             .modified((both || args.modification).then_some(modified))
             // As in the kernel, an append-only file accepts the present for both times, and no other times.
             .times_of_use(both && !chosen);
-        let set = name.fs().set_attributes(inode.number(), &set);
+        let set =
+            name.fs().writable().and_then(|writer| writer.set_attributes(inode.number(), &set));
         set.map_err(|error| name.failed(&error))
     })
 }

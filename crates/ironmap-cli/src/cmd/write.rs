@@ -49,7 +49,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             Some(offset) => offset,
             None if args.append => inode.size(),
             None => {
-                name.fs().truncate(inode.number(), 0).map_err(failed)?;
+                name.fs()
+                    .writable()
+                    .and_then(|writer| writer.truncate(inode.number(), 0))
+                    .map_err(failed)?;
                 0
             }
         };
@@ -92,7 +95,9 @@ impl Input {
 fn write_all(fs: &dyn FileSystem, number: InodeNo, pos: u64, chunk: &[u8]) -> ironmap::Result<()> {
     let mut done = 0;
     while done < chunk.len() {
-        let count = fs.write(number, FilePos(pos.saturating_add(done as u64)), &chunk[done..])?;
+        let count = fs.writable().and_then(|writer| {
+            writer.write(number, FilePos(pos.saturating_add(done as u64)), &chunk[done..])
+        })?;
         if count == 0 {
             return Err(Error::new(ErrorKind::NoSpace, "no blocks are left"));
         }

@@ -43,8 +43,8 @@ impl Mount {
     ) -> Result<FileAttr> {
         let fs = self.fs();
         if let Some(size) = changes.size {
-            fs.truncate(inode, size)?;
-            fs.strip_privileges(inode, asker.keeps_set_id())?;
+            fs.writable()?.truncate(inode, size)?;
+            fs.writable()?.strip_privileges(inode, asker.keeps_set_id())?;
         }
         let now = Some(TimeOrNow::Now);
         let set = SetAttributes::new()
@@ -58,7 +58,7 @@ impl Mount {
                 changes.changed.is_some() || changes.accessed == now && changes.modified == now,
             );
         if changes.size.is_none() || changes.asks_for_more() {
-            fs.set_attributes(inode, &set)?;
+            fs.writable()?.set_attributes(inode, &set)?;
         }
         self.changed(&[inode])?;
         self.getattr(inode)

@@ -181,7 +181,7 @@ impl Mount {
 
     /// Removes set-id bits and capabilities. The kernel has cached the mode, so it must ask again.
     fn strip(&self, inode: InodeNo, keep: KeepSetId) -> Result<()> {
-        if self.fs().strip_privileges(inode, keep)? {
+        if self.fs().writable()?.strip_privileges(inode, keep)? {
             self.nodes.get(inode).changed();
             self.forget_attributes(inode);
         }
@@ -226,7 +226,8 @@ impl Mount {
         };
         let open = self.files.get(handle)?;
         let inode = open.held.number();
-        let done = self.fs().fallocate(inode, how, FilePos(pos), len);
+        let done =
+            self.fs().writable().and_then(|writer| writer.fallocate(inode, how, FilePos(pos), len));
         if let Err(error) = &done {
             self.forget_pages(inode, pos, len);
             // The file keeps the part that fit.

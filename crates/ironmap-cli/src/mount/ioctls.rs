@@ -77,7 +77,7 @@ impl Mount {
         if (old & new).contains(InodeFlags::IMMUTABLE) && old != new {
             return Err(Fail(Errno::EPERM));
         }
-        self.fs().set_flags(inode, new)?;
+        self.fs().writable()?.set_flags(inode, new)?;
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
         self.nodes.get(inode).set_manner(manner);
         self.changed(&[inode])?;
@@ -108,7 +108,7 @@ impl Mount {
         if from != 0 || len < end {
             return Err(Fail(Errno::EOPNOTSUPP));
         }
-        let trimmed = self.fs().trim(least)?;
+        let trimmed = self.fs().writable()?.trim(least)?;
         Ok([from, trimmed, least].map(u64::to_ne_bytes).concat())
     }
 }

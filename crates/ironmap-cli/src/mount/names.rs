@@ -121,26 +121,30 @@ impl Mount {
         who: &Credentials,
     ) -> Result<Entry> {
         check(name)?;
-        let made = self.fs().create(dir, name, file, mode & 0o7777, who)?;
+        let made = self.fs().writable()?.create(dir, name, file, mode & 0o7777, who)?;
         self.changed(&[dir])?;
         self.entry(dir, made)
     }
 
     pub(super) fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
         check(name)?;
-        self.fs().link(inode, dir, name)?;
+        self.fs().writable()?.link(inode, dir, name)?;
         self.changed(&[dir, inode])?;
         self.entry(dir, inode)
     }
 
     pub(super) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
-        self.removing(dir, name, &[], || self.fs().unlink(dir, name))
+        self.removing(dir, name, &[], || {
+            self.fs().writable().and_then(|writer| writer.unlink(dir, name))
+        })
     }
 
     pub(super) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
-        self.removing(dir, name, &[], || self.fs().rmdir(dir, name))
+        self.removing(dir, name, &[], || {
+            self.fs().writable().and_then(|writer| writer.rmdir(dir, name))
+        })
     }
 
     pub(super) fn rename(
@@ -155,7 +159,10 @@ impl Mount {
         let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
         let fs = self.fs();
         let moved = fs.lookup(from, old_name)?.number();
-        let rename = || fs.rename((from, old_name), (to, new_name), flags, who);
+        let rename = || {
+            fs.writable()
+                .and_then(|writer| writer.rename((from, old_name), (to, new_name), flags, who))
+        };
         self.nodes.get(from).names_changed();
         self.removing(to, new_name, &[from, moved], rename)
     }

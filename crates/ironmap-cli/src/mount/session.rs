@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use fuser::Session;
-use ironmap::fs::Capabilities;
+use ironmap::fs::{Capabilities, OnError, Writer};
 use ironmap::{Error, ErrorKind, Location, Volume, VolumeOptions};
 use rustix::mount::MountFlags;
 
@@ -176,7 +176,11 @@ fn serve_volume(
     check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
     check_policy(&options, &volume)?;
     if options.discard && !options.is_read_only() {
-        volume.fs().set_discard(true).map_err(|error| Failure::at(location, &error))?;
+        volume
+            .fs()
+            .writable()
+            .and_then(|writer| writer.set_discard(true))
+            .map_err(|error| Failure::at(location, &error))?;
     }
     for line in volume.fs().take_notices() {
         report.warning(format!("{location}: {line}"));
@@ -275,7 +279,8 @@ fn tell_owner(options: &Options, volume: &Volume, report: &Report) {
 
 /// Refuses an `errors=` that differs from the volume's own setting, which always applies.
 fn check_policy(options: &Options, volume: &Volume) -> Result<(), Failure> {
-    let (set, asked) = (volume.fs().on_error(), options.errors.unwrap_or(volume.fs().on_error()));
+    let set = volume.fs().writer().map_or(OnError::RemountReadOnly, Writer::on_error);
+    let asked = options.errors.unwrap_or(set);
     if asked == set {
         return Ok(());
     }

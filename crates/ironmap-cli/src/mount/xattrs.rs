@@ -62,7 +62,7 @@ impl Mount {
             }
             _ => return Err(Fail(Errno::EINVAL)),
         };
-        self.fs().setxattr(inode, name, value, how)?;
+        self.fs().writable()?.setxattr(inode, name, value, how)?;
         self.changed(&[inode])
     }
 
@@ -70,7 +70,7 @@ impl Mount {
     pub(super) fn removexattr(&self, inode: InodeNo, name: &[u8]) -> Result<()> {
         check(name)?;
         let gone = |error: &Error| error.kind() == ErrorKind::NoData && ACLS.contains(&name);
-        match self.fs().removexattr(inode, name) {
+        match self.fs().writable().and_then(|writer| writer.removexattr(inode, name)) {
             Err(error) if !gone(&error) => Err(error.into()),
             _ => self.changed(&[inode]),
         }

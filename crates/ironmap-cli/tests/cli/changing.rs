@@ -519,7 +519,7 @@ fn sync_recovers_a_volume() {
         options.open(bench.image().to_str().unwrap()).unwrap()
     };
     let who = Credentials::default();
-    volume.fs().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();
+    volume.fs().writable().unwrap().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();
     volume.fs().sync().unwrap();
     fs::copy(bench.image(), bench.path("left")).unwrap();
     volume.close().unwrap();

@@ -277,9 +277,10 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
     let volume = VolumeOptions::new().write(true).open(image.to_str().unwrap()).unwrap();
     let (on, root) = (volume.fs(), volume.fs().root());
     let who = Credentials::default();
-    let number = on.create(root, b"file", NewFile::Regular, 0o644, &who).unwrap();
+    let number =
+        on.writable().unwrap().create(root, b"file", NewFile::Regular, 0o644, &who).unwrap();
     let content = pattern(1 << 20, 1);
-    on.write(number, FilePos(0), &content).unwrap();
+    on.writable().unwrap().write(number, FilePos(0), &content).unwrap();
     on.sync().unwrap();
     succeed(tool("cp").arg("--reflink=always").arg(&image).arg(&copy));
     let before = fs::read(&copy).unwrap();
@@ -291,7 +292,10 @@ fn an_image_that_becomes_shared_while_it_is_open_is_written() {
         let piece = pattern(1024, seed);
         assert_eq!(file.write_at(&mut queue, &piece, FilePos(at as u64)).unwrap(), 1024);
         expected[at..at + 1024].copy_from_slice(&piece);
-        on.create(root, format!("{seed}").as_bytes(), NewFile::Regular, 0o644, &who).unwrap();
+        on.writable()
+            .unwrap()
+            .create(root, format!("{seed}").as_bytes(), NewFile::Regular, 0o644, &who)
+            .unwrap();
         if seed % 16 == 0 {
             on.sync().unwrap();
         }

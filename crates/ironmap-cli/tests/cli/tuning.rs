@@ -244,7 +244,7 @@ fn a_volume_that_needs_recovery_is_recovered_first() {
         options.open(bench.image()).unwrap()
     };
     let who = Credentials::default();
-    volume.fs().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();
+    volume.fs().writable().unwrap().create(ROOT, b"made", NewFile::Directory, 0o755, &who).unwrap();
     volume.fs().sync().unwrap();
     fs::copy(bench.image(), bench.path("left")).unwrap();
     volume.close().unwrap();

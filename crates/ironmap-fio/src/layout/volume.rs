@@ -45,10 +45,15 @@ fn make(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<In
     match layout.content {
         Content::Grows => {}
         _ if size == 0 => {}
-        Content::Sparse if size > now => fs.truncate(number, size)?,
+        Content::Sparse if size > now => fs.writable()?.truncate(number, size)?,
         Content::Sparse => {}
         Content::Preallocated | Content::Written => {
-            fs.fallocate(number, Fallocate::Allocate { keep_size: false }, start, size)?;
+            fs.writable()?.fallocate(
+                number,
+                Fallocate::Allocate { keep_size: false },
+                start,
+                size,
+            )?;
         }
     }
     Ok(number)
@@ -62,12 +67,12 @@ fn create(fs: &Arc<dyn FileSystem>, path: &[u8], layout: &Layout<'_>) -> Result<
         dir = match fs.lookup(dir, part) {
             Ok(inode) => inode.number(),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs.create(dir, part, NewFile::Directory, 0o755, &WHO)?
+                fs.writable()?.create(dir, part, NewFile::Directory, 0o755, &WHO)?
             }
             Err(error) => return Err(error),
         };
     }
-    fs.create(dir, name, NewFile::Regular, 0o644, &WHO)
+    fs.writable()?.create(dir, name, NewFile::Regular, 0o644, &WHO)
 }
 
 fn write(volume: &Volume, number: InodeNo, layout: &mut Layout<'_>) -> Result<()> {
@@ -87,7 +92,7 @@ fn write(volume: &Volume, number: InodeNo, layout: &mut Layout<'_>) -> Result<()
 pub(super) fn unlink(volume: &Volume, path: &[u8]) -> Result<()> {
     let fs = volume.fs();
     let (above, name) = split(path);
-    fs.unlink(fs.resolve(above, Follow::All)?.number(), name)
+    fs.writable()?.unlink(fs.resolve(above, Follow::All)?.number(), name)
 }
 
 /// The path of the directory, and the last name.

@@ -15,7 +15,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `ReadOnly`.
-    pub fn set_discard(&self, on: bool) -> Result<()> {
+    pub(crate) fn discard_freed(&self, on: bool) -> Result<()> {
         self.allocator()?.discard.store(on, Ordering::Relaxed);
         Ok(())
     }
@@ -25,7 +25,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt` for a bitmap.
-    pub fn trim(&self, min_len: u64) -> Result<u64> {
+    pub(crate) fn discard_free_space(&self, min_len: u64) -> Result<u64> {
         self.watch(|| {
             let (sb, allocator) = (&self.superblock, self.allocator()?);
             let cluster = sb.cluster_blocks as usize * sb.block_size.bytes();

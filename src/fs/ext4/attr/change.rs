@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// What remains to be dropped after an attribute is changed: its old home, and the inode of its value.
+/// The parts that are dropped after an attribute is changed: its old home, and the inode of its value.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {

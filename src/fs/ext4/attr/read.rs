@@ -131,7 +131,7 @@ impl Inode {
     /// The value of one attribute; `None` if no attribute has this name.
     ///
     /// # Errors
-    /// As [`Inode::xattrs`], but for this value only; `NameTooLong`.
+    /// As [`Inode::xattrs`], for this value only; `NameTooLong`.
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if name.len() > MAX_FULL_NAME {
             let len = name.len();

@@ -125,7 +125,7 @@ impl Checker<'_> {
         let has_map = self.check_flags_of_inode(inode, file_type);
         let extent = if has_map { self.check_map(inode, file_type) } else { Extent::default() };
         self.check_size(inode, file_type, has_map, &extent);
-        // The orphan file has none: what stands there is looked at with the file.
+        // The orphan file must not have attributes: its own check looks at the field.
         let orphans = self.fs.superblock.orphan_file == Some(inode.number);
         let attributes = if orphans { Charged::default() } else { self.check_xattrs(inode) };
         self.check_space(inode, has_map, &extent, attributes);

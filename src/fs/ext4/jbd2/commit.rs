@@ -25,9 +25,9 @@ impl Ext4 {
     /// the device.
     ///
     /// # Errors
-    /// `Busy` if the calling thread would have to wait for its own requests in flight; `ReadOnly` for a volume that was opened read-only,
-    /// or became read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
-    pub fn sync(self: &Arc<Self>) -> Result<()> {
+    /// `Busy` if a thread with requests in flight would have to wait for them; `ReadOnly` for a volume that was opened read-only, or became
+    /// read-only after an error; `Io`, also once for writes to a file that could not be converted when it was closed.
+    pub(crate) fn sync_all(self: &Arc<Self>) -> Result<()> {
         let converted = self.convert_all(Patience::Some);
         self.store_waiting()?;
         self.commit_with_data(self.writing()?.transactions.newest())?;

@@ -25,7 +25,7 @@ const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 const LEAST_LOG: u32 = 1024;
 
 bitflags! {
-    /// The features of a journal in one set: those of `s_feature_incompat`, and the one of `s_feature_compat`.
+    /// The features of a journal in one set: those of `s_feature_incompat`, and the feature of `s_feature_compat`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalFeatures: u64 {
         /// Revoke blocks.

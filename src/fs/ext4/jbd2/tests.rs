@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::device::{Device, Faults, Ram, Sim};
 use crate::error::{ErrorKind, Place};
-use crate::fs::Clock;
 use crate::fs::ext4::for_tests::{Alone, Image, output};
 use crate::fs::ext4::{Ext4, ROOT};
+use crate::fs::{Clock, FileSystem};
 use crate::units::FsBlock;
 
 fn set_owner(fs: &Arc<Ext4>, uid: u16) {

@@ -24,132 +24,10 @@ impl SetAttributes {
 }
 
 impl Ext4 {
-    /// Changes attributes of an inode. A new owner removes a program's set-id bits and capabilities.
-    ///
-    /// # Errors
-    /// `NotPermitted` for an immutable file, or for an append-only one except for [times of use](SetAttributes::times_of_use), `ReadOnly`,
-    /// `Unsupported` (a project on a volume without projects), `NoSpace` (an ACL that has to change), `Quota` of a new owner.
-    pub fn set_attributes(self: &Arc<Self>, number: InodeNo, set: &SetAttributes) -> Result<()> {
-        self.operate(|op| {
-            let file = op.lock(number);
-            let inode = op.inode_to_change(&file)?;
-            let used = set.times_of_use && set.sets_only_times();
-            let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
-            if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
-                return Err(refuse(
-                    ErrorKind::NotPermitted,
-                    "the file is immutable or append-only",
-                ));
-            }
-            let projects = op.superblock.ro_compat.contains(RoCompat::PROJECT);
-            if set.project.is_some_and(|project| project != 0) && !projects {
-                return Err(Error::unsupported("projects on a volume without the feature"));
-            }
-            let stat = inode.stat();
-            let owned = set.uid.is_some() || set.gid.is_some();
-            let mut mode = stat.mode;
-            if let Some(permissions) = set.permissions {
-                mode = mode & !0o7777 | permissions & 0o7777;
-            }
-            let program = inode.file_type() != FileType::Directory;
-            if owned && program {
-                mode = KeepSetId::No.of(mode);
-            }
-            op.admit_owners(&inode, [set.uid, set.gid, set.project])?;
-            let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
-            op.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
-                if set.permissions.is_some() {
-                    Attributes::of(&inode).chmod_acl(handle, mode)?;
-                }
-                if stripped {
-                    Attributes::of(&file.inode()?).remove_xattr(handle, CAPABILITY)?;
-                }
-                let mut values = 0;
-                if op.quota_of(number).is_some() && (owned || set.project.is_some()) {
-                    values = file.inode()?.value_inodes()?;
-                }
-                let now = handle.now();
-                handle.update_inode(&inode, |raw| {
-                    raw.has_values(values);
-                    // Only this change can fail, if the inode has no room for a project.
-                    set.project.map_or(Ok(()), |project| raw.set_project(project))?;
-                    raw.set_mode(mode)?;
-                    if owned {
-                        raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
-                    }
-                    let (accessed, modified) = (set.accessed, set.modified);
-                    let changed = set.changed.unwrap_or(now);
-                    raw.set_times(&Times { accessed, modified, ..Times::changed(changed) })
-                })
-            })
-        })
-    }
-
-    /// Whether a write removes set-id bits or capabilities.
+    /// Whether a write takes set-id bits or capabilities away.
     pub(crate) fn has_privileges(inode: &Inode, keep: KeepSetId) -> Result<bool> {
         let mode = inode.stat().mode;
         Ok(keep.of(mode) != mode || inode.xattr(CAPABILITY)?.is_some())
-    }
-
-    /// Sets the flags that users may change (`chattr`); other flags keep their value.
-    ///
-    /// # Errors
-    /// `Unsupported` for a flag that would require a conversion of the file, or that files of its type cannot have.
-    pub fn set_flags(self: &Arc<Self>, number: InodeNo, flags: InodeFlags) -> Result<()> {
-        self.operate(|op| {
-            let file = op.lock(number);
-            let inode = op.inode_to_change(&file)?;
-            let changed = inode.flags().symmetric_difference(flags);
-            let of_other_types = InodeFlags::refused_by(inode.file_type());
-            let refused = (changed - InodeFlags::CHANGEABLE) | (changed & flags & of_other_types);
-            if !refused.is_empty() {
-                let bits = refused.bits();
-                return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
-            }
-            op.transact_for_space(CREDITS, |handle| {
-                let now = handle.now();
-                handle.update_inode(&inode, |raw| {
-                    raw.set_flags(flags)?;
-                    raw.set_times(&Times::changed(now))
-                })
-            })
-        })
-    }
-
-    /// Sets an extended attribute. If it already has this value, the attribute and the file's times do not change.
-    ///
-    /// # Errors
-    /// `Exists`, `NoData` (according to `how`), `NoSpace` (also for a value that is too long for the format), `Unsupported` for a name without a
-    /// known prefix, `NotPermitted`, `ReadOnly`.
-    pub fn setxattr(
-        self: &Arc<Self>,
-        number: InodeNo,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        self.change_xattrs(number, |op, inode| {
-            if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
-                return Ok(());
-            }
-            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
-                Attributes::of(inode).set_xattr(handle, name, value, how)?;
-                op.touch_changed(handle, inode)
-            })
-        })
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NoData` if the file does not have it; as [`setxattr`](Self::setxattr).
-    pub fn removexattr(self: &Arc<Self>, number: InodeNo, name: &[u8]) -> Result<()> {
-        self.change_xattrs(number, |op, inode| {
-            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
-                Attributes::of(inode).remove_xattr(handle, name)?;
-                op.touch_changed(handle, inode)
-            })
-        })
     }
 
     fn change_xattrs(
@@ -172,8 +50,113 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// The inode without its capabilities, which applied to the previous content. Set-id bits depend on the user, and are removed by
-    /// [`strip_privileges`](Ext4::strip_privileges).
+    /// Changes what an inode says of its file. A new owner takes the set-id bits of a program and its capabilities away.
+    pub(in crate::fs::ext4) fn set_attributes(
+        &self,
+        number: InodeNo,
+        set: &SetAttributes,
+    ) -> Result<()> {
+        let file = self.lock(number);
+        let inode = self.inode_to_change(&file)?;
+        let used = set.times_of_use && set.sets_only_times();
+        let refused = if used { InodeFlags::empty() } else { InodeFlags::APPEND };
+        if inode.flags().intersects(refused | InodeFlags::IMMUTABLE) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        let projects = self.superblock.ro_compat.contains(RoCompat::PROJECT);
+        if set.project.is_some_and(|project| project != 0) && !projects {
+            return Err(Error::unsupported("projects on a volume without the feature"));
+        }
+        let stat = inode.stat();
+        let owned = set.uid.is_some() || set.gid.is_some();
+        let mut mode = stat.mode;
+        if let Some(permissions) = set.permissions {
+            mode = mode & !0o7777 | permissions & 0o7777;
+        }
+        let program = inode.file_type() != FileType::Directory;
+        if owned && program {
+            mode = KeepSetId::No.of(mode);
+        }
+        self.admit_owners(&inode, [set.uid, set.gid, set.project])?;
+        let stripped = owned && program && inode.xattr(CAPABILITY)?.is_some();
+        self.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
+            if set.permissions.is_some() {
+                Attributes::of(&inode).chmod_acl(handle, mode)?;
+            }
+            if stripped {
+                Attributes::of(&file.inode()?).remove_xattr(handle, CAPABILITY)?;
+            }
+            let mut values = 0;
+            if self.quota_of(number).is_some() && (owned || set.project.is_some()) {
+                values = file.inode()?.value_inodes()?;
+            }
+            let now = handle.now();
+            handle.update_inode(&inode, |raw| {
+                raw.has_values(values);
+                // The only one that is refused, where the inode has no room for it.
+                set.project.map_or(Ok(()), |project| raw.set_project(project))?;
+                raw.set_mode(mode)?;
+                if owned {
+                    raw.set_owner(set.uid.unwrap_or(stat.uid), set.gid.unwrap_or(stat.gid))?;
+                }
+                let (accessed, modified) = (set.accessed, set.modified);
+                let changed = set.changed.unwrap_or(now);
+                raw.set_times(&Times { accessed, modified, ..Times::changed(changed) })
+            })
+        })
+    }
+
+    /// Sets the flags that users may change (`chattr`): the others stay as they are.
+    pub(in crate::fs::ext4) fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
+        let file = self.lock(number);
+        let inode = self.inode_to_change(&file)?;
+        let changed = inode.flags().symmetric_difference(flags);
+        let of_other_types = InodeFlags::refused_by(inode.file_type());
+        let refused = (changed - InodeFlags::CHANGEABLE) | (changed & flags & of_other_types);
+        if !refused.is_empty() {
+            let bits = refused.bits();
+            return Err(Error::unsupported(format!("to change the inode flags {bits:#x}")));
+        }
+        self.transact_for_space(CREDITS, |handle| {
+            let now = handle.now();
+            handle.update_inode(&inode, |raw| {
+                raw.set_flags(flags)?;
+                raw.set_times(&Times::changed(now))
+            })
+        })
+    }
+
+    /// Sets an extended attribute. One that has this value already stays as it is, as do the file's times.
+    pub(in crate::fs::ext4) fn setxattr(
+        &self,
+        number: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        self.change_xattrs(number, |op, inode| {
+            if how != SetXattr::Create && inode.xattr(name)?.as_deref() == Some(value) {
+                return Ok(());
+            }
+            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+                Attributes::of(inode).set_xattr(handle, name, value, how)?;
+                op.touch_changed(handle, inode)
+            })
+        })
+    }
+
+    /// Removes an extended attribute.
+    pub(in crate::fs::ext4) fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        self.change_xattrs(number, |op, inode| {
+            op.transact_for_space(inode.xattr_credits() + CREDITS, |handle| {
+                Attributes::of(inode).remove_xattr(handle, name)?;
+                op.touch_changed(handle, inode)
+            })
+        })
+    }
+
+    /// The inode, without the capabilities that it had: they are for the content that was there. Whether set-id bits stay depends on the user, and is
+    /// [`strip_privileges`](Ext4::strip_privileges)'.
     pub(super) fn without_capabilities<'f>(
         &self,
         file: &'f Locked<'_>,

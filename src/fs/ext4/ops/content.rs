@@ -39,18 +39,8 @@ struct Blocks<'a> {
 }
 
 impl Ext4 {
-    /// Writes at a position of a regular file, which grows if needed. The data are durable after the next [`sync`](Self::sync).
-    ///
-    /// # Errors
-    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
-    pub fn write(self: &Arc<Self>, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize> {
-        let (_, count) =
-            self.write_from(number, WriteAt::Pos(pos), &[IoSlice::new(bytes)], false, false)?;
-        Ok(count)
-    }
-
-    /// Writes from several buffers. They may come from a cache, which writes even an append-only file in any order. Gives the position and
-    /// the length. A `whole` write that does not fit is an error, and the file keeps its size.
+    /// Writes several buffers, perhaps out of a cache, which writes an append-only file too in an order of its own. Gives where the write
+    /// went. If a `whole` write does not fit, that is an error, and the file keeps its size.
     pub(crate) fn write_from(
         self: &Arc<Self>,
         number: InodeNo,

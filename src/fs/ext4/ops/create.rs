@@ -1,15 +1,13 @@
 //! Creation of files of every type, and new names for existing files.
 
-use std::sync::Arc;
-
 use super::{MAX_LINKS, check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::Inode;
 use crate::fs::ext4::alloc::{Freed, FreshInode};
 use crate::fs::ext4::attr::{Attributes, Body, Inherited, NewInode, Times};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::names::Directory;
 use crate::fs::ext4::operation::{InodeToChange, MayChange, Operation};
-use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Credentials, FileType, InodeFlags, NewFile};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, InodeNo};
@@ -59,14 +57,10 @@ impl Plan<'_> {
     }
 }
 
-impl Ext4 {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode.
-    ///
-    /// # Errors
-    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`;
-    /// errors of reading and checking.
-    pub fn create(
-        self: &Arc<Self>,
+impl Operation<'_> {
+    /// Makes a file in a directory. `permissions` are the lower twelve bits of its mode.
+    pub(in crate::fs::ext4) fn create(
+        &self,
         dir: InodeNo,
         name: &[u8],
         file: NewFile<'_>,
@@ -75,79 +69,71 @@ impl Ext4 {
     ) -> Result<InodeNo> {
         check_name(name)?;
         check_file(file, self.superblock.block_size.bytes())?;
-        self.operate(|op| {
-            let locked = op.lock(dir);
-            let dir = op.directory(&locked)?;
-            if op.entry(&dir, name)?.is_some() {
-                return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        let locked = self.lock(dir);
+        let dir = self.directory(&locked)?;
+        if self.entry(&dir, name)?.is_some() {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        let directory = file == NewFile::Directory;
+        if directory {
+            self.check_room_for_link(&dir)?;
+        }
+        let plan = self.plan(&dir, file, permissions, who)?;
+        self.admit_inode(plan.owners())?;
+        let credits = self.name_credits(&dir) + CREATE_CREDITS;
+        self.transact_for_space(credits, |handle| {
+            let fresh = self.make(handle, &dir, file, &plan)?;
+            let number = fresh.number();
+            let named = Directory::of(&dir).add_entry(handle, name, number, file.file_type());
+            if let Err(error) = named {
+                self.take_back(handle, &fresh, directory)?;
+                return Err(error);
             }
-            let directory = file == NewFile::Directory;
-            if directory {
-                op.check_room_for_link(&dir)?;
-            }
-            let plan = op.plan(&dir, file, permissions, who)?;
-            op.admit_inode(plan.owners())?;
-            let credits = op.name_credits(&dir) + CREATE_CREDITS;
-            op.transact_for_space(credits, |handle| {
-                let fresh = op.make(handle, &dir, file, &plan)?;
-                let number = fresh.number();
-                let named = Directory::of(&dir).add_entry(handle, name, number, file.file_type());
-                if let Err(error) = named {
-                    op.take_back(handle, &fresh, directory)?;
-                    return Err(error);
-                }
-                op.touch_directory(handle, &dir, i16::from(directory))?;
-                Ok(number)
-            })
+            self.touch_directory(handle, &dir, i16::from(directory))?;
+            Ok(number)
         })
     }
 
-    /// Adds a name to a file.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file of
-    /// another project if entries inherit the directory's project.
-    pub fn link(self: &Arc<Self>, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+    /// Gives a file one more name.
+    pub(in crate::fs::ext4) fn link(
+        &self,
+        inode: InodeNo,
+        dir: InodeNo,
+        name: &[u8],
+    ) -> Result<()> {
         check_name(name)?;
-        self.operate(|op| {
-            let locked = op.lock(dir);
-            let dir = op.directory(&locked)?;
-            if op.entry(&dir, name)?.is_some() {
-                return Err(refuse(ErrorKind::Exists, "the name is taken"));
-            }
-            if inode == dir.number() {
-                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-            }
-            let locked = op.lock(inode);
-            let inode = locked.named()?;
-            if inode.file_type() == FileType::Directory {
-                return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
-            }
-            if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-                return Err(refuse(
-                    ErrorKind::NotPermitted,
-                    "the file is immutable or append-only",
-                ));
-            }
-            check_project(&dir, &inode)?;
-            if inode.stat().links >= MAX_LINKS {
-                return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
-            }
-            op.transact_for_space(op.name_credits(&dir) + 4, |handle| {
-                Directory::of(&dir).add_entry(handle, name, inode.number(), inode.file_type())?;
-                op.touch_directory(handle, &dir, 0)?;
-                let now = handle.now();
-                handle.update_inode(&inode, |inode| {
-                    inode.set_times(&Times::changed(now))?;
-                    let links = inode.links()?;
-                    inode.set_links(links + 1)
-                })
+        let locked = self.lock(dir);
+        let dir = self.directory(&locked)?;
+        if self.entry(&dir, name)?.is_some() {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        if inode == dir.number() {
+            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+        }
+        let locked = self.lock(inode);
+        let inode = locked.named()?;
+        if inode.file_type() == FileType::Directory {
+            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+        }
+        if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));
+        }
+        check_project(&dir, &inode)?;
+        if inode.stat().links >= MAX_LINKS {
+            return Err(refuse(ErrorKind::TooManyLinks, "the file has too many names"));
+        }
+        self.transact_for_space(self.name_credits(&dir) + 4, |handle| {
+            Directory::of(&dir).add_entry(handle, name, inode.number(), inode.file_type())?;
+            self.touch_directory(handle, &dir, 0)?;
+            let now = handle.now();
+            handle.update_inode(&inode, |inode| {
+                inode.set_times(&Times::changed(now))?;
+                let links = inode.links()?;
+                inode.set_links(links + 1)
             })
         })
     }
-}
 
-impl Operation<'_> {
     pub(super) fn plan<'a>(
         &self,
         dir: &Inode,

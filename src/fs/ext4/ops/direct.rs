@@ -343,30 +343,25 @@ impl Ext4 {
         }
         converted
     }
-
-    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Gives whether there were any.
-    ///
-    /// # Errors
-    /// `NoSpace`, `ReadOnly`, `Io`.
-    pub fn strip_privileges(self: &Arc<Self>, number: InodeNo, keep: KeepSetId) -> Result<bool> {
-        // Most files have no privileges, and need no wait.
-        if !self.inspect(number, |inode| Self::has_privileges(inode, keep))? {
-            return Ok(false);
-        }
-        self.operate(|op| {
-            let file = op.lock(number);
-            op.writing.counters.upgraded();
-            let inode = op.inode_to_change(&file)?;
-            op.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
-                op.strip(handle, &inode, keep)
-            })?;
-            Ok(true)
-        })
-    }
 }
 
 impl Operation<'_> {
-    /// Frees the blocks past a file's end that a failed write has left, while no other thread uses its content.
+    /// Removes set-id bits and capabilities.
+    pub(in crate::fs::ext4) fn strip_privileges(
+        &self,
+        number: InodeNo,
+        keep: KeepSetId,
+    ) -> Result<bool> {
+        let file = self.lock(number);
+        self.writing.counters.upgraded();
+        let inode = self.inode_to_change(&file)?;
+        self.transact_for_space(CREDITS + inode.xattr_credits(), |handle| {
+            self.strip(handle, &inode, keep)
+        })?;
+        Ok(true)
+    }
+
+    /// Frees the blocks that a failed write has left past a file's end, while no thread uses its content.
     pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
         let inode = file.inode()?;
         if open.pending.is_orphan() && inode.stat().links > 0 {
@@ -425,7 +420,7 @@ mod tests {
 
     fn volume() -> (Volume, Queue) {
         let ram = Arc::new(Ram::new(8 << 20));
-        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        crate::tools::make(&*ram, &MkfsOptions::default()).unwrap();
         let volume = Volume::writable_on(ram, Clock::default()).unwrap();
         let queue = volume.queue(&QueueOptions::default()).unwrap();
         (volume, queue)
@@ -434,9 +429,10 @@ mod tests {
     /// A new file with unwritten blocks.
     fn file(volume: &Volume, name: &[u8]) -> File {
         let (fs, who) = (volume.fs(), Credentials::default());
-        let number = fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+        let number =
+            fs.writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
         let how = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(number, how, FilePos(0), LEN).unwrap();
+        fs.writable().unwrap().fallocate(number, how, FilePos(0), LEN).unwrap();
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
@@ -449,7 +445,7 @@ mod tests {
         one.write_at(&mut queue, &[0x22; 4096], FilePos(0)).unwrap();
         let unconverted = volume.ext4().unwrap().writing().unwrap().locks.unconverted();
         assert_eq!(unconverted.len(), 1);
-        volume.fs().unlink(ROOT, b"one").unwrap();
+        volume.fs().writable().unwrap().unlink(ROOT, b"one").unwrap();
         drop(one);
         let two = file(&volume, b"two");
         for (number, open) in unconverted {
@@ -466,15 +462,17 @@ mod tests {
         const ROOM: u64 = 64 << 10;
         let (volume, mut queue) = volume();
         let (fs, who) = (volume.fs(), Credentials::default());
-        let make = |name| fs.create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap();
+        let make = |name| {
+            fs.writable().unwrap().create(ROOT, name, NewFile::Regular, 0o644, &who).unwrap()
+        };
         let file =
             volume.open_inode(fs.inode(make(b"file")).unwrap(), FileOptions::new().write(true));
         let (file, filler) = (file.unwrap(), make(b"filler"));
         file.write_at(&mut queue, &[0x11; 4096], FilePos(0)).unwrap();
         // First with exactly the free space, then with a little less.
         let how = Fallocate::Allocate { keep_size: false };
-        fs.fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
-        fs.truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
+        fs.writable().unwrap().fallocate(filler, how, FilePos(0), 1 << 30).unwrap_err();
+        fs.writable().unwrap().truncate(filler, fs.inode(filler).unwrap().size() - ROOM).unwrap();
         fs.sync().unwrap();
         let bytes = vec![0x22; 1 << 20];
         // A write that covers sectors in part takes another path.

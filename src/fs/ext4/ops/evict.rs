@@ -13,7 +13,7 @@ use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
 use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
-/// What happens to an inode that loses a name.
+/// The fate of an inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It has another name and stays.
@@ -73,7 +73,7 @@ impl Ext4Held {
     }
 
     /// Sets a time stamp without a transaction. All readers of the inode see it. It is stored in the journal with the inode's next change, with
-    /// [`sync`](Ext4::sync), with the last close, or by the [timer](super::super::CommitTimer). Takes no lock; does nothing on a read-only volume.
+    /// a sync, with the last close, or by the [timer](super::super::CommitTimer). Takes no lock; does nothing on a read-only volume.
     #[inline]
     pub fn stamp(&self, access: Access) {
         if let (Some(open), Some(writing)) = (&self.open, &self.fs.writing) {
@@ -222,7 +222,7 @@ impl Operation<'_> {
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// What happens to an inode that loses a name. Its lock must be held.
+    /// The fate of an inode that loses a name. Its lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {

@@ -1,11 +1,9 @@
 //! Operations on space: preallocation, zeroing, hole punching, collapse, insertion.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::ext4::Ext4;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::operation::{InodeToChange, Locked, Operation};
 use crate::fs::{Fallocate, InodeFlags};
@@ -15,58 +13,50 @@ use crate::units::{FileBlock, FilePos, InodeNo};
 /// Metadata blocks that a piece changes, except for the file's map.
 const CREDITS: u32 = 16;
 
-impl Ext4 {
+impl Operation<'_> {
     /// Changes the space of a range of a regular file.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an empty range, or for one of partial blocks if whole blocks are needed; `Unsupported` for a file with indirect
-    /// blocks; `NoSpace`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
-    pub fn fallocate(
-        self: &Arc<Self>,
+    pub(in crate::fs::ext4) fn fallocate(
+        &self,
         number: InodeNo,
         how: Fallocate,
         pos: FilePos,
         len: u64,
     ) -> Result<()> {
-        self.operate(|op| {
-            let file = op.quiesce(number)?;
-            let inode = op.file_to_change(&file)?;
-            if inode.flags().contains(InodeFlags::APPEND)
-                && how != (Fallocate::Allocate { keep_size: true })
-            {
-                return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        let file = self.quiesce(number)?;
+        let inode = self.file_to_change(&file)?;
+        if inode.flags().contains(InodeFlags::APPEND)
+            && how != (Fallocate::Allocate { keep_size: true })
+        {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        let end = pos.0.checked_add(len).filter(|_| len > 0);
+        let Some(end) = end else { return Err(Error::invalid("an empty range")) };
+        self.check_size(&inode, end)?;
+        let inode = self.without_capabilities(&file, inode)?;
+        if inode.has_inline_data() {
+            self.move_out(&file, &inode)?;
+        }
+        let inode = file.inode()?;
+        if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
+            return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
+        }
+        let range = pos.0..end;
+        match how {
+            Fallocate::Allocate { keep_size } => self.allocate_and_grow(&file, range, keep_size),
+            Fallocate::Punch => {
+                self.empty_range(&inode, range)?;
+                self.grow(&file, 0, true)
             }
-            let end = pos.0.checked_add(len).filter(|_| len > 0);
-            let Some(end) = end else { return Err(Error::invalid("an empty range")) };
-            op.check_size(&inode, end)?;
-            let inode = op.without_capabilities(&file, inode)?;
-            if inode.has_inline_data() {
-                op.move_out(&file, &inode)?;
+            Fallocate::Zero { keep_size } => {
+                self.empty_range(&inode, range.clone())?;
+                self.allocate_and_grow(&file, range, keep_size)
             }
-            let inode = file.inode()?;
-            if !inode.flags().contains(InodeFlags::EXTENTS) && how != Fallocate::Punch {
-                return Err(Error::unsupported("to preallocate in a file with indirect blocks"));
-            }
-            let range = pos.0..end;
-            match how {
-                Fallocate::Allocate { keep_size } => op.allocate_and_grow(&file, range, keep_size),
-                Fallocate::Punch => {
-                    op.empty_range(&inode, range)?;
-                    op.grow(&file, 0, true)
-                }
-                Fallocate::Zero { keep_size } => {
-                    op.empty_range(&inode, range.clone())?;
-                    op.allocate_and_grow(&file, range, keep_size)
-                }
-                Fallocate::Collapse => op.collapse(&file, &inode, range),
-                Fallocate::Insert => op.insert(&inode, range),
-            }
-        })
+            Fallocate::Collapse => self.collapse(&file, &inode, range),
+            Fallocate::Insert => self.insert(&inode, range),
+        }
     }
-}
 
-impl Operation<'_> {
-    /// Allocates the holes of a range. The size grows with it, even if space runs out within it: no allocated block stays past the end.
+    /// Allocates the holes of a range. The size grows with it, also where space ends within it: no allocated block is left past the end.
     fn allocate_and_grow(
         &self,
         file: &Locked<'_>,

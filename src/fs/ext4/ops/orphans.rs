@@ -223,14 +223,14 @@ mod tests {
     use crate::Volume;
     use crate::device::Ram;
     use crate::fs::ext4::{MkfsOptions, ROOT};
-    use crate::fs::{Clock, Credentials, NewFile};
+    use crate::fs::{Clock, Credentials, NewFile, Writer};
 
     /// Adjacent list entries that end at the same time do not cut off the orphans after them: the list on the device has all remaining ones.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;
         let ram = Arc::new(Ram::new(8 << 20));
-        Volume::make(&*ram, &MkfsOptions::default()).unwrap();
+        crate::tools::make(&*ram, &MkfsOptions::default()).unwrap();
         let volume = Volume::writable_on(ram, Clock::default()).unwrap();
         let fs = volume.ext4().unwrap();
         for round in 0..20 {

@@ -1,7 +1,6 @@
 //! Renames: names that move, replace other names, or are exchanged.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::create::{CREATE_CREDITS, Plan};
 use super::unlink::check_removable;
@@ -9,7 +8,7 @@ use super::{check_name, check_project, refuse};
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::ext4::names::Directory;
 use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Operation};
-use crate::fs::ext4::{Ext4, Inode, ROOT};
+use crate::fs::ext4::{Inode, ROOT};
 use crate::fs::{Credentials, FileType, NewFile, RenameFlags};
 use crate::units::InodeNo;
 
@@ -32,16 +31,11 @@ struct There<'a> {
     locked: &'a Locked<'a>,
 }
 
-impl Ext4 {
-    /// Moves a name within its directory or to another one. An existing file with the new name is replaced atomically. If `flags` ask for it, a
-    /// whiteout that `who` owns is left under the old name.
-    ///
-    /// # Errors
-    /// `NotFound`, `Exists`, `IsADirectory`, `NotADirectory`, `NotEmpty`, `TooManyLinks`, `NotPermitted`, `NoSpace`, `ReadOnly`; with a whiteout
-    /// also `Quota`; `CrossDevice` for a file of another project if entries inherit the directory's project; `InvalidInput` for a directory that
-    /// would move into itself, and for flags that exclude each other.
-    pub fn rename(
-        self: &Arc<Self>,
+impl<'a> Operation<'a> {
+    /// Moves a name, given with its directory, within it or to another one. The existing file of the new name is replaced atomically. A whiteout
+    /// is left where the old name was, if `flags` say so: it belongs to `who`, as every file that is made.
+    pub(in crate::fs::ext4) fn rename(
+        &self,
         (from, old_name): (InodeNo, &[u8]),
         (to, new_name): (InodeNo, &[u8]),
         flags: RenameFlags,
@@ -52,56 +46,53 @@ impl Ext4 {
             return Err(refuse(ErrorKind::Busy, "`.` and `..` cannot be renamed"));
         }
         check_name(new_name)?;
-        self.operate(|op| {
-            // The parents of directories do not change in the meantime, so a directory never moves below itself.
-            let _tree = (from != to).then(|| op.lock_renames());
-            let (from_locked, to_locked) = op.lock_directories(from, to)?;
-            let from_dir = op.directory_to_shrink(&from_locked)?;
-            let to_dir = op.directory(to_locked.as_ref().unwrap_or(&from_locked))?;
-            let moved = from_dir.lookup(old_name)?.number();
-            let there = op.entry(&to_dir, new_name)?;
-            if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-                return Err(refuse(ErrorKind::Exists, "the name is taken"));
-            }
-            if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
-                return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
-            }
-            op.check_tree(from, to, moved, there, flags)?;
-            if [Some(moved), there].iter().flatten().any(|below| [from, to].contains(below)) {
-                let place = Place::new("directory entry").inode(to);
-                return Err(place.corrupt("a directory is below itself"));
-            }
-            let (moved_locked, there_locked) = op.lock_two(moved, there);
-            let there = there.map(|_| there_locked.as_ref().unwrap_or(&moved_locked));
-            let change = Move {
-                from: &from_dir,
-                from_locked: &from_locked,
-                old_name,
-                moved: moved_locked.named()?,
-                to: &to_dir,
-                new_name,
-                there: there
-                    .map(|locked| -> Result<_> { Ok(There { inode: locked.named()?, locked }) })
-                    .transpose()?,
-            };
-            check_removable(&change.moved)?;
-            check_project(&to_dir, &change.moved)?;
-            if flags.contains(RenameFlags::EXCHANGE) {
-                return op.exchange(&change);
-            }
-            let whiteout = flags.contains(RenameFlags::WHITEOUT);
-            let whiteout = whiteout.then(|| op.plan_whiteout(&from_dir, who)).transpose()?;
-            match &change.there {
-                // Both names refer to one file: POSIX requires that nothing happens.
-                Some(there) if there.inode.number() == moved => Ok(()),
-                _ => op.move_name(&change, whiteout.as_ref()),
-            }
-        })
+        // Directories keep their places meanwhile, so that nobody comes to be below itself.
+        let _tree = (from != to).then(|| self.lock_renames());
+        let (from_locked, to_locked) = self.lock_directories(from, to)?;
+        let from_dir = self.directory_to_shrink(&from_locked)?;
+        let to_dir = self.directory(to_locked.as_ref().unwrap_or(&from_locked))?;
+        let moved = from_dir.lookup(old_name)?.number();
+        let there = self.entry(&to_dir, new_name)?;
+        if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+        }
+        if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
+            return Err(refuse(ErrorKind::NotFound, "there is nothing to exchange it with"));
+        }
+        self.check_tree(from, to, moved, there, flags)?;
+        if [Some(moved), there].iter().flatten().any(|below| [from, to].contains(below)) {
+            let place = Place::new("directory entry").inode(to);
+            return Err(place.corrupt("a directory is below itself"));
+        }
+        let (moved_locked, there_locked) = self.lock_two(moved, there);
+        let there = there.map(|_| there_locked.as_ref().unwrap_or(&moved_locked));
+        let change = Move {
+            from: &from_dir,
+            from_locked: &from_locked,
+            old_name,
+            moved: moved_locked.named()?,
+            to: &to_dir,
+            new_name,
+            there: there
+                .map(|locked| -> Result<_> { Ok(There { inode: locked.named()?, locked }) })
+                .transpose()?,
+        };
+        check_removable(&change.moved)?;
+        check_project(&to_dir, &change.moved)?;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return self.exchange(&change);
+        }
+        let whiteout = flags.contains(RenameFlags::WHITEOUT);
+        let whiteout = whiteout.then(|| self.plan_whiteout(&from_dir, who)).transpose()?;
+        match &change.there {
+            // Two names of one file: nothing happens, as POSIX has it.
+            Some(there) if there.inode.number() == moved => Ok(()),
+            _ => self.move_name(&change, whiteout.as_ref()),
+        }
     }
-}
 
-impl<'a> Operation<'a> {
-    /// Locks two directories. If one is above the other it is locked first, as in a walk down the tree. `None` for the second if they are equal.
+    /// Locks two directories: one that is above the other first, as in a walk down the tree. None for the second where they are
+    /// the same.
     fn lock_directories(
         &self,
         from: InodeNo,

@@ -1,6 +1,5 @@
 //! Sizes: files that shrink or grow.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::refuse;
@@ -18,29 +17,7 @@ const LARGE: u64 = 1 << 31;
 const CREDITS: u32 = 40;
 
 impl Ext4 {
-    /// Sets the size of a regular file. Content past it is removed; added content reads as zeros.
-    ///
-    /// # Errors
-    /// `IsADirectory`, `WrongFileType`, `FileTooLarge`, `NotPermitted`, `ReadOnly`, `Io`.
-    pub fn truncate(self: &Arc<Self>, number: InodeNo, size: u64) -> Result<()> {
-        self.operate(|op| {
-            let file = op.quiesce(number)?;
-            let inode = op.file_to_change(&file)?;
-            if inode.flags().contains(InodeFlags::APPEND) {
-                return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
-            }
-            op.check_size(&inode, size)?;
-            let inode = op.without_capabilities(&file, inode)?;
-            let is_cut = size <= inode.size();
-            op.resize(&file, &inode, size)?;
-            if is_cut {
-                file.is_cut(inode.has_small_map());
-            }
-            Ok(())
-        })
-    }
-
-    /// Checks that an inode is a regular file whose content may change.
+    /// Whether an inode is a regular file whose content can change.
     pub(super) fn check_content_changes(&self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Regular => {}
@@ -75,7 +52,24 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// A regular file for a change of its content.
+    /// Makes a regular file this long. Content beyond it is removed; added content reads as zeros.
+    pub(in crate::fs::ext4) fn truncate(&self, number: InodeNo, size: u64) -> Result<()> {
+        let file = self.quiesce(number)?;
+        let inode = self.file_to_change(&file)?;
+        if inode.flags().contains(InodeFlags::APPEND) {
+            return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
+        }
+        self.check_size(&inode, size)?;
+        let inode = self.without_capabilities(&file, inode)?;
+        let is_cut = size <= inode.size();
+        self.resize(&file, &inode, size)?;
+        if is_cut {
+            file.is_cut(inode.has_small_map());
+        }
+        Ok(())
+    }
+
+    /// A regular file whose content is to change.
     pub(super) fn file_to_change<'f>(&self, file: &'f Locked<'_>) -> Result<InodeToChange<'f>> {
         let inode = self.inode_to_change(file)?;
         self.check_content_changes(&inode)?;

@@ -1,54 +1,40 @@
 //! Removal of names.
 
-use std::sync::Arc;
-
 use super::evict::{Fate, is_of_volume};
 use super::refuse;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::ext4::Inode;
 use crate::fs::ext4::attr::Times;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::names::{CHANGE_CREDITS, Directory};
 use crate::fs::ext4::operation::{InodeToChange, Operation};
-use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{FileType, InodeFlags};
 use crate::units::InodeNo;
 
-impl Ext4 {
-    /// Removes a name of a file. A file without names is freed when it is no longer open.
-    ///
-    /// # Errors
-    /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`; errors of reading and checking.
-    pub fn unlink(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
-        self.operate(|op| {
-            op.remove_name(dir, name, |inode| match inode.file_type() {
-                FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
-                _ => Ok(()),
-            })
+impl Operation<'_> {
+    /// Removes a name of a file. With its last name a file goes, once nobody has it open.
+    pub(in crate::fs::ext4) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.remove_name(dir, name, |inode| match inode.file_type() {
+            FileType::Directory => Err(refuse(ErrorKind::IsADirectory, "is a directory")),
+            _ => Ok(()),
         })
     }
 
     /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
-    pub fn rmdir(self: &Arc<Self>, dir: InodeNo, name: &[u8]) -> Result<()> {
+    pub(in crate::fs::ext4) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         match name {
             b"." => return Err(Error::invalid("`.` cannot be removed")),
             b".." => return Err(refuse(ErrorKind::NotEmpty, "`..` has entries")),
             _ => {}
         }
-        self.operate(|op| {
-            op.remove_name(dir, name, |inode| {
-                if inode.file_type() != FileType::Directory {
-                    return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
-                }
-                op.check_empty(inode)
-            })
+        self.remove_name(dir, name, |inode| {
+            if inode.file_type() != FileType::Directory {
+                return Err(refuse(ErrorKind::NotADirectory, "not a directory"));
+            }
+            self.check_empty(inode)
         })
     }
-}
 
-impl Operation<'_> {
     pub(super) fn check_empty(&self, dir: &Inode) -> Result<()> {
         if dir.is_empty_directory()? {
             return Ok(());

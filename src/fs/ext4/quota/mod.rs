@@ -41,7 +41,7 @@ pub(crate) struct Usage {
     inodes: i64,
 }
 
-/// What an owner may still use.
+/// The space and inodes that an owner may still use.
 #[derive(Clone, Copy)]
 struct Headroom {
     /// Space in bytes.

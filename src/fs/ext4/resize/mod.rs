@@ -231,7 +231,7 @@ fn recover(device: &Arc<dyn Device>, events: &Arc<Events>, clock: Clock) -> Resu
     let orphans =
         read(device)?.s_last_orphan.get() != 0 || sb.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
     if sb.incompat.contains(Incompat::RECOVER) || orphans {
-        Ext4::open_for_writing(Arc::clone(device), events, clock)?.close()?;
+        Ext4::open_for_writing(Arc::clone(device), events, clock)?.end_writing()?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ pub(crate) fn tune(
     // An invalid value is refused before a recovery.
     changed(&read(device)?, options, clock)?;
     if sb.incompat.contains(Incompat::RECOVER) {
-        Ext4::open_for_writing(Arc::clone(device), &events, clock)?.close()?;
+        Ext4::open_for_writing(Arc::clone(device), &events, clock)?.end_writing()?;
         sb = Ext4::read_superblock(&**device)?;
     }
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;

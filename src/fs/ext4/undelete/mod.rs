@@ -62,7 +62,7 @@ impl Deleted {
         self.problem.is_none() && self.free == self.blocks
     }
 
-    /// The first position from here on that may have bytes other than zero; `None` if there is none.
+    /// The first position from here on that may have bytes other than zero; `None` without one.
     #[must_use]
     pub fn next_data(&self, pos: FilePos) -> Option<FilePos> {
         if self.inode.flags().contains(InodeFlags::INLINE_DATA) {

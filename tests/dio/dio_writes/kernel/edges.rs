@@ -75,11 +75,11 @@ fn immutable_files_are_refused_as_the_kernel_does() {
     run("chattr", &["+i".as_ref(), kernel.path.as_os_str()]);
     let number = ours.number();
     let flags = volume.fs().inode(number).unwrap().flags();
-    volume.fs().set_flags(number, flags | InodeFlags::IMMUTABLE).unwrap();
+    volume.fs().writable().unwrap().set_flags(number, flags | InodeFlags::IMMUTABLE).unwrap();
     for (pos, len) in [(0, 4096), (0, 0), (512, 512), (1 << 20, 4096)] {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!(ours.write(&write, &bytes), kernel.write(&write, &bytes), "{len} at {pos}");
     }
     run("chattr", &["-i".as_ref(), kernel.path.as_os_str()]);
-    volume.fs().set_flags(number, flags).unwrap();
+    volume.fs().writable().unwrap().set_flags(number, flags).unwrap();
 }

@@ -176,9 +176,10 @@ impl<'a> Ours<'a> {
 
     pub(super) fn change(&mut self, step: &Step) -> Outcome {
         let fs = self.volume.fs();
-        let fallocate = |how, pos, len| fs.fallocate(self.number, how, FilePos(pos), len);
+        let fallocate =
+            |how, pos, len| fs.writable().unwrap().fallocate(self.number, how, FilePos(pos), len);
         let result = match *step {
-            Step::Truncate(size) => fs.truncate(self.number, size),
+            Step::Truncate(size) => fs.writable().unwrap().truncate(self.number, size),
             Step::Punch(pos, len) => fallocate(Fallocate::Punch, pos, len),
             Step::Allocate { pos, len, keep_size } => {
                 fallocate(Fallocate::Allocate { keep_size }, pos, len)

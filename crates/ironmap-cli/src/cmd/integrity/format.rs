@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};
 use ironmap::location::Halves;
-use ironmap::{Engine, ErrorKind, Location, Volume};
+use ironmap::{Engine, ErrorKind, Location};
 
 use super::{Bar, Geometry, failed};
 use crate::failure::Failure;
@@ -94,9 +94,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options = args.options(&halves).map_err(refused)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;
     let free = match tags {
-        None => Volume::check_tail(&**data, plan.area_start, args.tail_loss()),
+        None => ironmap::tools::check_tail(&**data, plan.area_start, args.tail_loss()),
         Some(_) if args.force => Ok(()),
-        Some(tags) => Volume::check_empty(&**tags),
+        Some(tags) => ironmap::tools::check_empty(&**tags),
     };
     let place = args.device.tags().unwrap_or(args.device.data());
     free.map_err(|error| Failure::open(&error.context(place)))?;
@@ -123,7 +123,7 @@ impl Args {
     }
 
     fn options(&self, halves: &Halves) -> ironmap::Result<FormatOptions> {
-        let interval = match (self.interval, Volume::block_size(&*halves.data.device)?) {
+        let interval = match (self.interval, ironmap::tools::block_size(&*halves.data.device)?) {
             (Some(interval), _) => interval,
             (None, Some(block)) if block < 4096 => 512,
             (None, _) => 4096,

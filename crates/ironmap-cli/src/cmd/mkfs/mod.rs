@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Medium};
-use ironmap::{Engine, Errno, Error, ErrorKind, Location, Volume};
+use ironmap::{Engine, Errno, Error, ErrorKind, Location};
 use rustix::param::page_size;
 
 use self::choice::{Choice, Platform};
@@ -250,7 +250,7 @@ fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superbl
     let size = size.unwrap_or(opened.device.size());
     let derived = source_date()?.map(|time| derived_uuid(args, size, time));
     let options = options.clone().uuid(options.uuid.or(derived));
-    let superblock = Volume::make(&*opened.device, &options).map_err(|error| {
+    let superblock = ironmap::tools::make(&*opened.device, &options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = match error.kind() {
             ErrorKind::Exists => {

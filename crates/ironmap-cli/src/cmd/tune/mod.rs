@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use ironmap::fs::Clock;
 use ironmap::fs::ext4::{HashAlgorithm, NewUuid, OnError, Reserved, TuneOptions};
 use ironmap::location::LocationOptions;
-use ironmap::{Engine, ErrorKind, Location, Volume};
+use ironmap::{Engine, ErrorKind, Location};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -161,7 +161,7 @@ fn change(args: &Args) -> Result<(), Failure> {
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
-    let tuned = Volume::tune(&opened.device, &options, clock).map_err(|error| {
+    let tuned = ironmap::tools::tune(&opened.device, &options, clock).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = named(&args.volume, error);
         if asked { Failure::usage(&error) } else { Failure::open(&error) }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 
+use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Image;
 
 /// Blocks and inodes that are marked in use and belong to no file.

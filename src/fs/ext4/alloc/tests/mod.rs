@@ -12,10 +12,10 @@ use super::Freed;
 use super::blocks::Reserve;
 use crate::device::{Device, Faults, Sim};
 use crate::error::ErrorKind;
-use crate::fs::Clock;
 use crate::fs::ext4::for_tests::{Alone, Image};
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::{Ext4, ROOT};
+use crate::fs::{Clock, FileSystem, Writer};
 use crate::units::{DevOffset, FsBlock, InodeNo};
 use model::Model;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::Freed;
 use crate::error::ErrorKind;
+use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Alone;
 use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::model::Rng;
+use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::operation::MayChange;
 use crate::fs::ext4::{Ext4, ROOT};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::xattrs::{find, remove, set};
-use crate::fs::SetXattr;
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::{Image, Mount};
+use crate::fs::{FileSystem, SetXattr};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";

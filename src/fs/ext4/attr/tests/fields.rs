@@ -2,7 +2,7 @@
 
 use crate::fs::ext4::attr::{Body, NewInode, Times};
 use crate::fs::ext4::for_tests::{Alone, Image};
-use crate::fs::{InodeFlags, Timestamp};
+use crate::fs::{FileSystem, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
 fn new_inode(mode: u32, body: Body<'_>) -> NewInode<'_> {

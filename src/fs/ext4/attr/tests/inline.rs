@@ -3,10 +3,10 @@
 use super::image::Rng;
 use super::xattrs::{find, remove, set};
 use crate::ErrorKind;
-use crate::fs::SetXattr;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::{FileSystem, SetXattr, Writer};
 use crate::units::{FilePos, InodeNo};
 
 const KIND: &str = "-t ext4 -b 1024 -I 256 -O inline_data";

@@ -3,10 +3,10 @@
 use super::image::Rng;
 use super::xattrs::{Values, find, kernels, ours, remove, set};
 use crate::ErrorKind;
-use crate::fs::SetXattr;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
+use crate::fs::{FileSystem, SetXattr};
 use crate::units::{FsBlock, InodeNo};
 
 /// Inodes that share a block, and values that share an inode, are separated when one of them changes.

@@ -11,7 +11,7 @@ use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::operation::InodeToChange;
 use crate::fs::ext4::{Ext4, Inode};
-use crate::fs::{Follow, SetXattr};
+use crate::fs::{FileSystem, Follow, SetXattr};
 
 pub(super) type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -3,11 +3,11 @@
 use super::super::{ADD_CREDITS, CHANGE_CREDITS, Directory};
 use super::volume::Volume;
 use crate::ErrorKind;
-use crate::fs::FileType;
 use crate::fs::ext4::ROOT;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::operation::InodeToChange;
+use crate::fs::{FileSystem, FileType};
 use crate::units::{FsBlock, InodeNo};
 
 /// e2fsck accepts a new directory: inline if the volume has the feature, otherwise with one block, for every inode size.

@@ -9,7 +9,7 @@ use crate::fs::ext4::attr::{Body, NewInode};
 use crate::fs::ext4::for_tests::{Alone, Image, run};
 use crate::fs::ext4::operation::{InodeToChange, MayChange};
 use crate::fs::ext4::{Ext4, ROOT};
-use crate::fs::{FileType, Follow, InodeFlags, Timestamp};
+use crate::fs::{FileSystem, FileType, Follow, InodeFlags, Timestamp};
 use crate::units::InodeNo;
 
 /// The files that names refer to. A file may have at most 65,000 names.

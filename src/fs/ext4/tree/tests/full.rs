@@ -2,6 +2,7 @@
 
 use super::image::File;
 use crate::error::{ErrorKind, Result};
+use crate::fs::FileSystem;
 use crate::fs::ext4::alloc::{Freed, Reserve};
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;

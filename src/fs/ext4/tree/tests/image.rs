@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::fs::Follow;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::jbd2::Handle;
 use crate::fs::ext4::operation::InodeToChange;
+use crate::fs::{FileSystem, Follow};
 use crate::iomap::{Extent, ExtentState, MapFile};
 use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::image::File;
 use crate::error::ErrorKind;
+use crate::fs::FileSystem;
 use crate::fs::ext4::for_tests::Image;
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock};

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::fs::ext4::ROOT;
 use crate::fs::ext4::for_tests::Image;
-use crate::fs::{Credentials, NewFile};
+use crate::fs::{Credentials, FileSystem, NewFile, Writer};
 use crate::units::FileBlock;
 
 /// The journal's blocks of a directory or a link are never replayed over the data of their next owner.

@@ -4,6 +4,7 @@ use super::super::node::{NodeMut, capacity};
 use super::super::path::Tree;
 use super::image::extent;
 use crate::error::ErrorKind;
+use crate::fs::FileSystem;
 use crate::fs::ext4::alloc::Freed;
 use crate::fs::ext4::for_tests::Image;
 use crate::fs::ext4::tree::read_extents::seal_extent_block;

@@ -213,7 +213,8 @@ fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     // A new owner takes set-id bits away.
     let permissions = Some(stat.mode & 0o7777);
     let mode = SetAttributes::new().permissions(permissions);
-    let set = |set| name.fs().set_attributes(there.number(), set);
+    let set =
+        |set| name.fs().writable().and_then(|writer| writer.set_attributes(there.number(), set));
     set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
 }
 

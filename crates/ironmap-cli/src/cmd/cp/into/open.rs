@@ -50,7 +50,7 @@ impl Open {
         let how = Fallocate::Allocate { keep_size: true };
         // Where space runs out a part is allocated.
         self.allocated = pos.0 + len;
-        match name.fs().fallocate(*number, how, pos, len) {
+        match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
             // Files with indirect blocks have no space without content.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
@@ -68,7 +68,10 @@ impl Open {
     /// Ends the content of a file, and sees that the metadata tell all that was written.
     pub(super) fn set_size(&self, size: u64) -> Result<(), Failure> {
         let Self { name, number, .. } = self;
-        name.fs().truncate(*number, size).map_err(|error| name.failed(&error))?;
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.truncate(*number, size))
+            .map_err(|error| name.failed(&error))?;
         self.give_back_room()
     }
 
@@ -78,7 +81,7 @@ impl Open {
         let (fs, given) = (name.fs(), &entry.xattrs);
         for Xattr { name, .. } in fs.inode(*number)?.xattrs()? {
             if is_access_list(&name) && given.iter().all(|xattr| xattr.name != name) {
-                fs.removexattr(*number, &name)?;
+                fs.writable().and_then(|writer| writer.removexattr(*number, &name))?;
             }
         }
         Ok(())
@@ -95,7 +98,9 @@ impl Open {
             if size >= *allocated {
                 return Ok(());
             }
-            name.fs().fallocate(*number, Fallocate::Punch, FilePos(size), allocated - size)
+            name.fs().writable().and_then(|writer| {
+                writer.fallocate(*number, Fallocate::Punch, FilePos(size), allocated - size)
+            })
         });
         given.map_err(|error| name.failed(&error))
     }

@@ -41,7 +41,9 @@ impl Places {
         let owner = Credentials::new(self.owner.0, self.owner.1, 0);
         for (slash, _) in slashes {
             let dir = at(&path[..slash])?;
-            let made = dir.fs().create(dir.dir, &dir.name, NewFile::Directory, 0o755, &owner);
+            let made = dir.fs().writable().and_then(|writer| {
+                writer.create(dir.dir, &dir.name, NewFile::Directory, 0o755, &owner)
+            });
             match made {
                 Err(error) if error.kind() == ErrorKind::Exists => {}
                 made => {
@@ -151,12 +153,12 @@ impl Places {
             let removed = match (found.is_directory(), visit) {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
                 _ if keeps(self, &found.name) => return Ok(()),
-                (true, _) => match fs.rmdir(dir, name) {
+                (true, _) => match fs.writable().and_then(|writer| writer.rmdir(dir, name)) {
                     // Something in it is kept.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
                     removed => removed,
                 },
-                _ => fs.unlink(dir, name),
+                _ => fs.writable().and_then(|writer| writer.unlink(dir, name)),
             };
             removed.map_err(|error| found.failed(&error))?;
             // Another file gets its number.
@@ -199,7 +201,8 @@ impl Places {
                 return Err(target.failed(&gone));
             }
         }
-        let linked = to.fs().link(target.number(), to.dir, &to.name);
+        let linked =
+            to.fs().writable().and_then(|writer| writer.link(target.number(), to.dir, &to.name));
         linked.map_err(|error| to.failed(&error))?;
         self.made(to);
         Ok(())
@@ -208,7 +211,10 @@ impl Places {
     /// Sets the times of directories.
     pub(super) fn finish(&mut self, root: &Name) -> Result<(), Failure> {
         for (number, times) in std::mem::take(&mut self.times) {
-            root.fs().set_attributes(number, &times).map_err(|error| root.failed(&error))?;
+            root.fs()
+                .writable()
+                .and_then(|writer| writer.set_attributes(number, &times))
+                .map_err(|error| root.failed(&error))?;
         }
         Ok(())
     }

@@ -264,7 +264,8 @@ impl Writer {
         if new && inherits && self.how.keep.ownership {
             let gid = Some(open.entry.stat.gid);
             let set = SetAttributes::new().gid(gid);
-            let given = open.name.fs().set_attributes(number, &set);
+            let given =
+                open.name.fs().writable().and_then(|writer| writer.set_attributes(number, &set));
             if let Err(error) = given {
                 self.give_up(&open)?;
                 return Err(open.name.failed(&error));
@@ -305,7 +306,9 @@ impl Writer {
         if keep.ownership {
             (who.uid, who.gid) = (stat.uid, stat.gid);
         }
-        name.fs().create(name.dir, &name.name, new, permissions, &who)
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.create(name.dir, &name.name, new, permissions, &who))
     }
 
     /// What becomes of what has the name already.
@@ -347,10 +350,16 @@ impl Writer {
         }
         let several = self.how.keep.links && there.stat().links > 1;
         if new == FileType::Regular && old == FileType::Regular && !several {
-            name.fs().truncate(there.number(), 0).map_err(|error| name.failed(&error))?;
+            name.fs()
+                .writable()
+                .and_then(|writer| writer.truncate(there.number(), 0))
+                .map_err(|error| name.failed(&error))?;
             return Ok(There::Use(there.number(), there.stat().mode));
         }
-        name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))?;
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.unlink(name.dir, &name.name))
+            .map_err(|error| name.failed(&error))?;
         Ok(There::Removed)
     }
 
@@ -362,17 +371,22 @@ impl Writer {
             return Err(name.refused("its other name was not copied"));
         };
         let fs = name.fs();
-        let linked = match fs.link(*number, name.dir, &name.name) {
-            Err(error) if error.kind() == ErrorKind::Exists => {
-                let there = name.find(Follow::NotLast)?;
-                if there.number() == *number {
-                    return Ok(());
+        let linked =
+            match fs.writable().and_then(|writer| writer.link(*number, name.dir, &name.name)) {
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    let there = name.find(Follow::NotLast)?;
+                    if there.number() == *number {
+                        return Ok(());
+                    }
+                    fs.writable().and_then(|writer| writer.unlink(name.dir, &name.name)).and_then(
+                        |()| {
+                            fs.writable()
+                                .and_then(|writer| writer.link(*number, name.dir, &name.name))
+                        },
+                    )
                 }
-                fs.unlink(name.dir, &name.name)
-                    .and_then(|()| fs.link(*number, name.dir, &name.name))
-            }
-            linked => linked,
-        };
+                linked => linked,
+            };
         linked.map_err(|error| name.failed(&error))
     }
 
@@ -400,7 +414,11 @@ impl Writer {
                 stream.write(file, pos, bytes, progress)
             }
             (_, stream) => finish(stream, progress).and_then(|()| {
-                let count = open.name.fs().write(open.number, pos, &bytes)?;
+                let count = open
+                    .name
+                    .fs()
+                    .writable()
+                    .and_then(|writer| writer.write(open.number, pos, &bytes))?;
                 progress.advance(count as u64);
                 check_whole(count, bytes.len())?;
                 self.pieces.put([bytes]);
@@ -456,13 +474,18 @@ impl Writer {
         if keep.ownership && !open.new {
             let (uid, gid) = (Some(stat.uid), Some(stat.gid));
             let set = SetAttributes::new().uid(uid).gid(gid);
-            fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))?;
+            fs.writable()
+                .and_then(|writer| writer.set_attributes(*number, &set))
+                .map_err(|error| name.failed(&error))?;
         }
         if keep.mode {
             open.drop_access_lists().map_err(|error| name.failed(&error))?;
         }
         for Xattr { name: attribute, value } in &entry.xattrs {
-            if let Err(error) = fs.setxattr(*number, attribute, value, SetXattr::Any) {
+            if let Err(error) = fs
+                .writable()
+                .and_then(|writer| writer.setxattr(*number, attribute, value, SetXattr::Any))
+            {
                 let first = || (0, format!("{name}: {error}"));
                 self.refused.entry(attribute.clone()).or_insert_with(first).0 += 1;
             }
@@ -484,7 +507,9 @@ impl Writer {
             self.places.directory(*number, times);
         }
         let set = times.permissions(permissions);
-        fs.set_attributes(*number, &set).map_err(|error| name.failed(&error))
+        fs.writable()
+            .and_then(|writer| writer.set_attributes(*number, &set))
+            .map_err(|error| name.failed(&error))
     }
 
     /// Not all of a file is there.
@@ -495,7 +520,10 @@ impl Writer {
         // Half a file looks like a whole one.
         self.links.remove(&open.entry.identity);
         let name = &open.name;
-        name.fs().unlink(name.dir, &name.name).map_err(|error| name.failed(&error))
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.unlink(name.dir, &name.name))
+            .map_err(|error| name.failed(&error))
     }
 }
 

@@ -1,0 +1,156 @@
+//! The operations that change a file system.
+
+use std::time::Duration;
+
+use super::{
+    Credentials, Fallocate, InodeFlags, KeepSetId, NewFile, OnError, RenameFlags, SetAttributes,
+    SetXattr, WriteCounts,
+};
+use crate::error::{Error, Result};
+use crate::open_file::CommitTimer;
+use crate::units::{FilePos, InodeNo};
+
+/// A file system that can be changed: [`FileSystem::writer`](super::FileSystem::writer) gives it.
+///
+/// An operation is one transaction where its size allows: a crash leaves it done or not done. On a volume that was opened for reading each gives
+/// `ReadOnly`. The provided methods are those of an ability that a format may lack ([`Capabilities`](super::Capabilities)).
+#[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
+pub trait Writer: Send + Sync {
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a symbolic
+    /// link.
+    ///
+    /// # Errors
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
+    fn create(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        file: NewFile<'_>,
+        permissions: u32,
+        who: &Credentials,
+    ) -> Result<InodeNo>;
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file of another
+    /// project where the directory gives its own to its entries.
+    fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// Removes a name of a file. A file without names is freed when it is no longer open.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`.
+    fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
+    fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// Moves a name to another name or directory. A file with the new name is replaced atomically. `who` owns a whiteout.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory that
+    /// would move into itself, and for flags that exclude each other.
+    fn rename(
+        &self,
+        from: (InodeNo, &[u8]),
+        to: (InodeNo, &[u8]),
+        flags: RenameFlags,
+        who: &Credentials,
+    ) -> Result<()>;
+
+    /// Changes attributes of an inode.
+    ///
+    /// # Errors
+    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`, `ReadOnly`.
+    fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()>;
+
+    /// Sets an inode's flags (`chattr`); other flags keep their value.
+    ///
+    /// # Errors
+    /// `Unsupported` for a flag that cannot be changed, `ReadOnly`.
+    fn set_flags(&self, number: InodeNo, flags: InodeFlags) -> Result<()> {
+        Err(Error::unsupported("inode flags"))
+    }
+
+    /// Sets an extended attribute. The name includes the prefix.
+    ///
+    /// # Errors
+    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
+    fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        Err(Error::unsupported("extended attributes"))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoData` if it does not exist; as [`setxattr`](Self::setxattr).
+    fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
+        Err(Error::unsupported("extended attributes"))
+    }
+
+    /// Sets the size of a file. A new part reads as zeros.
+    ///
+    /// # Errors
+    /// `IsADirectory`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly`.
+    fn truncate(&self, number: InodeNo, size: u64) -> Result<()>;
+
+    /// Changes the space of a range of a regular file.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty range, or for one of partial blocks if whole blocks are needed; `Unsupported` if the file's map does not support
+    /// the operation; as [`truncate`](Self::truncate).
+    fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
+        Err(Error::unsupported("a change of the space of a range"))
+    }
+
+    /// Writes through the file system's own code, without a queue: blocks and size change in one transaction. Gives the number of bytes written.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); as [`truncate`](Self::truncate).
+    fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
+
+    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Gives whether there were any.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`.
+    fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool>;
+
+    /// Discards all free ranges of at least `min_len` bytes on the device. Gives the sum of their lengths; 0 if the device does not support discard.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Io`; `Corrupt`.
+    fn trim(&self, min_len: u64) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Turns online discard on or off: freed blocks are discarded on the device once the change that frees them is durable.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    fn set_discard(&self, on: bool) -> Result<()> {
+        Err(Error::unsupported("to discard blocks that are freed"))
+    }
+
+    /// The reaction to an error in metadata while the volume is open for writing.
+    fn on_error(&self) -> OnError {
+        OnError::RemountReadOnly
+    }
+
+    /// The costs of writing since the volume was opened.
+    fn write_counts(&self) -> WriteCounts {
+        WriteCounts::default()
+    }
+
+    /// Starts a thread that commits each change at most `interval` after it was made, until the returned value is dropped. The returned value must
+    /// not hold the last reference to the file system.
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    fn commit_in_time(&self, interval: Duration) -> Result<CommitTimer> {
+        Ok(CommitTimer::new(()))
+    }
+}

@@ -1,0 +1,104 @@
+//! An open file that can change: the part of its handle that queues know, and that requests in flight keep.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::OpenInode;
+use crate::iomap::{WriteFile, WriteIntent};
+use crate::units::InodeNo;
+
+/// A handle of an open file. Requests in flight keep it, and with it the file stays open.
+pub(crate) struct FileHandle {
+    /// Unique among the handles of this process.
+    pub(crate) id: u64,
+    index: FileIndex,
+    pub(crate) number: InodeNo,
+    /// Written data are committed in time, also where the file outlives its volume's last handle. The guard is dropped before the file: the
+    /// timer's thread must not be the last holder of the file system.
+    _timer: Option<CommitTimer>,
+    pub(crate) file: Arc<dyn WriteFile>,
+    pub(crate) inode: Arc<OpenInode>,
+    /// The options of all writes by this handle.
+    pub(crate) intent: WriteIntent,
+    /// Writes go to the position that the caller names: an overwrite needs no check of the handle.
+    pub(crate) overwrites: bool,
+}
+
+impl FileHandle {
+    pub(crate) fn new(
+        number: InodeNo,
+        (inode, file): (Arc<OpenInode>, Arc<dyn WriteFile>),
+        indexes: &Arc<FileIndexes>,
+        timer: Option<CommitTimer>,
+        intent: WriteIntent,
+        overwrites: bool,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let index = FileIndex::take(indexes);
+        Self { id, index, number, _timer: timer, file, inode, intent, overwrites }
+    }
+
+    /// A small number that no other open file of the volume has.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index.number
+    }
+}
+
+/// The indexes of a volume's open files: small numbers, so that a queue finds a file's view in a table.
+#[derive(Debug, Default)]
+pub(crate) struct FileIndexes(Mutex<Indexes>);
+
+#[derive(Debug, Default)]
+struct Indexes {
+    /// All indexes from this one on are free.
+    next: u32,
+    free: Vec<u32>,
+}
+
+/// An index, until this is dropped.
+struct FileIndex {
+    indexes: Arc<FileIndexes>,
+    number: u32,
+}
+
+impl FileIndex {
+    fn take(indexes: &Arc<FileIndexes>) -> Self {
+        let mut inner = indexes.0.lock();
+        let number = inner.free.pop().unwrap_or_else(|| {
+            inner.next += 1;
+            inner.next - 1
+        });
+        Self { indexes: Arc::clone(indexes), number }
+    }
+}
+
+impl Drop for FileIndex {
+    fn drop(&mut self) {
+        self.indexes.0.lock().free.push(self.number);
+    }
+}
+
+/// Keeps a format's timer of commits running. The timer must not keep its file system open.
+#[derive(Clone)]
+pub struct CommitTimer(
+    #[expect(dead_code, reason = "it is kept to be dropped")] Arc<dyn Send + Sync>,
+);
+
+impl CommitTimer {
+    /// The timer ends when the last clone is dropped, and `timer` with it.
+    #[must_use]
+    pub fn new(timer: impl Send + Sync + 'static) -> Self {
+        Self(Arc::new(timer))
+    }
+}
+
+impl fmt::Debug for CommitTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CommitTimer").finish_non_exhaustive()
+    }
+}
