@@ -3,6 +3,8 @@
 //! Data moves down as an owned [`Bio`] and comes back once, in a [`Done`] that contains it. The owner of the bio owns the memory: while a device has
 //! the bio, no other code can reach it.
 
+pub(crate) mod slices;
+
 use bitflags::bitflags;
 
 pub use crate::sys::{Buffer, Memory};

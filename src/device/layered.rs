@@ -2,7 +2,7 @@
 //! failures, [`Record`](super::Record) logs requests.
 
 use std::fmt;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,6 +11,7 @@ use super::{
     AnyQueue, BlockFile, BoundedQueue, Device, DeviceProtection, DeviceQueue, Drained, InRange,
     LentPart, Limits, QueueOptions, WrongTuple, through_queue, with_below,
 };
+use crate::bio::slices::{SlicesMut, cut, cut_mut};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
@@ -220,7 +221,7 @@ impl<L: Layer> Device for Layered<L> {
         _: InRange,
     ) -> Result<()> {
         let request = Request::Write { at, bufs, fua };
-        self.carry(&request, |below, len| below.write_all_at(&head(bufs, len as usize), at, fua))
+        self.carry(&request, |below, len| below.write_all_at(&cut(bufs, 0..len as usize), at, fua))
     }
 
     fn flush(&self) -> Result<()> {
@@ -250,31 +251,6 @@ fn is_whole(result: &Result<usize, Errno>, len: u64) -> bool {
 /// The total length of buffers.
 fn total(bufs: &[IoSlice<'_>]) -> usize {
     bufs.iter().map(|buf| buf.len()).sum()
-}
-
-/// The first `len` bytes of buffers.
-fn head<'b>(bufs: &'b [IoSlice<'_>], len: usize) -> SmallVec<[IoSlice<'b>; 2]> {
-    let mut left = len;
-    let cut = |buf: &'b IoSlice<'_>| {
-        let count = left.min(buf.len());
-        left -= count;
-        IoSlice::new(&buf[..count])
-    };
-    bufs.iter().map(cut).collect()
-}
-
-/// The first `len` bytes of buffers that are to be filled.
-fn head_mut<'b>(
-    bufs: impl Iterator<Item = &'b mut [u8]>,
-    len: usize,
-) -> SmallVec<[IoSliceMut<'b>; 2]> {
-    let mut left = len;
-    let cut = |buf: &'b mut [u8]| {
-        let count = left.min(buf.len());
-        left -= count;
-        IoSliceMut::new(&mut buf[..count])
-    };
-    bufs.map(cut).collect()
 }
 
 /// A queue whose layer decides about each request before the device below sees it, and may hold completions back.
@@ -386,7 +362,7 @@ impl LayeredQueue {
 fn read_below(
     below: &mut BoundedQueue,
     dev: Dev,
-    bufs: SmallVec<[IoSliceMut<'_>; 2]>,
+    bufs: SlicesMut<'_>,
     at: DevOffset,
     flags: BioFlags,
 ) -> Result<usize, Errno> {
@@ -416,8 +392,7 @@ impl DeviceQueue for LayeredQueue {
             let (at, len) = (part.at, part.len());
             let bufs = &mut part.bufs;
             part.result = self.carry(dev, &Request::Read { at, len }, |below, len| {
-                let bufs = head_mut(bufs.iter_mut().map(|buf| &mut **buf), len);
-                read_below(below, dev, bufs, at, flags)
+                read_below(below, dev, cut_mut(bufs, 0..len), at, flags)
             });
             let bufs: SmallVec<[_; 2]> = part.bufs.iter().map(|buf| IoSlice::new(buf)).collect();
             part.result = self.verified(dev, part.result, at, &bufs);
@@ -432,7 +407,7 @@ impl DeviceQueue for LayeredQueue {
         flags: BioFlags,
     ) -> Result<usize, Errno> {
         let request = Request::Write { at, bufs, fua: flags.contains(BioFlags::DSYNC) };
-        self.carry(dev, &request, |below, len| below.write_now(dev, &head(bufs, len), at, flags))
+        self.carry(dev, &request, |below, len| below.write_now(dev, &cut(bufs, 0..len), at, flags))
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
@@ -464,8 +439,8 @@ impl DeviceQueue for LayeredQueue {
                 return self.send(bio, Some(verdict.ticket));
             }
             let result = self.carry_judged(verdict, &request, |below, len| {
-                let bufs = bio.memory.buffers_mut().iter_mut().map(|buf| &mut **buf);
-                read_below(below, Dev::OWN, head_mut(bufs, len), at, flags)
+                let bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
+                read_below(below, Dev::OWN, bufs, at, flags)
             });
             self.hold(Some(verdict.ticket), Done { bio, result });
             return Ok(());
@@ -482,7 +457,7 @@ impl DeviceQueue for LayeredQueue {
             return self.send(bio, Some(verdict.ticket));
         }
         let result = self.carry_judged(verdict, &request, |below, len| {
-            below.write_now(Dev::OWN, &head(&bufs, len), at, flags)
+            below.write_now(Dev::OWN, &cut(&bufs, 0..len), at, flags)
         });
         drop(bufs);
         self.hold(Some(verdict.ticket), Done { bio, result });

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::psync::{OneFile, rw_flags};
 use super::queue::run;
-use super::runs::{each_run, until, verify_run};
+use super::runs::{each_run, verify_run};
 use super::through_file::through_file;
 use super::uring::{Attached, UringOptions, result, through_ring};
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, InRange, LentPart, Limits,
     QueueOptions, Transfer as _, WrongTuple,
 };
+use crate::bio::slices::within;
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done};
 use crate::error::{Errno, Error, Result};
 use crate::protection::Protection;
@@ -299,7 +300,7 @@ impl<W: Width> ProtectedQueue<W> {
             drop(lent);
             for ((part, tuples), raw) in parts.iter_mut().zip(&tuples).zip(results) {
                 part.result = result(raw).and_then(|count| {
-                    self.verify(tuples, until(count, part.bufs.iter().map(|buf| &**buf)))?;
+                    self.verify(tuples, within(&part.bufs, 0..count))?;
                     Ok(count)
                 });
                 if raw == -Errno::EILSEQ.0 {
@@ -392,7 +393,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
             None => Buffer::aligned(most).map_err(|_| Errno::ENOMEM)?,
         };
         let mut done = 0;
-        for piece in until(len, bufs.iter().map(|buf| &**buf)) {
+        for piece in within(bufs, 0..len) {
             copy[done..done + piece.len()].copy_from_slice(piece);
             done += piece.len();
         }
@@ -458,9 +459,9 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         let bio = bio.join(memory);
         let mut result = result(raw);
         if bio.op == BioOp::Read && !tuples.is_empty() {
-            let bufs = bio.memory.buffers().iter().map(|buffer| &**buffer);
+            let bufs = bio.memory.buffers();
             match result {
-                Ok(count) => result = self.verify(&tuples, until(count, bufs)).map(|()| count),
+                Ok(count) => result = self.verify(&tuples, within(bufs, 0..count)).map(|()| count),
                 Err(Errno::EILSEQ) => self.locate(bio.at, bio.memory.len()),
                 Err(_) => {}
             }

@@ -5,18 +5,6 @@ use crate::protection::{Mismatch, Protection};
 /// An application tag that switches off the check of its sector (T10 SBC, NVM Command Set): sectors that were never written have it.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// The first `len` bytes of buffers.
-pub(super) fn until<'a>(
-    len: usize,
-    bufs: impl Iterator<Item = &'a [u8]>,
-) -> impl Iterator<Item = &'a [u8]> {
-    bufs.scan(len, |left, buf| {
-        let taken = buf.len().min(*left);
-        *left -= taken;
-        (taken > 0).then(|| &buf[..taken])
-    })
-}
-
 /// Calls `run` for whole contiguous intervals, with the number of intervals before them. An interval that several buffers share is
 /// assembled in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(

@@ -1,10 +1,11 @@
 //! A request's memory: cut into the parts that are contiguous on the device, and joined again.
 
 use std::collections::VecDeque;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{DerefMut, Range};
 
 use smallvec::SmallVec;
 
+use crate::bio::slices::within_mut;
 use crate::bio::{Buffer, Memory};
 use crate::sys::copy as copy_unseen;
 
@@ -79,34 +80,6 @@ pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory
         Shape::Flat => to_memory(joined.into()),
         Shape::Vectored(_) => Memory::Vectored(joined),
     }
-}
-
-/// The parts of buffers that contain the bytes of a range, counted through all of them.
-pub(super) fn within(
-    bufs: &[impl Deref<Target = [u8]>],
-    range: Range<usize>,
-) -> impl Iterator<Item = &[u8]> {
-    let mut start = 0;
-    bufs.iter().filter_map(move |buf| {
-        let end = start + buf.len();
-        let part = range.start.clamp(start, end) - start..range.end.clamp(start, end) - start;
-        start = end;
-        (!part.is_empty()).then(|| &buf[part])
-    })
-}
-
-/// The same parts, for writing.
-pub(super) fn within_mut(
-    bufs: &mut [impl DerefMut<Target = [u8]>],
-    range: Range<usize>,
-) -> impl Iterator<Item = &mut [u8]> {
-    let mut start = 0;
-    bufs.iter_mut().filter_map(move |buf| {
-        let end = start + buf.len();
-        let part = range.start.clamp(start, end) - start..range.end.clamp(start, end) - start;
-        start = end;
-        (!part.is_empty()).then(|| &mut buf[part])
-    })
 }
 
 /// Zeroes the bytes of a range.

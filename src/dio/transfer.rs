@@ -5,7 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use smallvec::SmallVec;
 
-use super::{Io, RETRIES, parts};
+use super::{Io, RETRIES};
+use crate::bio::slices;
 use crate::bio::{BioFlags, Dev};
 use crate::device::LentPart;
 use crate::error::Errno;
@@ -80,7 +81,7 @@ impl Io<'_> {
         let flushes = flags.contains(BioFlags::DSYNC) && self.state.calls_flush();
         flags.set(BioFlags::DSYNC, flags.contains(BioFlags::DSYNC) && !flushes);
         while done < len {
-            let rest: SmallVec<[_; 2]> = parts::within(bufs, done..len).map(IoSlice::new).collect();
+            let rest = slices::cut(bufs, done..len);
             let at = DevOffset(at.0 + done as u64);
             match self.queue.write_now(to.dev, &rest, at, flags) {
                 Ok(count) if count == len - done => break,

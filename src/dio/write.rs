@@ -3,11 +3,10 @@
 
 use std::io::IoSlice;
 
-use smallvec::SmallVec;
-
 use super::simple::Passed;
 use super::transfer::TransferTo;
-use super::{DioFlags, Io, NotSimple, Request, State, Target, parts, plan, simple};
+use super::{DioFlags, Io, NotSimple, Request, State, Target, plan, simple};
+use crate::bio::slices;
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, CompletionWork, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Result};
@@ -172,7 +171,7 @@ pub(crate) fn write_now<M: MapFile>(
     for iomap in &plan {
         let (from, at) = (done, iomap.addr);
         done += iomap.len as usize;
-        let slices: SmallVec<[_; 2]> = parts::within(bufs, from..done).map(IoSlice::new).collect();
+        let slices = slices::cut(bufs, from..done);
         if direct {
             io.write_all(to, &slices, at).map_err(|errno| failed(io.state, errno))?;
         } else {

@@ -41,8 +41,6 @@ mod verify;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 pub(crate) use self::area::holds_tags;
 pub use self::check::{CheckedArea, Problem, check};
 pub use self::format::{FormatOptions, TailLoss, format, plan};
@@ -59,6 +57,7 @@ use self::journal::Write;
 use self::queue::IntegrityQueue;
 use self::tagging::Tuples;
 use crate::bio::Buffer;
+use crate::bio::slices::cut;
 use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions, WrongTuple};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::DevOffset;
@@ -228,7 +227,8 @@ impl Device for Integrity {
         let most = self.checked.limits.max_transfer as usize;
         let mut pos = at;
         while pos.0 < at.0 + len {
-            let piece = part(bufs, (pos.0 - at.0) as usize, most);
+            let from = (pos.0 - at.0) as usize;
+            let piece = cut(bufs, from..from.saturating_add(most));
             self.write_some(&piece, pos, fua)?;
             pos.0 += piece.iter().map(|buf| buf.len() as u64).sum::<u64>();
         }
@@ -252,19 +252,6 @@ impl Device for Integrity {
         let queue = IntegrityQueue::new(below, Arc::clone(&self.checked), options.slots());
         Ok(AnyQueue::other(queue))
     }
-}
-
-/// At most `most` bytes of buffers, from `skip` on.
-fn part<'b>(bufs: &'b [IoSlice<'_>], skip: usize, most: usize) -> SmallVec<[IoSlice<'b>; 4]> {
-    let (mut skip, mut left) = (skip, most);
-    let cut = |buf: &'b IoSlice<'_>| {
-        let from = skip.min(buf.len());
-        skip -= from;
-        let len = left.min(buf.len() - from);
-        left -= len;
-        (len > 0).then(|| IoSlice::new(&buf[from..from + len]))
-    };
-    bufs.iter().filter_map(cut).collect()
 }
 
 #[cfg(all(test, shuttle))]

@@ -5,7 +5,7 @@
 //! the writes that it submits.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -13,14 +13,13 @@ use smallvec::{SmallVec, smallvec};
 use super::checked::Checked;
 use super::journal::{Few, Journal, Write};
 use super::tagging::Tuples;
+use crate::bio::slices::{self, Slices};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Memory};
 use crate::device::{
     AnyQueue, BlockFile, DeviceQueue, Drained, LentPart, through_queue, with_below,
 };
 use crate::error::{Errno, Error};
 use crate::units::DevOffset;
-
-type Slices<'a> = SmallVec<[IoSlice<'a>; 4]>;
 
 pub(super) struct IntegrityQueue {
     below: AnyQueue,
@@ -50,15 +49,7 @@ impl IntegrityQueue {
     ) -> Result<(), Errno> {
         let whole: usize = bufs.iter().map(|buf| buf.len()).sum();
         while done < whole {
-            let mut skip = done;
-            let rest: SmallVec<[IoSliceMut<'_>; 2]> = bufs
-                .iter_mut()
-                .filter_map(|buf| {
-                    let from = skip.min(buf.len());
-                    skip -= from;
-                    (from < buf.len()).then(|| IoSliceMut::new(&mut buf[from..]))
-                })
-                .collect();
+            let rest = slices::cut_mut(bufs, done..whole);
             let mut part = [LentPart::new(rest, DevOffset(at.0 + done as u64))];
             self.below.read_parts_now(Dev::OWN, &mut part, flags);
             done += some(part[0].result)?;
@@ -76,15 +67,7 @@ impl IntegrityQueue {
     ) -> Result<(), Errno> {
         let whole = total(bufs);
         while done < whole {
-            let mut skip = done;
-            let rest: Slices<'_> = bufs
-                .iter()
-                .filter_map(|buf| {
-                    let from = skip.min(buf.len());
-                    skip -= from;
-                    (from < buf.len()).then(|| IoSlice::new(&buf[from..]))
-                })
-                .collect();
+            let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
                 // A part is written, so EAGAIN, which means no effect, must not be returned.

@@ -14,9 +14,10 @@ use smallvec::SmallVec;
 
 pub(super) use self::pool::{PIECE, Pool, is_long, room_for};
 
-use super::parts::{Buffers, copy, within, within_mut};
+use super::parts::{Buffers, copy};
 use super::transfer::TransferTo;
 use super::{Io, Request, State, Target};
+use crate::bio::slices::{within, within_mut};
 use crate::bio::{BioFlags, Buffer, Memory};
 use crate::device::LentPart;
 use crate::error::{Errno, Error, Result};

@@ -2,16 +2,14 @@
 //! the pool. Writes are copied before they are submitted, reads by the thread that takes the completion; then the piece is free for the
 //! next.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::SplitRequest;
+use crate::bio::slices::{cut, cut_mut, within, within_mut};
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Dev, Done, Memory};
 use crate::device::LentPart;
 use crate::dio::bounce;
-use crate::dio::parts::{Buffers, copy, to_memory, within, within_mut};
+use crate::dio::parts::{Buffers, copy, to_memory};
 use crate::dio::transfer::TransferTo;
 use crate::dio::{Io, Target};
 use crate::error::{Errno, Error, Result};
@@ -109,12 +107,10 @@ impl Io<'_> {
         }
         let at = DevOffset(bio.at.0 + count as u64);
         if bio.op == BioOp::Read {
-            let bufs = within_mut(bio.memory.buffers_mut(), count..len);
-            let part = LentPart::new(bufs.map(IoSliceMut::new).collect(), at);
+            let part = LentPart::new(cut_mut(bio.memory.buffers_mut(), count..len), at);
             self.read_parts(to, [part].into_iter().collect())
         } else {
-            let bufs = within(bio.memory.buffers(), count..len).map(IoSlice::new);
-            self.write_all(to, &bufs.collect::<SmallVec<[_; 2]>>(), at)
+            self.write_all(to, &cut(bio.memory.buffers(), count..len), at)
         }
     }
 }

@@ -5,8 +5,9 @@ use std::io::IoSlice;
 
 use super::prepare::{Ready, SYNCED, Wanted};
 use super::target::would_change;
-use super::write::{Lent, cut_from};
+use super::write::Lent;
 use super::{Access, LiveFile};
+use crate::bio::slices::{cut, within};
 use crate::bio::{Buffer, CompletionWork};
 use crate::dio::{self, DioFlags, Request, Source};
 use crate::error::{Error, Result};
@@ -58,7 +59,7 @@ impl LiveFile {
                 }
                 Unaligned::ByFileSystem(0) => return self.write_by_file_system(queue, write),
                 Unaligned::ByFileSystem(done) => {
-                    let bufs = cut_from(write.bufs, done, len - done);
+                    let bufs = cut(write.bufs, done..len);
                     let at = WriteAt::Pos(FilePos(write.pos.0 + done as u64));
                     let mut rest = Lent { bufs: &bufs, at, ..*write };
                     let written = self.write_by_file_system(queue, &mut rest);
@@ -110,7 +111,7 @@ impl LiveFile {
             let piece = Wanted { len: count, flags: flags - SYNCED, ..wanted };
             match self.prepare_held(queue, at, piece) {
                 Ok(Ready::Blocks { request, left }) => {
-                    let piece = cut_from(bufs, done, request.len);
+                    let piece = cut(bufs, done..done + request.len);
                     full |= self.write_widened(queue, &piece, &request, left)?;
                     done += request.len;
                     if done < len {
@@ -184,7 +185,7 @@ impl LiveFile {
 
 fn copy(bufs: &[IoSlice<'_>], into: &mut [u8]) {
     let mut at = 0;
-    for part in cut_from(bufs, 0, into.len()) {
+    for part in within(bufs, 0..into.len()) {
         into[at..at + part.len()].copy_from_slice(&part);
         at += part.len();
     }

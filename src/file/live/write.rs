@@ -3,11 +3,10 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::LiveFile;
 use super::prepare::{Ready, SYNCED};
 use super::target::{no_view, stamp_overwrite, target_by_metadata};
+use crate::bio::slices::cut;
 use crate::bio::{CompletionWork, Memory};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Rejected, Request, Source};
@@ -137,7 +136,7 @@ impl LiveFile {
         request.source = write.source;
         let Request { pos, len, flags, .. } = request;
         write.pos = pos;
-        let result = self.write_held(queue, &cut_from(write.bufs, 0, len), &request);
+        let result = self.write_held(queue, &cut(write.bufs, 0..len), &request);
         let full = result.as_ref().is_ok_and(|more| {
             self.stamp_write();
             self.handle.inode.wrote(pos, len, left | *more)
@@ -338,23 +337,4 @@ impl LiveFile {
         }
         Ok(pos)
     }
-}
-
-/// `len` bytes of several buffers, from `skip` on.
-pub(super) fn cut_from<'a>(
-    bufs: &'a [IoSlice<'_>],
-    skip: usize,
-    len: usize,
-) -> SmallVec<[IoSlice<'a>; 2]> {
-    let (mut skip, mut left) = (skip, len);
-    let mut parts = SmallVec::new();
-    for buf in bufs {
-        let from = skip.min(buf.len());
-        let count = left.min(buf.len() - from);
-        if count > 0 {
-            parts.push(IoSlice::new(&buf[from..from + count]));
-        }
-        (skip, left) = (skip - from, left - count);
-    }
-    parts
 }
