@@ -6,7 +6,7 @@
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | lent, for the time of the call | `generic`, `write` | `bounce` |
-//! | owned, until it is popped | `split` | `split::bounced` |
+//! | owned, until it is popped | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
 //! A request that needs only a copy has the gate of the simple path and one piece (`bounce::short`).
 
@@ -15,6 +15,8 @@ mod generic;
 mod geometry;
 mod parts;
 mod plan;
+mod queued;
+mod rejected;
 mod request;
 mod simple;
 mod split;
@@ -34,8 +36,8 @@ pub(crate) use self::bounce::short::submit as submit_copied;
 pub(crate) use self::geometry::Geometry;
 pub use self::geometry::StablePages;
 pub(crate) use self::plan::blocks_of;
+pub use self::rejected::Rejected;
 pub(crate) use self::request::{Request, Source};
-pub use self::split::Rejected;
 pub(crate) use self::split::submit as submit_write;
 pub use self::stats::{NotSimple, Stats};
 pub(crate) use self::write::{overwrite_now, pass_overwrite, submit_overwrite, write_now};
@@ -346,7 +348,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     match gate {
         // A request that holds its content by a range must release more than one bio describes.
         Ok(at) if target.is_light() => {
-            split::submit_whole(queue, state, target, at, memory, request)?;
+            queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
             Ok(())
         }
@@ -354,7 +356,7 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
             other.err().into_iter().for_each(|reason| state.stats.miss(reason));
             let target = *target;
             let request = Request { len: memory.len(), ..*request };
-            split::submit_read(queue, state, &target, memory, &request)
+            queued::submit_read(queue, state, &target, memory, &request)
         }
     }
 }

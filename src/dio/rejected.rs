@@ -1,0 +1,48 @@
+//! A request that was not started: its memory comes back with the reason.
+
+use std::fmt;
+
+use crate::bio::Memory;
+use crate::error::Error;
+
+/// A request that was not started, and its memory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Rejected {
+    /// The reason.
+    pub error: Error,
+    /// The memory that the request was to use.
+    pub memory: Memory,
+}
+
+impl Rejected {
+    /// Creates the error in a box, so that the result of a successful submission is one register.
+    #[cold]
+    pub(crate) fn boxed(error: Error, memory: Memory) -> Box<Self> {
+        Box::new(Self { error, memory })
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        rejected.error
+    }
+}
+
+impl From<Box<Rejected>> for Error {
+    fn from(rejected: Box<Rejected>) -> Self {
+        rejected.error
+    }
+}
