@@ -1,10 +1,11 @@
 //! The rules of the house (docs/ARCHITECTURE.md) that the compiler does not check: `cargo run -p house`. With a directory it prints the phrases to
-//! avoid in that directory's sources, unchecked ones too.
+//! avoid in that directory's sources, unchecked ones too; with `sample SEED` it prints texts for a reader to judge.
 
 mod blocks;
 mod imports;
 mod links;
 mod packages;
+mod sample;
 mod text;
 mod tokens;
 mod walks;
@@ -23,9 +24,14 @@ const ROOTS: [&str; 8] = ["benches", "crates", "examples", "fuzz", "lab", "src",
 const PAGE: &str = "docs/ARCHITECTURE.md";
 
 fn main() -> io::Result<ExitCode> {
-    let count = match std::env::args().nth(1) {
-        None => check_all()?,
-        Some(dir) => phrases(&dir)?,
+    let mut args = std::env::args().skip(1);
+    let count = match (args.next().as_deref(), args.next().and_then(|seed| seed.parse().ok())) {
+        (None, _) => check_all()?,
+        (Some("sample"), Some(seed)) => {
+            sample::print(seed, &files("rs"), &pages()?)?;
+            0
+        }
+        (Some(dir), _) => phrases(dir)?,
     };
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -145,7 +145,7 @@ fn page_lines(source: &str) -> Vec<Line<'_>> {
 }
 
 /// The comments of a source. Code, in them too, ends a paragraph.
-fn comment_lines(source: &str) -> Vec<Line<'_>> {
+pub(super) fn comment_lines(source: &str) -> Vec<Line<'_>> {
     let mut fenced = false;
     let lines = (1..).zip(source.lines()).map(|(line, text)| {
         let Some(comment) = comment(text) else { return (line, None) };
