@@ -237,9 +237,26 @@ struct Repr {
     place: Option<Place>,
     what: Cow<'static, str>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    context: Vec<String>,
+    /// The innermost first.
+    steps: Vec<Step>,
     /// Whether a volume has counted the error, or must not count it.
     counted: bool,
+}
+
+/// The way to the failure.
+#[derive(PartialEq)]
+enum Step {
+    Operation(String),
+    /// A file, a device or an image, as the caller names it.
+    Name(String),
+}
+
+impl Step {
+    /// Whether this is the name of the object that `path` leads to, or the end of that path.
+    fn is_end_of(&self, path: &str) -> bool {
+        let last = path.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
+        matches!(self, Self::Name(name) if name == path || Some(name.as_str()) == last)
+    }
 }
 
 impl Error {
@@ -251,7 +268,7 @@ impl Error {
             place: None,
             what: what.into(),
             source: None,
-            context: Vec::new(),
+            steps: Vec::new(),
             counted: false,
         }))
     }
@@ -287,21 +304,42 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, what)
     }
 
-    /// Adds the operation that failed; the outermost operation is shown first. A path replaces the name at its end, so that no name is shown
-    /// twice.
+    /// Adds the operation that failed; the outermost operation is shown first.
     #[must_use]
     pub fn context(mut self, operation: impl fmt::Display) -> Self {
-        let operation = operation.to_string();
-        let Repr { context, what, .. } = &mut *self.0;
-        let outermost = context.last().map_or(&**what, String::as_str);
-        let rest = outermost.strip_prefix(&operation);
-        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(": ")) {
-            return self;
-        }
-        let last = operation.trim_end_matches('/').rsplit_once('/').map(|(_, name)| name);
-        context.pop_if(|inner| last == Some(inner.as_str()));
-        context.push(operation);
+        self.0.steps.push(Step::Operation(operation.to_string()));
         self
+    }
+
+    /// Adds the name of the file, device or image that the failure is about. A path takes the place of the name at its end, so that no name is
+    /// shown twice.
+    #[must_use]
+    pub fn at(mut self, name: impl fmt::Display) -> Self {
+        let name = name.to_string();
+        let steps = &mut self.0.steps;
+        steps.pop_if(|step| step.is_end_of(&name));
+        let name = Step::Name(name);
+        steps.retain(|step| *step != name);
+        steps.push(name);
+        self
+    }
+
+    /// Whether it is about an object of this name.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn names(&self, name: &str) -> bool {
+        self.0.steps.iter().any(|step| matches!(step, Step::Name(own) if own == name))
+    }
+
+    /// The error as a line about the object of this name, which it shows once.
+    #[doc(hidden)] // For the program, which knows names that the library does not.
+    pub fn shown_at<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| {
+            write!(f, "{name}: ")?;
+            let steps = &self.0.steps;
+            let named = steps.last().is_some_and(|step| step.is_end_of(name));
+            self.show(f, &steps[..steps.len() - usize::from(named)])
+        })
     }
 
     /// Adds the underlying cause.
@@ -351,10 +389,11 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for operation in self.0.context.iter().rev() {
-            write!(f, "{operation}: ")?;
+impl Error {
+    /// The line, with these steps.
+    fn show(&self, f: &mut fmt::Formatter<'_>, steps: &[Step]) -> fmt::Result {
+        for Step::Operation(step) | Step::Name(step) in steps.iter().rev() {
+            write!(f, "{step}: ")?;
         }
         if let Some(place) = &self.0.place {
             write!(f, "{place}: ")?;
@@ -365,6 +404,12 @@ impl fmt::Display for Error {
             ErrorKind::Io(errno) => write!(f, ": {errno}"),
             _ => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show(f, &self.0.steps)
     }
 }
 
@@ -394,14 +439,21 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Adds the operation to the error of a result.
+/// Adds the operation, or the name of an object, to the error of a result.
 pub trait Context<T> {
     /// Adds the operation to the error, if there is one. The text is made only on failure.
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T>;
+
+    /// Adds the name of the object that the failure is about, as [`Error::at`] does.
+    fn at<N: fmt::Display>(self, name: impl FnOnce() -> N) -> Result<T>;
 }
 
 impl<T> Context<T> for Result<T> {
     fn context<C: fmt::Display>(self, operation: impl FnOnce() -> C) -> Result<T> {
         self.map_err(|error| error.context(operation()))
+    }
+
+    fn at<N: fmt::Display>(self, name: impl FnOnce() -> N) -> Result<T> {
+        self.map_err(|error| error.at(name()))
     }
 }

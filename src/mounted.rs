@@ -86,7 +86,7 @@ impl Host {
     pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
             let error = Error::read_only("host files are only read");
-            return Err(error.context(path.as_ref().display()));
+            return Err(error.at(path.as_ref().display()));
         }
         let mut device = None;
         let keeper = self.shared.keeping.keeper();

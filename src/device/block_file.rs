@@ -16,7 +16,7 @@ use super::nvme::Namespace;
 use super::owner::{self, Written};
 use super::space::Part;
 use super::{Device, DeviceProtection, Limits, Psync, qemu_locks};
-use crate::error::{Context, Errno, Error, ErrorKind, Result};
+use crate::error::{Context, Errno, Error, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
@@ -378,7 +378,7 @@ impl BlockFile {
             return Ok(at..end);
         }
         let part = Part { file: &self.file, start: self.base, len: self.size };
-        let data = part.data_from(self.absolute(at)).context(|| self.path.display())?;
+        let data = part.data_from(self.absolute(at)).at(|| self.path.display())?;
         Ok(DevOffset(data.start - self.base)..DevOffset(data.end - self.base))
     }
 
@@ -391,9 +391,9 @@ impl BlockFile {
                 let why = format!(
                     "direct requests have {unit} bytes now, and {opened} when it was opened: open it again"
                 );
-                Error::io(errno, format!("{path}: {what} at {at}: {why}"))
+                Error::io(errno, format!("{what} at {at}: {why}")).at(path)
             }
-            None => Error::io(errno, format!("{path}: {what} at {at}")),
+            None => Error::io(errno, format!("{what} at {at}")).at(path),
         }
     }
 
@@ -457,7 +457,7 @@ fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
 }
 
 fn read_only(path: &Path) -> Error {
-    Error::new(ErrorKind::ReadOnly, format!("{}: the device is read-only", path.display()))
+    Error::read_only("the device is read-only").at(path.display())
 }
 
 #[cfg(test)]

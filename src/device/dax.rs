@@ -66,11 +66,11 @@ impl Dax {
         let size = file.size();
         let path = || file.path().display();
         let part = file.image_part();
-        let failed = |errno| Error::io(errno, format!("{}: map", path()));
+        let failed = |errno| Error::io(errno, "map").at(path());
         let mut writable = file.is_writable();
         let mut writer = None;
         if let Some(part) = part.as_ref().filter(|_| writable) {
-            writable = part.reserve().context(path)?;
+            writable = part.reserve().at(path)?;
             if !writable {
                 writer = Some(Writer::new(part).map_err(failed)?);
             }
@@ -80,7 +80,7 @@ impl Dax {
             .and_then(|len| Mapping::new(file.fd(), start - skip, len, writable))
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
-            for (from, to) in part.holes().context(path)? {
+            for (from, to) in part.holes().at(path)? {
                 // Only the bytes in use of the first and the last page count.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };

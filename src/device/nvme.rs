@@ -46,7 +46,7 @@ impl Namespace {
         let number = namespace_number(file.as_fd()).map_err(failed)?;
         let of_namespace = identify(file.as_fd(), Some(number)).map_err(failed)?;
         let of_controller = identify(file.as_fd(), None).map_err(failed)?;
-        let format = Format::read(&of_namespace).context(|| path.display())?;
+        let format = Format::read(&of_namespace).at(|| path.display())?;
         let segments = max_segments(&block).unwrap_or(1);
         // A range of memory that begins within a page needs one more segment.
         let by_segments = segments.saturating_sub(1).max(1).saturating_mul(PAGE);

@@ -32,7 +32,7 @@ const CIFS: u32 = 0xFF53_4D42;
 const SMB2: u32 = 0xFE53_4D42;
 
 pub(super) fn busy(path: &Path, what: &str) -> Error {
-    Error::new(ErrorKind::Busy, format!("{}: {what}", path.display()))
+    Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
 /// Repeats an attempt until the object is free, long enough to outlast a process that is ending: one that has died, whose rings the kernel removes
@@ -118,7 +118,7 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     match patiently(|| rustix::fs::flock(file, operation), |done| *done == Err(OsErrno::AGAIN)) {
         Ok(()) => Ok(()),
         Err(OsErrno::AGAIN) => Err(holders::locked(path, file.as_fd())),
-        Err(errno) => Err(Error::io(errno, format!("{}: lock", path.display()))),
+        Err(errno) => Err(Error::io(errno, "lock").at(path.display())),
     }
 }
 

@@ -99,8 +99,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
         if base.checked_add(size).is_none_or(|end| end > bytes(&disk, "size").unwrap_or(0)) {
-            let what = format!("{}: the partition extends past its disk's end", own.display());
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            let what = "the partition extends past its disk's end";
+            return Err(Error::new(ErrorKind::Corrupt, what).at(own.display()));
         }
         device_paths.push(device_path(&disk, DevicePathKind::WholeDisk, base, size)?);
         (disk, base)
@@ -141,7 +141,7 @@ fn device_path(dir: &Path, kind: DevicePathKind, base: u64, size: u64) -> Result
             let path = Path::new("/dev").join(name);
             Ok(DevicePath { path, node: (major, minor), kind, base, size })
         }
-        _ => Err(Error::new(ErrorKind::Corrupt, format!("{}: names no device", dir.display()))),
+        _ => Err(Error::new(ErrorKind::Corrupt, "names no device").at(dir.display())),
     }
 }
 
@@ -160,8 +160,8 @@ fn bytes(dir: &Path, name: &str) -> Result<u64> {
     let bytes =
         sectors.trim().parse().ok().and_then(|sectors: u64| sectors.checked_mul(SYSFS_SECTOR));
     bytes.ok_or_else(|| {
-        let what = format!("{}: {name} is {:?}", dir.display(), sectors.trim());
-        Error::new(ErrorKind::Corrupt, what)
+        let what = format!("{name} is {:?}", sectors.trim());
+        Error::new(ErrorKind::Corrupt, what).at(dir.display())
     })
 }
 
@@ -185,17 +185,17 @@ impl DevicePath {
         let path = || self.path.display();
         if file.protected_namespace().is_some() {
             let what = "protection information goes with each command: its block device is used";
-            return Err(Error::unsupported(format!("{}: {what}", path())));
+            return Err(Error::unsupported(what).at(path()));
         }
         let node = file.namespace().map_or(file.fd(), Namespace::fd);
-        let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, path().to_string()))?;
+        let stat = rustix::fs::fstat(node).map_err(|errno| Error::io(errno, "").at(path()))?;
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
             let (major, minor) = self.node;
-            return Err(Error::invalid(format!("{}: not the device {major}:{minor}", path())));
+            return Err(Error::invalid(format!("not the device {major}:{minor}")).at(path()));
         }
         if !file.limits().direct {
             let why = file.notice().unwrap_or_default();
-            return Err(Error::invalid(format!("{}: no direct reads: {why}", path())));
+            return Err(Error::invalid(format!("no direct reads: {why}")).at(path()));
         }
         if file.namespace().is_some() {
             return Ok((file, Some(PageCache { pages: 0, dirty: 0 })));
@@ -203,7 +203,7 @@ impl DevicePath {
         let mut cache = PageCache::of(file.fd());
         if self.kind == DevicePathKind::WholeDisk && cache.is_some_and(|cache| cache.pages > 0) {
             let dropped = rustix::fs::fadvise(file.fd(), 0, None, Advice::DontNeed);
-            dropped.map_err(|errno| Error::io(errno, path().to_string()))?;
+            dropped.map_err(|errno| Error::io(errno, "").at(path()))?;
             cache = PageCache::of(file.fd());
         }
         Ok((file, cache))

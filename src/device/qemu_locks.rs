@@ -35,7 +35,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
             Err(Errno::EAGAIN | Errno::EACCES) => {
                 return Err(holders::locked(path, file));
             }
-            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+            Err(errno) => return Err(Error::io(errno, "lock").at(path.display())),
         }
     }
     let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
@@ -47,7 +47,7 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()>
                 return Err(busy(path, &format!("{what}, or by another program with its locks")));
             }
             Err(errno) if is_missing(errno) => return Ok(()),
-            Err(errno) => return Err(Error::io(errno, format!("{}: lock", path.display()))),
+            Err(errno) => return Err(Error::io(errno, "lock").at(path.display())),
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ pub(super) fn resolve<F: FileSystem + ?Sized>(
     path: &[u8],
     follow: Follow,
 ) -> Result<Inode> {
-    walk(fs, fs.root(), path, follow).context(|| String::from_utf8_lossy(path).into_owned())
+    walk(fs, fs.root(), path, follow).at(|| String::from_utf8_lossy(path).into_owned())
 }
 
 /// The inode that a path names relative to another inode: see [`FileSystem::resolve_at`].

@@ -188,7 +188,7 @@ impl Site {
         let prefix = image.map_or(0, |(_, len)| len);
         let file = &bytes[prefix..];
         if file.is_empty() {
-            return Err(Error::invalid(format!("{}: the file is missing", text.display())));
+            return Err(Error::invalid("the file is missing").at(text.display()));
         }
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
@@ -223,10 +223,10 @@ impl Site {
         let window = match &self.medium {
             Medium::File(path) => self.window_of_file(path, false)?,
             Medium::Nbd(address) => {
-                self.part.of(&Nbd::open(address, false)?, false).context(|| address)?
+                self.part.of(&Nbd::open(address, false)?, false).at(|| address)?
             }
             Medium::Image(address) => {
-                self.part.of(&*image::look(address)?, false).context(|| address)?
+                self.part.of(&*image::look(address)?, false).at(|| address)?
             }
         };
         Ok(window.map(|window| window.range))
@@ -238,7 +238,7 @@ impl Site {
         }
         let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
         let device = Psync::new(Arc::new(BlockFile::open(path, &mode)?));
-        self.part.of(&device, truncated).context(|| &self.medium)
+        self.part.of(&device, truncated).at(|| &self.medium)
     }
 }
 

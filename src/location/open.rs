@@ -155,7 +155,7 @@ impl Location {
             return Ok(Halves { data, tags: None, identity, faults: Vec::from_iter(fault) });
         };
         let shared = data.shares_device(tags);
-        if shared && data.overlaps(tags).context(|| self)? {
+        if shared && data.overlaps(tags).at(|| self)? {
             return Err(Error::invalid(format!("{data} and {tags} overlap")));
         }
         let data = data.open(options, true).context(|| "the data half")?;
@@ -187,10 +187,11 @@ impl Location {
         if error.kind() == ErrorKind::UnknownFormat {
             return Error::new(
                 ErrorKind::UnknownFormat,
-                format!("{self}: {place} holds no tags: ironmap integrity format makes them"),
-            );
+                format!("{place} holds no tags: ironmap integrity format makes them"),
+            )
+            .at(self);
         }
-        error.context(format!("{self}"))
+        error.at(self)
     }
 }
 
@@ -199,8 +200,7 @@ impl Site {
         match &self.medium {
             Medium::File(path) => {
                 let window = self.window_of_file(path, options.truncated)?;
-                let (window, fault) =
-                    split(usable(window, options.write).context(|| &self.medium)?);
+                let (window, fault) = split(usable(window, options.write).at(|| &self.medium)?);
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let file = match options.engine {
@@ -225,8 +225,8 @@ impl Site {
 
     fn open_export(&self, address: &nbd::Address, options: &LocationOptions) -> Result<OpenSite> {
         let mut export = Nbd::open(address, options.write)?;
-        let window = self.part.of(&export, options.truncated).context(|| address)?;
-        let (window, fault) = split(usable(window, options.write).context(|| address)?);
+        let window = self.part.of(&export, options.truncated).at(|| address)?;
+        let (window, fault) = split(usable(window, options.write).at(|| address)?);
         if let Some((start, len)) = window {
             export = export.part(start, len)?;
         }
@@ -235,7 +235,7 @@ impl Site {
         let opened = options.fit(OpenedEngine { device, engine: Engine::Nbd, notices });
         let opened = match options.engine {
             Engine::Dax => {
-                return Err(Error::invalid("an export cannot be mapped").context(address));
+                return Err(Error::invalid("an export cannot be mapped").at(address));
             }
             Engine::Null => nulled(opened.device, opened.notices),
             _ => opened,
@@ -253,7 +253,7 @@ impl Site {
         })?;
         let opened = match options.engine {
             Engine::Dax => {
-                return Err(Error::invalid("this format cannot be mapped").context(address));
+                return Err(Error::invalid("this format cannot be mapped").at(address));
             }
             Engine::Null => nulled(device, notices),
             _ => OpenedEngine { device, engine: Engine::Image, notices },

@@ -65,7 +65,7 @@ impl Volume {
         }
         let opened = location.open(&options.location_options())?;
         let OpenLocation { device, engine, notices, faults, integrity } = opened;
-        let mut volume = options.open_on(device).context(|| location)?;
+        let mut volume = options.open_on(device).at(|| location)?;
         volume.notices.splice(..0, notices);
         volume.faults.splice(..0, faults);
         Ok(Self { engine, integrity, ..volume })

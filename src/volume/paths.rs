@@ -37,7 +37,7 @@ impl Files for Volume {
     fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         let path = path.as_ref();
         let inode = self.find_or_create(path, &options)?;
-        self.open_inode(inode, options).context(|| path.display())
+        self.open_inode(inode, options).at(|| path.display())
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
@@ -81,7 +81,7 @@ impl Volume {
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
         let path = path.as_ref();
         let dir = self.resolve(path, Follow::All)?;
-        let list = dir.list(DirCursor::START).context(|| path.display())?;
+        let list = dir.list(DirCursor::START).at(|| path.display())?;
         let is_named = |entry: &Result<DirEntry>| !matches!(entry, Ok(entry) if entry.name == b"." || entry.name == b"..");
         Ok(Box::new(list.filter(is_named)))
     }
@@ -93,7 +93,7 @@ impl Volume {
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let target = self.resolve(path, Follow::NotLast)?.read_link();
-        target.map(|target| OsString::from_vec(target).into()).context(|| path.display())
+        target.map(|target| OsString::from_vec(target).into()).at(|| path.display())
     }
 
     /// The content of a file.
@@ -104,7 +104,7 @@ impl Volume {
         let path = path.as_ref();
         let file = self.open(path, FileOptions::new())?;
         let mut queue = self.queue(&QueueOptions::new())?;
-        file.read_all(&mut queue).context(|| path.display())
+        file.read_all(&mut queue).at(|| path.display())
     }
 
     /// Replaces the content of a file; a missing file is created. The content is durable after the next [`sync`](Self::sync).
@@ -115,7 +115,7 @@ impl Volume {
         let path = path.as_ref();
         let file = self.open(path, FileOptions::new().write(true).create(true).truncate(true))?;
         let mut queue = self.queue(&QueueOptions::new())?;
-        file.write_all_at(&mut queue, content.as_ref(), 0).context(|| path.display())
+        file.write_all_at(&mut queue, content.as_ref(), 0).at(|| path.display())
     }
 
     /// Creates a directory with permissions 0755, owned by user and group 0.
@@ -141,7 +141,7 @@ impl Volume {
                 Ok(found) if found.file_type() == FileType::Directory => {}
                 Ok(_) => {
                     let error = Error::new(ErrorKind::NotADirectory, "is not a directory");
-                    return Err(error.context(part.display()));
+                    return Err(error.at(part.display()));
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => self.create_dir(part)?,
                 Err(error) => return Err(error),
@@ -167,7 +167,7 @@ impl Volume {
         let (original, link) = (original.as_ref(), link.as_ref());
         let inode = self.resolve(original, Follow::NotLast)?;
         let Name { dir, name } = self.new_file_name(link)?;
-        self.writable(link)?.link(inode.number(), dir, name).context(|| link.display())
+        self.writable(link)?.link(inode.number(), dir, name).at(|| link.display())
     }
 
     /// Renames a file atomically. An existing file with the new name is replaced.
@@ -180,7 +180,7 @@ impl Volume {
         let (old, new) = (self.name(from)?, self.name(to)?);
         let (old, new) = ((old.dir, old.name), (new.dir, new.name));
         if asks_for_directory(from) || asks_for_directory(to) {
-            self.require_directory(old).context(|| from.display())?;
+            self.require_directory(old).at(|| from.display())?;
         }
         let writer = self.writable(from)?;
         let moved = writer.rename(old, new, RenameFlags::empty(), &Credentials::default());
@@ -195,9 +195,9 @@ impl Volume {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
         if asks_for_directory(path) {
-            self.require_directory((dir, name)).context(|| path.display())?;
+            self.require_directory((dir, name)).at(|| path.display())?;
         }
-        self.writable(path)?.unlink(dir, name).context(|| path.display())
+        self.writable(path)?.unlink(dir, name).at(|| path.display())
     }
 
     /// Removes an empty directory.
@@ -207,7 +207,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
-        self.writable(path)?.rmdir(dir, name).context(|| path.display())
+        self.writable(path)?.rmdir(dir, name).at(|| path.display())
     }
 
     /// Removes a directory with all its contents, or a symbolic link. Symbolic links are removed and not followed. Each name is a transaction, so a
@@ -218,11 +218,11 @@ impl Volume {
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Name { dir, name } = self.name(path)?;
-        let is_link = self.fs.lookup(dir, name).context(|| path.display())?.file_type();
+        let is_link = self.fs.lookup(dir, name).at(|| path.display())?.file_type();
         if is_link == FileType::Symlink && !asks_for_directory(path) {
-            return self.writable(path)?.unlink(dir, name).context(|| path.display());
+            return self.writable(path)?.unlink(dir, name).at(|| path.display());
         }
-        self.remove_tree(dir, name).context(|| path.display())
+        self.remove_tree(dir, name).at(|| path.display())
     }
 
     /// Makes all changes durable whose calls have returned (`syncfs`).
@@ -240,7 +240,7 @@ impl Volume {
     /// The last name of a path, and the directory that contains it or may contain it.
     fn name<'a>(&self, whole: &'a Path) -> Result<Name<'a>> {
         let bytes = whole.as_os_str().as_bytes();
-        let refused = |what| Err(Error::invalid(what).context(whole.display()));
+        let refused = |what| Err(Error::invalid(what).at(whole.display()));
         match path::split(bytes) {
             (_, b"") => refused("the root has no name"),
             (_, b"." | b"..") => refused("ends with . or .., which is not a name"),
@@ -250,7 +250,7 @@ impl Volume {
                     FileType::Directory => Ok(Name { dir: dir.number(), name }),
                     _ => {
                         let error = Error::new(ErrorKind::NotADirectory, "is not in a directory");
-                        Err(error.context(whole.display()))
+                        Err(error.at(whole.display()))
                     }
                 }
             }
@@ -261,9 +261,9 @@ impl Volume {
     fn new_file_name<'a>(&self, path: &'a Path) -> Result<Name<'a>> {
         let name = self.name(path)?;
         if asks_for_directory(path) {
-            self.fs.lookup(name.dir, name.name).context(|| path.display())?;
+            self.fs.lookup(name.dir, name.name).at(|| path.display())?;
             let error = Error::new(ErrorKind::Exists, "a file has this name");
-            return Err(error.context(path.display()));
+            return Err(error.at(path.display()));
         }
         Ok(name)
     }
@@ -276,7 +276,7 @@ impl Volume {
         let (parent, _) = path::split(path.as_os_str().as_bytes());
         self.fs.resolve(parent, Follow::All)?;
         let error = Error::new(ErrorKind::IsADirectory, "the path of a file ends with a slash");
-        Err(error.context(path.display()))
+        Err(error.at(path.display()))
     }
 
     fn require_directory(&self, (dir, name): (InodeNo, &[u8])) -> Result<()> {
@@ -288,7 +288,7 @@ impl Volume {
 
     /// The operations that change the volume, for a change of this path.
     fn writable(&self, path: &Path) -> Result<&dyn Writer> {
-        self.fs.writable().context(|| path.display())
+        self.fs.writable().at(|| path.display())
     }
 
     fn create(
@@ -303,7 +303,7 @@ impl Volume {
             _ => self.new_file_name(path)?,
         };
         let who = Credentials { uid, gid, umask: 0 };
-        self.writable(path)?.create(dir, name, file, permissions, &who).context(|| path.display())
+        self.writable(path)?.create(dir, name, file, permissions, &who).at(|| path.display())
     }
 
     /// The inode of a file that is opened by its path.
@@ -311,7 +311,7 @@ impl Volume {
         let creates = options.create || options.create_new;
         if creates && !options.writes() {
             let error = Error::invalid("create needs write or append");
-            return Err(error.context(path.display()));
+            return Err(error.at(path.display()));
         }
         let make = |path: &Path| {
             let number = self.create(path, NewFile::Regular, options.mode, options.owner)?;
@@ -345,7 +345,7 @@ impl Volume {
                 Err(error) => return Err(error),
             }
         }
-        Err(path::too_many_links().context(path.display()))
+        Err(path::too_many_links().at(path.display()))
     }
 
     /// Removes a directory. The path down to the directory that is being emptied is an explicit stack, because a tree may be deeper than a thread's

@@ -80,15 +80,10 @@ impl Failure {
     /// An operation on something in a volume. The errno that Linux would have given stands at the end.
     pub(crate) fn at(place: impl Display, error: &Error) -> Self {
         let code = if is_corrupt(error) { Code::Corrupt } else { Code::Failed };
-        let (place, text) = (place.to_string(), error.to_string());
-        // The end of a path is named already.
-        let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
-        let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
-        let rest = named.and_then(|rest| rest.strip_prefix(": "));
-        let text = rest.unwrap_or(&text);
+        let place = place.to_string();
         let message = match error.kind() {
-            ErrorKind::Io(_) => format!("{place}: {text}"),
-            _ => format!("{place}: {text} ({:?})", error.errno()),
+            ErrorKind::Io(_) => error.shown_at(&place).to_string(),
+            _ => format!("{} ({:?})", error.shown_at(&place), error.errno()),
         };
         Self { kind: Some(error.kind()), ..Self::with(code, message) }
     }

@@ -218,7 +218,7 @@ pub(crate) fn missing(volume: &Location, error: Error) -> Error {
         return error;
     }
     let what = "there is no such image: qemu-img create -f qcow2 FILE SIZE makes one";
-    Error::new(ErrorKind::NotFound, what).context(volume)
+    Error::new(ErrorKind::NotFound, what).at(volume)
 }
 
 /// The option that overwrites a device with content.
@@ -235,7 +235,7 @@ pub(crate) fn check_empty(
             let what = format!("{place}: {error}: {instead}");
             Failure::open(&Error::new(ErrorKind::Exists, what))
         }
-        _ => Failure::open(&error.context(place)),
+        _ => Failure::open(&error.at(place)),
     })
 }
 

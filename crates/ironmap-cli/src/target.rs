@@ -259,12 +259,10 @@ pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
     OsStringValueParser::new().try_map(|text: OsString| Target::parse_tree(&text))
 }
 
-/// An error that begins with the name of the volume, or with that of its device, which errors of devices already have.
+/// The error with the name of the volume, unless it has that name or its device's.
 pub(crate) fn named(volume: &Location, error: Error) -> Error {
-    let (text, name) = (error.to_string(), volume.to_string());
-    let begins = |name: &str| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
-    let medium = volume.data().medium.to_string();
-    if begins(&name) || begins(&medium) { error } else { error.context(name) }
+    let (name, medium) = (volume.to_string(), volume.data().medium.to_string());
+    if error.names(&name) || error.names(&medium) { error } else { error.at(name) }
 }
 
 /// The parser of an argument `VOLUME:/PATH`, or else a path of the host with or without `host:`.

@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
 ) -> c_int {
     let work = |options: &Options, path: &CStr| {
         let found = layout::size(options, path.to_bytes());
-        let found = found.context(|| named(options, path))?;
+        let found = found.at(|| named(options, path))?;
         // SAFETY: the caller's promise.
         unsafe { size.write(found.unwrap_or(0)) };
         // SAFETY: the same.
@@ -237,7 +237,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
         };
         let piece = usize::try_from(raw.piece).unwrap_or(usize::MAX);
         let mut layout = Layout { size: raw.size, content, create: raw.create != 0, piece, fill };
-        layout::lay_out(options, path.to_bytes(), &mut layout).context(|| named(options, path))
+        layout::lay_out(options, path.to_bytes(), &mut layout).at(|| named(options, path))
     };
     // SAFETY: the same.
     unsafe { with_options(job, path, work) }
@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_unlink(
     let work = |options: &Options, path: &CStr| {
         let unlinked = layout::unlink(options, path.to_bytes());
         gone = unlinked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        if gone { Ok(()) } else { unlinked.context(|| named(options, path)) }
+        if gone { Ok(()) } else { unlinked.at(|| named(options, path)) }
     };
     // SAFETY: the caller's promise.
     let told = unsafe { with_options(job, path, work) };

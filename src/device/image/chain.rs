@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
     let mut next = Some((path.to_owned(), true));
     while let Some((path, is_qcow2)) = next.take() {
         let within = |error: Error| match links.last() {
-            Some(above) => error.context(format!("{}: backing file", above.file.path().display())),
+            Some(above) => error.context("backing file").at(above.file.path().display()),
             None => error,
         };
         let identity = identity_of(&path).map_err(within)?;
@@ -42,9 +42,9 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
         let file = ImageFile::open(&path, write && links.is_empty(), locked).map_err(within)?;
         let shown = || path.display();
         let header =
-            if is_qcow2 { Some(Header::read(&file).context(shown).map_err(within)?) } else { None };
+            if is_qcow2 { Some(Header::read(&file).at(shown).map_err(within)?) } else { None };
         if let Some((name, format)) = header.as_ref().and_then(|header| header.backing.as_ref()) {
-            let below = backing(&path, name, format.as_deref()).context(shown).map_err(within)?;
+            let below = backing(&path, name, format.as_deref()).at(shown).map_err(within)?;
             next = Some(below);
         }
         links.push(Link { file, header });

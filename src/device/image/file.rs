@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno as OsErrno;
 
 use crate::device::{BlockFile, OpenMode};
-use crate::error::{Errno, Error, ErrorKind, Result};
+use crate::error::{Errno, Error, Result};
 
 /// `IOV_MAX`.
 const MAX_SEGMENTS: usize = 1024;
@@ -29,8 +29,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let stat = rustix::fs::stat(path).map_err(failed)?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     if kind != rustix::fs::FileType::RegularFile {
-        let what = format!("{}: an image has to be a regular file", path.display());
-        return Err(Error::new(ErrorKind::InvalidInput, what));
+        return Err(Error::invalid("an image has to be a regular file").at(path.display()));
     }
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -82,7 +81,7 @@ impl ImageFile {
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {
-            Error::io(errno, format!("{}: read of {len} bytes at {at}", self.path().display()))
+            Error::io(errno, format!("read of {len} bytes at {at}")).at(self.path().display())
         })
     }
 

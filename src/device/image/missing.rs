@@ -12,12 +12,12 @@ pub(crate) fn open(
     _write: bool,
     _part: impl FnOnce(&dyn Device) -> Result<Option<(u64, u64)>>,
 ) -> Result<(Arc<dyn Device>, Vec<String>)> {
-    Err(refusal().context(address))
+    Err(refusal().at(address))
 }
 
 /// Refuses the image.
 pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
-    Err(refusal().context(address))
+    Err(refusal().at(address))
 }
 
 /// Refuses the image.
@@ -25,7 +25,7 @@ pub(crate) fn look(address: &Address) -> Result<Arc<dyn Device>> {
 /// # Errors
 /// Always `Unsupported`.
 pub fn describe(address: &Address) -> Result<Description> {
-    Err(refusal().context(address))
+    Err(refusal().at(address))
 }
 
 fn refusal() -> Error {

@@ -37,7 +37,7 @@ pub(crate) fn open(
     part: impl FnOnce(&dyn Device) -> Result<Option<(u64, u64)>>,
 ) -> Result<(Arc<dyn Device>, Vec<String>)> {
     let mut image = Image::open(address, write)?;
-    if let Some((start, len)) = part(&image).context(|| address)? {
+    if let Some((start, len)) = part(&image).at(|| address)? {
         image = image.part(start, len)?;
     }
     let notices = image.notices();
@@ -92,8 +92,7 @@ impl Image {
 
     fn open_as(address: &Address, write: bool, locked: bool) -> Result<Self> {
         if write && address.format != ImageFormat::Qcow2 {
-            let what = format!("{address}: {ONLY_READ}");
-            return Err(Error::new(ErrorKind::ReadOnly, what));
+            return Err(Error::new(ErrorKind::ReadOnly, ONLY_READ).at(address));
         }
         let path = &address.path;
         let (driver, notices): (Arc<dyn Driver>, _) = match address.format {
@@ -118,7 +117,7 @@ impl Image {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.disk.size);
         if !is_within || !base.is_multiple_of(SECTOR) {
             let what = format!("the part at {base} of {size} bytes is not within the image");
-            return Err(Error::invalid(what).context(&self.address));
+            return Err(Error::invalid(what).at(&self.address));
         }
         self.disk.base += base;
         self.disk.size = size;
@@ -132,7 +131,7 @@ impl Image {
     }
 
     fn context<T>(&self, result: Result<T>, what: &str, at: DevOffset, len: u64) -> Result<T> {
-        result.context(|| format!("{}: {what} of {len} bytes at {}", self.address, at.0))
+        result.context(|| format!("{what} of {len} bytes at {}", at.0)).at(|| &self.address)
     }
 }
 
@@ -188,7 +187,7 @@ impl Device for Image {
     }
 
     fn flush(&self) -> Result<()> {
-        self.disk.driver.flush().context(|| format!("{}: flush", self.address))
+        self.disk.driver.flush().context(|| "flush").at(|| &self.address)
     }
 
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {

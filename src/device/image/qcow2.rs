@@ -60,20 +60,20 @@ impl Qcow2 {
             let layer = Layer::new(file, header.as_ref());
             let is_qcow2 = header.is_some();
             let opened = opening(|| open_one(Arc::new(layer), is_qcow2, false, below.take()));
-            below = Some(opened.context(|| shown.display())?);
+            below = Some(opened.at(|| shown.display())?);
         }
         let Some(Link { file, header: Some(header) }) = links.pop() else {
             return Err(Error::invalid("a chain without an image"));
         };
         let layer = if write {
-            Layer::for_writing(file, &header).context(|| path.display())?
+            Layer::for_writing(file, &header).at(|| path.display())?
         } else {
             Layer::new(file, Some(&header))
         };
         let top = Arc::new(layer);
         let store = Arc::clone(&top);
         let access = opening(|| open_one(store, true, write, below.take()));
-        let access = RwLock::new(access.context(|| path.display())?);
+        let access = RwLock::new(access.at(|| path.display())?);
         let (size, cluster) = (header.size, header.cluster());
         let is_read_only = header.refuse_writing(path).is_some();
         Ok((Self { access, top, size, cluster, write, is_read_only }, notices))

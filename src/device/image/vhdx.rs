@@ -52,7 +52,7 @@ fn corrupt(structure: &'static str, what: impl Into<String>) -> Error {
 impl Vhdx {
     pub(super) fn open(path: &Path, locked: bool) -> Result<Self> {
         let file = ImageFile::open(path, false, locked)?;
-        Self::over(file).context(|| path.display())
+        Self::over(file).at(|| path.display())
     }
 
     fn over(file: ImageFile) -> Result<Self> {

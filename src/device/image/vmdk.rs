@@ -161,7 +161,7 @@ impl Line {
 impl Vmdk {
     pub(super) fn open(path: &Path, locked: bool) -> Result<Self> {
         let file = ImageFile::open(path, false, locked)?;
-        Self::over(file, path, locked).context(|| path.display())
+        Self::over(file, path, locked).at(|| path.display())
     }
 
     fn over(file: ImageFile, path: &Path, locked: bool) -> Result<Self> {

@@ -285,7 +285,7 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text).map_err(|error| error.context(text.to_owned()))
+        Self::parse(text).map_err(|error| error.at(text.to_owned()))
     }
 }
 

@@ -155,12 +155,12 @@ impl Link {
         let since = Instant::now();
         let until = since + session.address.timeout.min(ATTEMPT);
         let (connection, generation) = loop {
-            if let Some(joined) = common.join(since, until).context(|| &session.address)? {
+            if let Some(joined) = common.join(since, until).at(|| &session.address)? {
                 break joined;
             }
             if Instant::now() >= until {
                 let error = Error::io(ETIMEDOUT, "its connections are lost repeatedly");
-                return Err(error.context(&session.address));
+                return Err(error.at(&session.address));
             }
         };
         Ok(Self::of(session, connection, generation, Some(Arc::clone(common))))

@@ -151,7 +151,7 @@ impl Nbd {
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
-        let refused = |kind, what| Err(Error::new(kind, what).context(address));
+        let refused = |kind, what| Err(Error::new(kind, what).at(address));
         if write && export.has(ExportFlags::READ_ONLY) {
             return refused(ErrorKind::ReadOnly, "the server does not permit writing");
         }
@@ -184,7 +184,7 @@ impl Nbd {
         let is_within = base.checked_add(size).is_some_and(|end| end <= self.window.size);
         if !is_within || !base.is_multiple_of(unit) {
             let what = format!("the part at {base} of {size} bytes is not within the export");
-            return Err(Error::invalid(what).context(&self.session.address));
+            return Err(Error::invalid(what).at(&self.session.address));
         }
         self.window = Window { base, size, ..self.window };
         self.idle = Mutex::default();
@@ -215,7 +215,7 @@ impl Nbd {
     fn client(&self, link: &Arc<Link>, depth: usize) -> Result<Client> {
         let export = &self.session.export;
         let client = Client::new(link, self.window, export, self.is_writable, depth);
-        client.map_err(|errno| Error::io(errno, "a queue").context(&self.session.address))
+        client.map_err(|errno| Error::io(errno, "a queue").at(&self.session.address))
     }
 
     /// Runs a call on a client of the common link.
@@ -233,7 +233,7 @@ impl Nbd {
         self.idle.lock().push(client);
         result.map_err(|errno| {
             let why = self.session.end().map(|why| format!(": {why}")).unwrap_or_default();
-            Error::io(errno, format!("{}: {what}{why}", self.session.address))
+            Error::io(errno, format!("{what}{why}")).at(&self.session.address)
         })
     }
 }

@@ -73,7 +73,7 @@ impl Session {
     /// Connects to an export for the first time.
     pub(super) fn open(address: &Address) -> Result<(Arc<Self>, Arc<Socket>)> {
         let until = Instant::now() + address.timeout.min(ATTEMPT);
-        let (socket, export) = connect(address, until).context(|| address)?;
+        let (socket, export) = connect(address, until).at(|| address)?;
         let socket = Arc::new(socket);
         let shared = Shared {
             generation: 0,

@@ -201,7 +201,7 @@ impl Inode {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {len} bytes")));
         }
         let none = || Error::new(ErrorKind::NotFound, "no such entry");
-        self.number_of(name).and_then(|found| found.ok_or_else(none)).context(|| shown(name))
+        self.number_of(name).and_then(|found| found.ok_or_else(none)).at(|| shown(name))
     }
 
     /// The inode number of a name. Every lookup of a name comes here.

@@ -18,8 +18,7 @@ impl Ext4 {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`, `Loop` and the errors of [`Inode::lookup`], each with the path.
     pub fn resolve(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Inode> {
-        self.watch(|| self.walk(path, follow))
-            .context(|| String::from_utf8_lossy(path).into_owned())
+        self.watch(|| self.walk(path, follow)).at(|| String::from_utf8_lossy(path).into_owned())
     }
 
     /// The inode of a name in a directory. Waits for running changes of the directory.

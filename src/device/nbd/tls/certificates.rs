@@ -229,7 +229,7 @@ fn unread(path: &Path, error: pem::Error) -> Error {
     let path = path.display().to_string();
     match error {
         pem::Error::Io(error) => Error::io(error.raw_os_error().map_or(Errno::EIO, Errno), path),
-        error => Error::new(ErrorKind::NotPermitted, error.to_string()).context(path),
+        error => Error::new(ErrorKind::NotPermitted, error.to_string()).at(path),
     }
 }
 
@@ -247,7 +247,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in all::<CertificateDer<'_>>(path)? {
         roots.add(certificate).map_err(|error| {
-            Error::new(ErrorKind::NotPermitted, error.to_string()).context(path.display())
+            Error::new(ErrorKind::NotPermitted, error.to_string()).at(path.display())
         })?;
     }
     Ok(roots)

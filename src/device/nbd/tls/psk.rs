@@ -38,7 +38,7 @@ const CIPHERS_1_3: &str = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 
 /// Creates a client that is this user in a file of keys. The file has lines `USER:KEY` with the key in hexadecimal (GnuTLS's `psktool` writes it).
 pub(super) fn client(keys: &Path, user: &str) -> Result<Client> {
-    let key = key(keys, user).context(|| keys.display().to_string())?;
+    let key = key(keys, user).at(|| keys.display().to_string())?;
     let place = format!("TLS as {user}");
     let wrong = |error: ErrorStack| Error::unsupported(format!("{place}: {error}"));
     let context = context(user.to_owned(), key).map_err(wrong)?;

@@ -296,5 +296,5 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 #[cold]
 fn not_found(name: &[u8]) -> Error {
-    Error::new(ErrorKind::NotFound, "no such entry").context(String::from_utf8_lossy(name))
+    Error::new(ErrorKind::NotFound, "no such entry").at(String::from_utf8_lossy(name))
 }

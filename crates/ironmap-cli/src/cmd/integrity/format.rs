@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(tags) => ironmap::tools::check_empty(&**tags),
     };
     let place = args.device.tags().unwrap_or(args.device.data());
-    free.map_err(|error| Failure::open(&error.context(place)))?;
+    free.map_err(|error| Failure::open(&error.at(place)))?;
     let bar = Bar::new("tags");
     let made = integrity::format(data, tags, &options, &mut |done, all| bar.show(done, all));
     drop(bar);

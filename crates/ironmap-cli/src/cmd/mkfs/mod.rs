@@ -274,7 +274,7 @@ fn missing(volume: &Location, error: Error) -> Error {
             let example = format!("ironmap mkfs {} 1G", path.display());
             let what =
                 format!("No such file or directory: a size makes a new image, as in {example}");
-            Error::new(ErrorKind::NotFound, what).context(volume)
+            Error::new(ErrorKind::NotFound, what).at(volume)
         }
         _ => room::missing(volume, error),
     }
