@@ -2,8 +2,7 @@
 
 use ironmap::fs::FileType;
 use ironmap::{Error, ErrorKind};
-
-use crate::source::Source;
+use ironmap_image::source::Source;
 
 /// As many as Linux follows on the way of one path.
 const MAX_LINKS: usize = 40;

@@ -1,24 +1,24 @@
 //! Ctrl-C, SIGTERM and SIGHUP while something is changed: the command stops at the next file and tidies up, so that nothing is left to
 //! recover or to remove.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Once};
 use std::{io, thread};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
-use rustix_libc::io::Errno;
+use ironmap_image::{Failure, Stop};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::failure::{Code, Failure};
-
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The number of the last signal that came, or 0.
-static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+/// Handlers of signals are the process's, and set it.
+static CAUGHT: LazyLock<Stop> = LazyLock::new(Stop::default);
+
+/// The request to stop that signals make.
+pub(crate) fn stop() -> &'static Stop {
+    &CAUGHT
+}
 
 /// The signals that the program was not started to ignore, as by nohup.
 fn heard() -> impl Iterator<Item = i32> {
@@ -45,7 +45,7 @@ pub(crate) fn catch() {
 /// From now on signals are remembered, and end nothing.
 pub(crate) fn remember() {
     for signal in heard() {
-        let _ = flag::register_usize(signal, Arc::clone(&CAUGHT), signal as usize);
+        let _ = flag::register_usize(signal, CAUGHT.flag(), signal as usize);
     }
 }
 
@@ -58,40 +58,10 @@ pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
 
 /// Whether a signal came.
 pub(crate) fn caught() -> bool {
-    CAUGHT.load(Ordering::Relaxed) != 0
+    CAUGHT.is_set()
 }
 
 /// Fails once a signal came.
 pub(crate) fn check() -> Result<(), Failure> {
-    match CAUGHT.load(Ordering::Relaxed) as i32 {
-        0 => Ok(()),
-        SIGTERM => Err(Failure::interrupted(Code::Terminated)),
-        SIGHUP => Err(Failure::interrupted(Code::HungUp)),
-        _ => Err(Failure::interrupted(Code::Interrupted)),
-    }
-}
-
-/// The failure, or the signal if one came: anything can fail after that.
-pub(crate) fn cause(failure: Failure) -> Failure {
-    check().err().unwrap_or(failure)
-}
-
-/// Waits until there is something to read, or nobody who could write any more.
-///
-/// # Errors
-/// `INTR` once a signal came, `CANCELED` once it is not wanted any more.
-pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
-    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    while !caught() {
-        if !is_wanted() {
-            return Err(Errno::CANCELED);
-        }
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-            // Interrupted by a signal, which the next turn sees: a read would wait for data that may never come.
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            // The read reports the error.
-            _ => return Ok(()),
-        }
-    }
-    Err(Errno::INTR)
+    CAUGHT.check()
 }

@@ -1,17 +1,16 @@
 //! Files of the host that appear under their names once they are whole and durable.
 
 use std::fs::{self, File};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::failure::Failure;
+use ironmap_image::Failure;
+use ironmap_image::part::part_name;
+use ironmap_image::spared::Spared;
+
 use crate::room;
-use crate::spared::Spared;
 
 /// A file that is being written. An existing file stays as it is until [`keep`](Self::keep); dropped before that, it leaves nothing. Only where no
 /// other file can take its place is it written itself.
@@ -117,14 +116,6 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut file = File::options().write(true).truncate(true).open(to)?;
     io::copy(&mut File::open(from)?, &mut file)?;
     file.sync_all()
-}
-
-/// A name for a file that is written beside another one. Processes of containers and machines that share a directory may have one number.
-pub(crate) fn part_name() -> String {
-    static RUN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    format!(".ironmap-{:016x}-{number}.part", *RUN)
 }
 
 /// The output stream of this process that a file is: /dev/stdout is one. Such a file may have no name, and it keeps the content that it has.

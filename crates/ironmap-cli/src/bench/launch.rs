@@ -1,16 +1,18 @@
 //! Launches: each a process of its own that runs one plan, and the medians over them.
 
+use std::io::Error as IoError;
 use std::process::{Command, Stdio};
 
 use ironmap::{Error, Result};
-
-use super::report::Row;
-use crate::failure::Failure;
+use ironmap_image::Failure;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::figures::{Measured, median};
 use ironmap_load::load::run;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::prepare;
+
+use super::report::Row;
+use crate::failure::told;
 
 /// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
@@ -18,7 +20,7 @@ pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let plan: Plan =
         serde_json::from_str(plan).map_err(|error| failed(Error::invalid(error.to_string())))?;
     let measured = run(&plan).map_err(failed)?;
-    super::print(serde_json::to_string(&measured)?)
+    super::print(serde_json::to_string(&measured).map_err(IoError::from)?)
 }
 
 /// The command that runs a plan in a child.
@@ -77,7 +79,7 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     match output.status.code() {
         Some(0) => {}
         // It has said why.
-        Some(code) => return Err(Failure::told(code)),
+        Some(code) => return Err(told(code)),
         None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)

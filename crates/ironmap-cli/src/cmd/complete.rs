@@ -5,10 +5,10 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use ironmap::fs::{FileType, Follow};
+use ironmap_image::source::{Source, join};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::Failure;
-use crate::source::{Source, join};
-use crate::target::Target;
+use crate::target;
 use crate::terminal::{shown, stdout};
 
 /// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
@@ -24,13 +24,13 @@ pub(crate) struct Args {
     word: OsString,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let word = args.word.as_bytes();
     // The last slash is that of the path: the text before it stays as it is.
     let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (dir, begin) = word.split_at(cut);
-    let target = Target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
-    let source = Source::open(&target.volume)?;
+    let target = target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
+    let source = Source::open(&target.volume, report.context())?;
     let inode = source.resolve(&target.path, Follow::All)?;
     let mut out = stdout();
     for entry in source.entries(&inode, &target.path)? {

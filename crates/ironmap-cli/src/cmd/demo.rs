@@ -9,12 +9,12 @@ use std::process::Command;
 use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::units::FilePos;
 use ironmap::{Location, Queue};
+use ironmap_image::source::{Source, join};
+use ironmap_image::transfer;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::output::progress;
-use crate::source::{Source, join};
 use crate::terminal::{one_line, print_line, shown, stdout};
-use crate::transfer;
 
 /// Where the tree is taken from, up to the limits below.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     make_image(&copy, &image, taken.bytes, taken.files.len())?;
     say(&format!("{} files, {} bytes in {}", taken.files.len(), taken.bytes, image.display()))?;
 
-    let source =
-        Source::open(&Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?)?;
+    let location = Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?;
+    let source = Source::open(&location, report.context())?;
     heading("its listing, read without mounting it")?;
     list(&source)?;
     heading("every file read back and compared with the original")?;

@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::ValueEnum;
 use ironmap::fs::{Follow, Xattr};
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 use regex_lite::Regex;
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
 use crate::terminal::{Out, octal, shown, stdout};
-use crate::volumes::Volumes;
 
 /// Shows the extended attributes of files
 ///
@@ -85,7 +85,7 @@ impl Names {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let follow = if args.no_dereference { Follow::NotLast } else { Follow::All };
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let mut out = stdout();
     report.each(&args.targets, |target, _| {
         let inode = volumes.file(target, follow)?.inode;

@@ -10,14 +10,13 @@ use ironmap::dio::DioFlags;
 use ironmap::fs::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Errno, ErrorKind, File, FileOptions};
+use ironmap_image::transfer;
 
 use super::fail::{Fail, Result};
 use super::handles::OpenFile;
 use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
-
-use crate::transfer;
 
 /// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
 mod open_flags {

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, mem, thread};
 
 use ironmap::units::InodeNo;
+use ironmap_image::Failure;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fail::Result;
 use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
-use crate::failure::Failure;
 
 /// An attribute of the root's that is on no volume: who has asked for it, and got it, has everything durable that was written before.
 const SYNCED: &str = "system.ironmap.synced";

@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
 use ironmap::fs::{FileType, Stat};
+use ironmap_image::{Failure, quote};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Args, Listed};
 use crate::acl;
-use crate::failure::Failure;
 use crate::output::{FileRecord, JsonArray};
 use crate::show::{Clock, Owners, human, mode_string};
-use crate::terminal::{self, Out, is_terminal, shown, stdout};
+use crate::terminal::{Out, is_terminal, shown, stdout};
 
 /// The form of the list.
 enum Form {
@@ -98,7 +98,7 @@ impl Writer {
                 let widths: Vec<_> = files
                     .iter()
                     .zip(&numbers)
-                    .map(|(file, number)| terminal::name(&file.name).width() + number.len())
+                    .map(|(file, number)| quote::name(&file.name).width() + number.len())
                     .collect();
                 let cells: Vec<_> = numbers
                     .iter()
@@ -130,7 +130,7 @@ impl Writer {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
         }
-        let (name, style) = (terminal::name(&file.name), style(file.inode.stat()));
+        let (name, style) = (quote::name(&file.name), style(file.inode.stat()));
         let shown = if self.colour { format!("{style}{name}{style:#}") } else { name };
         Cow::Owned(shown.into_bytes())
     }

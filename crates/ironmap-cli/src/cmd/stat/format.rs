@@ -1,9 +1,10 @@
 //! `stat -c FORMAT`.
 
 use ironmap::fs::{Stat, Timestamp};
+use ironmap_image::quote::quoted;
 
 use crate::show::{Clock, Owners, mode_string, type_name};
-use crate::terminal::{self, quoted};
+use crate::terminal;
 
 /// The letters that there are, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBdDfFgGhinNorRstTuUwWxXyYzZ";

@@ -1,9 +1,9 @@
 //! The program under the names of e2fsprogs, and the options of tune2fs that it does not have.
 
+use ironmap_image::Failure;
+
 use std::ffi::OsString;
 use std::path::Path;
-
-use crate::failure::Failure;
 
 /// The words of `ironmap tune` for a program that was called as `tune2fs` or `e2label`; `None` if it was called by another name.
 pub(crate) fn as_e2fsprogs(args: &[OsString]) -> Option<Vec<OsString>> {
