@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use ironmap::fs::{FileType, Timestamp};
+use ironmap::fs::{FileType, Stat, Timestamp};
 use ironmap::iomap::IomapType;
 use ironmap::units::InodeNo;
 use ironmap::{File as VolumeFile, Queue};
@@ -92,35 +92,14 @@ const BLOCK: u64 = 512;
 
 impl Writer {
     fn member(&mut self, found: &Found, report: &Report) -> Result<(), Failure> {
-        let stat = found.inode.stat();
         let mut path = self.path(found);
-        let kind = match stat.file_type {
-            FileType::Socket => {
-                report.warning(format_args!(
-                    "{}: is a socket, which a tar archive cannot hold",
-                    found.name
-                ));
-                return Ok(());
-            }
-            FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
-            FileType::Directory => {
-                // An error is reported when the walk enters it.
-                if self.ahead.reads_together()
-                    && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
-                {
-                    self.ahead.expect(&entries);
-                }
-                path.push(b'/');
-                EntryType::Directory
-            }
-            FileType::Regular => EntryType::Regular,
-            FileType::Symlink => EntryType::Symlink,
-            FileType::CharDevice => EntryType::Char,
-            FileType::BlockDevice => EntryType::Block,
-            FileType::Fifo => EntryType::Fifo,
-        };
+        let Some(mut kind) = self.kind(found, report)? else { return Ok(()) };
+        let stat = found.inode.stat();
+        if kind == EntryType::Directory {
+            path.push(b'/');
+        }
         let target = found.name.source.link_target(&found.inode, found.name.path())?;
-        let (mut link, mut kind) = (target.unwrap_or_default(), kind);
+        let mut link = target.unwrap_or_default();
         if stat.links > 1 && stat.file_type != FileType::Directory {
             match self.links.get(&found.number()) {
                 Some(first) => (link, kind) = (first.clone(), EntryType::Link),
@@ -139,36 +118,8 @@ impl Writer {
             push_record(&mut records, b"GNU.sparse.realsize", size.as_bytes());
             name = placeholder(&name);
         }
-        let mut header = Header::new_ustar();
-        let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
-            if value.len() > field.len() {
-                push_record(&mut records, key, value);
-            }
-            let fits = value.len().min(field.len());
-            field[..fits].copy_from_slice(&value[..fits]);
-        };
-        field(&mut header.as_old_mut().name, b"path", &name);
-        field(&mut header.as_old_mut().linkname, b"linkpath", &link);
-        let mut number = |key: &[u8], value: u64, most: u64| {
-            if value > most {
-                push_record(&mut records, key, value.to_string().as_bytes());
-            }
-            value.min(most)
-        };
-        header.set_uid(number(b"uid", stat.uid.into(), MOST_7));
-        header.set_gid(number(b"gid", stat.gid.into(), MOST_7));
         let size = content.as_ref().map_or(0, Content::len);
-        header.set_size(number(b"size", size, MOST_11));
-        header.set_mode(stat.mode & 0o7777);
-        let seconds = u64::try_from(stat.modified.seconds).unwrap_or(0).min(MOST_11);
-        header.set_mtime(seconds);
-        if stat.modified != (Timestamp { seconds: seconds as i64, nanoseconds: 0 }) {
-            push_record(&mut records, b"mtime", decimal(stat.modified).as_bytes());
-        }
-        if let (Some((major, minor)), Some(header)) = (stat.device, header.as_ustar_mut()) {
-            header.set_device_major(major);
-            header.set_device_minor(minor);
-        }
+        let mut header = header_of(stat, &name, &link, size, &mut records);
         if kind != EntryType::Link {
             let mut xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
             xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -180,6 +131,32 @@ impl Writer {
         header.set_entry_type(kind);
         self.header(header, &records)?;
         content.map_or(Ok(()), |content| self.content(found, &content))
+    }
+
+    /// The type of a member; `None` for a file that is left out. The files of a directory are expected next.
+    fn kind(&mut self, found: &Found, report: &Report) -> Result<Option<EntryType>, Failure> {
+        Ok(Some(match found.inode.file_type() {
+            FileType::Socket => {
+                let what = "is a socket, which a tar archive cannot hold";
+                report.warning(format_args!("{}: {what}", found.name));
+                return Ok(None);
+            }
+            FileType::Directory if is_empty_lost_and_found(found)? => return Ok(None),
+            FileType::Directory => {
+                // An error is reported when the walk enters it.
+                if self.ahead.reads_together()
+                    && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
+                {
+                    self.ahead.expect(&entries);
+                }
+                EntryType::Directory
+            }
+            FileType::Regular => EntryType::Regular,
+            FileType::Symlink => EntryType::Symlink,
+            FileType::CharDevice => EntryType::Char,
+            FileType::BlockDevice => EntryType::Block,
+            FileType::Fifo => EntryType::Fifo,
+        }))
     }
 
     /// Opens a file for its content: without holes, where it has any that are worth it.
@@ -281,6 +258,40 @@ impl Writer {
         let flushed = self.out.flush();
         self.wrote(flushed, 0)
     }
+}
+
+/// The header of a file without its type. Fields that do not fit into it become records.
+fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec<u8>) -> Header {
+    let mut header = Header::new_ustar();
+    let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
+        if value.len() > field.len() {
+            push_record(records, key, value);
+        }
+        let fits = value.len().min(field.len());
+        field[..fits].copy_from_slice(&value[..fits]);
+    };
+    field(&mut header.as_old_mut().name, b"path", name);
+    field(&mut header.as_old_mut().linkname, b"linkpath", link);
+    let mut number = |key: &[u8], value: u64, most: u64| {
+        if value > most {
+            push_record(records, key, value.to_string().as_bytes());
+        }
+        value.min(most)
+    };
+    header.set_uid(number(b"uid", stat.uid.into(), MOST_7));
+    header.set_gid(number(b"gid", stat.gid.into(), MOST_7));
+    header.set_size(number(b"size", size, MOST_11));
+    header.set_mode(stat.mode & 0o7777);
+    let seconds = u64::try_from(stat.modified.seconds).unwrap_or(0).min(MOST_11);
+    header.set_mtime(seconds);
+    if stat.modified != (Timestamp { seconds: seconds as i64, nanoseconds: 0 }) {
+        push_record(records, b"mtime", decimal(stat.modified).as_bytes());
+    }
+    if let (Some((major, minor)), Some(header)) = (stat.device, header.as_ustar_mut()) {
+        header.set_device_major(major);
+        header.set_device_minor(minor);
+    }
+    header
 }
 
 /// A file's content, as it stands in the archive: in front of it, for a sparse file, the map of its ranges (the GNU tar manual, "PAX

@@ -188,23 +188,9 @@ impl Archive {
     }
 
     /// The member of the last header and the headers in front of it.
-    fn member(&mut self, header: &Header, own: Overrides) -> Result<Member, Wrong> {
-        let old = header.as_old();
-        let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let kind = match header.entry_type().as_byte() {
-            0 | b'0' if path.ends_with(b"/") => FileType::Directory,
-            0 | b'0' | b'1' | b'7' | b'S' => FileType::Regular,
-            b'2' => FileType::Symlink,
-            b'3' => FileType::CharDevice,
-            b'4' => FileType::BlockDevice,
-            b'5' | b'D' => FileType::Directory,
-            b'6' => FileType::Fifo,
-            other => {
-                let (path, kind) = (String::from_utf8_lossy(&path), char::from(other));
-                let what = format!("{path} has the unknown type {kind:?}");
-                return Err(Wrong::Format(what));
-            }
-        };
+    fn member(&mut self, header: &Header, mut own: Overrides) -> Result<Member, Wrong> {
+        let path = own.path.take().unwrap_or_else(|| header.path_bytes().into_owned());
+        let kind = kind_of(header, &path)?;
         let again = header.entry_type().as_byte() == b'1';
         let place = normal(&path);
         // All that is in the volume would have to go for it.
@@ -212,16 +198,48 @@ impl Archive {
             let path = String::from_utf8_lossy(&path);
             return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
         }
+        let (whole, data) = self.ranges(header, kind, again, &mut own)?;
+        let target = own.link.take();
+        let target = target.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+        let target = target.unwrap_or_default();
+        if kind == FileType::Symlink && target.contains(&0) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
+        }
+        let (link, target) = match kind {
+            _ if again => (Some(normal(&target)), None),
+            FileType::Symlink => (None, Some(target)),
+            _ => (None, None),
+        };
+        let size = match (&target, kind) {
+            (Some(target), _) => target.len() as u64,
+            (_, FileType::Regular) if !again => whole,
+            _ => 0,
+        };
+        let device = device_of(header, kind, &path)?;
+        let stat = stat_of(header, kind, &own)?.size(size).device(device);
+        let (xattrs, access_list) = (own.xattrs, own.access_list);
+        Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
+    }
+
+    /// The size of a member's content, and the ranges of it that are in the archive. They follow.
+    fn ranges(
+        &mut self,
+        header: &Header,
+        kind: FileType,
+        again: bool,
+        own: &mut Overrides,
+    ) -> Result<(u64, Vec<(u64, u64)>), Wrong> {
         let size = match own.size {
             Some(size) => size,
-            None => number(header.entry_size(), &old.size)?,
+            None => number(header.entry_size(), &header.as_old().size)?,
         };
         // Whatever a further name or a device says of a size: no content follows. Content of directories is skipped.
         let follows = !again && matches!(kind, FileType::Regular | FileType::Directory);
         self.content = if follows { size } else { 0 };
         self.padding = padded(self.content).ok_or("a size is too large")? - self.content;
         let file = kind == FileType::Regular && !again;
-        let mut map = own.sparse.map;
+        let mut map = own.sparse.map.take();
         if header.entry_type() == EntryType::GNUSparse {
             map = Some(self.old_map(header)?);
         } else if file && own.sparse.major.is_some_and(|major| major >= 1) {
@@ -234,63 +252,7 @@ impl Archive {
         };
         let map = map.unwrap_or_else(|| vec![(0, self.content)]);
         let data = if file { sparse::checked(&map, whole, self.content)? } else { Vec::new() };
-        let target = own.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
-        let target = target.unwrap_or_default();
-        if kind == FileType::Symlink && target.contains(&0) {
-            let path = String::from_utf8_lossy(&path);
-            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
-        }
-        let (link, target) = match kind {
-            _ if again => (Some(normal(&target)), None),
-            FileType::Symlink => (None, Some(target)),
-            _ => (None, None),
-        };
-        let device = if matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
-            let (major, minor) = (header.device_major()?, header.device_minor()?);
-            let number = (major.unwrap_or(0), minor.unwrap_or(0));
-            if !is_device_number(number) {
-                let (path, (major, minor)) = (String::from_utf8_lossy(&path), number);
-                let what = format!("{path} has an invalid device number, {major}:{minor}");
-                return Err(Wrong::Format(what));
-            }
-            Some(number)
-        } else {
-            None
-        };
-        let owner = |given: Option<u32>, field, raw: &[u8]| match given {
-            Some(id) => Ok(id),
-            None => u32::try_from(number(field, raw)?)
-                .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
-        };
-        let modified = match own.modified {
-            Some(time) => time,
-            None => {
-                Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 }
-            }
-        };
-        let size = match (&target, kind) {
-            (Some(target), _) => target.len() as u64,
-            (_, FileType::Regular) if !again => whole,
-            _ => 0,
-        };
-        // Linux gives symbolic links all permissions, whatever an archive says.
-        let mode = match kind {
-            FileType::Symlink => 0o777,
-            _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
-        };
-        let stat = Stat::new(InodeNo(0), kind)
-            .mode(mode)
-            .links(1)
-            .uid(owner(own.uid, header.uid(), &old.uid)?)
-            .gid(owner(own.gid, header.gid(), &old.gid)?)
-            .size(size)
-            .block_size(BLOCK as u32)
-            .accessed(own.accessed.unwrap_or(modified))
-            .modified(modified)
-            .changed(modified)
-            .device(device);
-        let (xattrs, access_list) = (own.xattrs, own.access_list);
-        Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
+        Ok((whole, data))
     }
 
     /// The map of GNU tar's own format: in the header, and in blocks that follow it.
@@ -380,6 +342,66 @@ impl Archive {
         io::copy(&mut self.input, &mut io::sink())?;
         Ok(())
     }
+}
+
+/// The type of a member of this path.
+fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
+    Ok(match header.entry_type().as_byte() {
+        0 | b'0' if path.ends_with(b"/") => FileType::Directory,
+        0 | b'0' | b'1' | b'7' | b'S' => FileType::Regular,
+        b'2' => FileType::Symlink,
+        b'3' => FileType::CharDevice,
+        b'4' => FileType::BlockDevice,
+        b'5' | b'D' => FileType::Directory,
+        b'6' => FileType::Fifo,
+        other => {
+            let (path, kind) = (String::from_utf8_lossy(path), char::from(other));
+            return Err(Wrong::Format(format!("{path} has the unknown type {kind:?}")));
+        }
+    })
+}
+
+/// The number of a device.
+fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32, u32)>, Wrong> {
+    if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
+        return Ok(None);
+    }
+    let (major, minor) = (header.device_major()?, header.device_minor()?);
+    let number = (major.unwrap_or(0), minor.unwrap_or(0));
+    if !is_device_number(number) {
+        let (path, (major, minor)) = (String::from_utf8_lossy(path), number);
+        let what = format!("{path} has an invalid device number, {major}:{minor}");
+        return Err(Wrong::Format(what));
+    }
+    Ok(Some(number))
+}
+
+/// The other attributes, as far as an archive has them.
+fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
+    let old = header.as_old();
+    let owner = |given: Option<u32>, field, raw: &[u8]| match given {
+        Some(id) => Ok(id),
+        None => u32::try_from(number(field, raw)?)
+            .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
+    };
+    let modified = match own.modified {
+        Some(time) => time,
+        None => Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 },
+    };
+    // Linux gives symbolic links all permissions, whatever an archive says.
+    let mode = match kind {
+        FileType::Symlink => 0o777,
+        _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
+    };
+    Ok(Stat::new(InodeNo(0), kind)
+        .mode(mode)
+        .links(1)
+        .uid(owner(own.uid, header.uid(), &old.uid)?)
+        .gid(owner(own.gid, header.gid(), &old.gid)?)
+        .block_size(BLOCK as u32)
+        .accessed(own.accessed.unwrap_or(modified))
+        .modified(modified)
+        .changed(modified))
 }
 
 /// The sum of a header's bytes; some old programs took them as signed.
