@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::sync::LazyLock;
 
 use ironmap_image::quote;
 
@@ -17,13 +16,7 @@ pub(crate) struct Out {
 }
 
 pub(crate) fn stdout() -> Out {
-    Out { to: BufWriter::new(io::stdout().lock()), terminal: is_terminal() }
-}
-
-/// Whether people read standard output on a terminal.
-pub(crate) fn is_terminal() -> bool {
-    static TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
-    *TERMINAL
+    Out { to: BufWriter::new(io::stdout().lock()), terminal: io::stdout().is_terminal() }
 }
 
 /// Prints one line, which cannot get lost unseen as with an `Out` that is dropped.
@@ -34,6 +27,24 @@ pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
 }
 
 impl Out {
+    /// Whether people read it on a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// A name as this output gets it: as [`quote::name`] has it on a terminal, raw in a pipe.
+    pub(crate) fn shown<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.terminal {
+            true => Cow::Owned(quote::name(bytes).into_bytes()),
+            false => Cow::Borrowed(bytes),
+        }
+    }
+
+    /// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and the bytes that are not UTF-8 too.
+    pub(crate) fn octal(&self, text: &[u8], special: &[u8]) -> Vec<u8> {
+        octal(text, special, self.terminal)
+    }
+
     /// Writes what the caller itself has made safe for a terminal, with the colours that it gave it.
     pub(crate) fn write_styled(&mut self, text: &[u8]) -> io::Result<()> {
         self.to.write_all(text)
@@ -85,14 +96,8 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// A name that standard output gets: as [`name`] has it on a terminal, raw in a pipe.
-pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, [u8]> {
-    if is_terminal() { Cow::Owned(quote::name(bytes).into_bytes()) } else { Cow::Borrowed(bytes) }
-}
-
-/// Text with these bytes in octal, as `getfattr` writes them; on a terminal with its controls and the bytes that are not UTF-8 too.
-pub(crate) fn octal(text: &[u8], special: &[u8]) -> Vec<u8> {
-    let terminal = is_terminal();
+/// Text with these bytes in octal.
+fn octal(text: &[u8], special: &[u8], terminal: bool) -> Vec<u8> {
     let mut shown = Vec::with_capacity(text.len());
     let escape = |shown: &mut Vec<u8>, bytes: &[u8]| {
         shown.extend(bytes.iter().flat_map(|byte| format!("\\{byte:03o}").into_bytes()));

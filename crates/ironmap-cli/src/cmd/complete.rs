@@ -9,7 +9,7 @@ use ironmap_image::source::{Source, join};
 use ironmap_image::{Failure, Report};
 
 use crate::target;
-use crate::terminal::{shown, stdout};
+use crate::terminal::stdout;
 
 /// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
 ///
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         let found = source.resolve(&join(&target.path, name), Follow::All);
         let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
         let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };
-        out.write_all(&shown(&[dir, name].concat()))?;
+        out.write_all(&out.shown(&[dir, name].concat()))?;
         out.write_all(end)?;
     }
     Ok(out.flush()?)

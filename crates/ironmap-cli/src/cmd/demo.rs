@@ -14,7 +14,7 @@ use ironmap_image::transfer;
 use ironmap_image::{Failure, Report};
 
 use crate::output::progress;
-use crate::terminal::{one_line, print_line, shown, stdout};
+use crate::terminal::{one_line, print_line, stdout};
 
 /// Where the tree is taken from, up to the limits below.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
@@ -163,7 +163,7 @@ fn list(source: &Source) -> Result<(), Failure> {
             let inode = source.inode(entry.inode, &path)?;
             lines += 1;
             write!(out, "{:>10}  ", inode.size())?;
-            out.write_all(&shown(&path))?;
+            out.write_all(&out.shown(&path))?;
             writeln!(out)?;
             if inode.file_type() == FileType::Directory {
                 pending.push((path, inode));

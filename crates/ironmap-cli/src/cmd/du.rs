@@ -13,7 +13,7 @@ use ironmap_image::{Failure, Report};
 
 use crate::show::human;
 use crate::target::{self, Target};
-use crate::terminal::{self, Out, stdout};
+use crate::terminal::{Out, stdout};
 
 /// Shows how much space trees take, in KiB: each directory with all below it
 ///
@@ -108,7 +108,7 @@ impl Sums<'_> {
         };
         let path = [target.volume.to_string().as_bytes(), b":", found.name.path()].concat();
         write!(self.out, "{sum}\t")?;
-        self.out.write_all(&terminal::shown(&path))?;
+        self.out.write_all(&self.out.shown(&path))?;
         writeln!(self.out)
     }
 }

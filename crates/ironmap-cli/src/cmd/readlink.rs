@@ -9,7 +9,7 @@ use ironmap_image::{Failure, Report};
 
 use crate::canonical::path_without_links;
 use crate::target::{self, Target, inode_of};
-use crate::terminal::{shown, stdout};
+use crate::terminal::stdout;
 
 /// Shows the targets of symbolic links
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             let link = found.name.source.link_target(&found.inode, &target.path)?;
             link.ok_or_else(|| Failure::new(format!("{target}: is not a symbolic link")))?
         };
-        out.write_all(&shown(&text))?;
+        out.write_all(&out.shown(&text))?;
         Ok(out.write_all(b"\n")?)
     })?;
     Ok(out.flush()?)

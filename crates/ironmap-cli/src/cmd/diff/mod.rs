@@ -15,7 +15,7 @@ use crate::failure::told;
 use crate::glob::Glob;
 use crate::show::type_name;
 use crate::target::{self, Subject};
-use crate::terminal::{self, Out, one_line, stdout};
+use crate::terminal::{Out, one_line, stdout};
 
 /// Compares two trees, each of a volume or of the host
 ///
@@ -198,6 +198,6 @@ impl Diff {
     }
 
     fn name(&mut self, name: &[u8]) -> io::Result<()> {
-        self.out.write_all(&terminal::shown(name))
+        self.out.write_all(&self.out.shown(name))
     }
 }

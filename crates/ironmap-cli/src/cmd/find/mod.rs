@@ -13,7 +13,7 @@ use ironmap_image::{Failure, Report};
 
 use self::test::Expression;
 use crate::target;
-use crate::terminal::{self, stdout};
+use crate::terminal::stdout;
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             }
             let shown = [&volume, path].concat();
             if wanted.matches(found, &shown)? {
-                out.write_all(&terminal::shown(&shown))?;
+                out.write_all(&out.shown(&shown))?;
                 out.write_all(end)?;
             }
             Ok(())

@@ -13,7 +13,7 @@ use super::{Args, Listed};
 use crate::acl;
 use crate::output::{FileRecord, JsonArray};
 use crate::show::{Clock, Owners, human, mode_string};
-use crate::terminal::{Out, is_terminal, shown, stdout};
+use crate::terminal::{Out, stdout};
 
 /// The form of the list.
 enum Form {
@@ -36,7 +36,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(args: &Args) -> Self {
-        let terminal = is_terminal();
+        let terminal = stdout().is_terminal();
         let form = match (args.json, args.is_long(), terminal && !args.one_a_line) {
             (true, ..) => Form::Json(JsonArray::new()),
             (_, true, _) => Form::Long(stdout()),
@@ -58,7 +58,7 @@ impl Writer {
     pub(super) fn heading(&mut self, path: &[u8], first: bool) -> Result<(), Failure> {
         if let Form::Long(out) | Form::Columns(out, _) | Form::Lines(out) = &mut self.form {
             out.write_all(if first { b"" } else { b"\n" })?;
-            out.write_all(&shown(path))?;
+            out.write_all(&out.shown(path))?;
             out.write_all(b":\n")?;
         }
         Ok(())
@@ -250,7 +250,7 @@ fn long(
         out.write_styled(name)?;
         if let Some(target) = &file.target {
             out.write_all(b" -> ")?;
-            out.write_all(&shown(target))?;
+            out.write_all(&out.shown(target))?;
         }
         out.write_all(b"\n")?;
     }

@@ -141,9 +141,11 @@ impl Show {
         };
         let Found { stat, device, link, .. } = found;
         let (owners, clock, link) = (&self.owners, &self.clock, link.as_deref());
-        let shown = Shown { name: &name, stat, link, device: *device, owners, clock };
         let mut out = stdout();
-        out.write_all(&format.line(&shown))?;
+        let device = *device;
+        let shown = Shown { name: &name, stat, link, device, owners, clock, out: &out };
+        let line = format.line(&shown);
+        out.write_all(&line)?;
         out.write_all(b"\n")?;
         out.flush()
     }

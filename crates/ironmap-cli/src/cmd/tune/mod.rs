@@ -20,7 +20,7 @@ use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
 use crate::owner::Ownership;
 use crate::target::{self, named};
-use crate::terminal::{shown, stdout};
+use crate::terminal::stdout;
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 fn show_label(volume: &Location, report: &Report) -> Result<(), Failure> {
     let source = Source::open(volume, report.context())?;
     let mut out = stdout();
-    out.write_all(&shown(&source.ext4()?.superblock().label))?;
+    out.write_all(&out.shown(&source.ext4()?.superblock().label))?;
     writeln!(out)?;
     Ok(out.flush()?)
 }
