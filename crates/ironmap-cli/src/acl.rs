@@ -26,15 +26,6 @@ pub(crate) fn lines(name: &[u8], value: &[u8], owners: &Owners) -> Option<Vec<St
     Some(entries.iter().map(|entry| entry.line(prefix, mask, owners)).collect())
 }
 
-/// Sorts the named users and the named groups of a list by their numbers: their order means nothing, and the kernel keeps it.
-pub(crate) fn sort(value: &mut [u8]) {
-    let Some((_, entries)) = value.split_at_mut_checked(size_of_val(&VERSION)) else { return };
-    let (entries, _) = entries.as_chunks_mut::<ENTRY>();
-    for entries in entries.chunk_by_mut(|a, b| a[..2] == b[..2]) {
-        entries.sort_by_key(|[.., a, b, c, d]| u32::from_le_bytes([*a, *b, *c, *d]));
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Owner,
@@ -93,27 +84,6 @@ fn letters(rights: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A list that is cut short, or of an unknown version, is sorted as far as it has entries, and is no reason to fail.
-    #[test]
-    fn entries_are_sorted_among_their_like() {
-        let entry = |tag, id: u8| [tag, 0, 7, 0, id, 1, 0, 0];
-        let mut list = [
-            &[2, 0, 0, 0],
-            &[entry(2, 9), entry(2, 1), entry(1, 0), entry(2, 0)].concat()[..],
-            &[9],
-        ]
-        .concat();
-        let sorted = [
-            &[2, 0, 0, 0],
-            &[entry(2, 1), entry(2, 9), entry(1, 0), entry(2, 0)].concat()[..],
-            &[9],
-        ]
-        .concat();
-        sort(&mut list);
-        assert_eq!(list, sorted);
-        (0..5).for_each(|len| sort(&mut vec![1; len]));
-    }
 
     /// A value that contradicts its form is no list, whatever it holds.
     #[test]

@@ -2,8 +2,7 @@
 
 use ironmap::fs::FileType;
 use ironmap::{Error, ErrorKind};
-
-use crate::source::Source;
+use ironmap_image::source::Source;
 
 /// The number of links that Linux follows on one path.
 const MAX_LINKS: usize = 40;

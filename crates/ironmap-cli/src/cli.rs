@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::parser::{ArgMatches, ValueSource};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ironmap::Location;
+use ironmap_image::{Failure, Report};
 
 use crate::bench;
 use crate::cmd::{
@@ -13,7 +14,6 @@ use crate::cmd::{
     fallocate, find, getfattr, host, info, integrity, ln, ls, man, map, mkdir, mkfs, mknod, mv,
     readlink, resize, rm, rmdir, setfattr, stat, sync, tar, touch, truncate, tune, undelete, write,
 };
-use crate::failure::{Failure, Report};
 #[cfg(feature = "fuse")]
 use crate::mount;
 use crate::target;
@@ -194,7 +194,7 @@ impl Command {
     /// Runs the command. Failures after which it continues go to the report; the failure that ends it is returned.
     pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
         match self {
-            Self::Info(args) => info::run(args),
+            Self::Info(args) => info::run(args, report),
             Self::Ls(args) => ls::run(args, report),
             Self::Stat(args) => stat::run(args, report),
             Self::Cat(args) => cat::run(args, report),
@@ -209,14 +209,14 @@ impl Command {
             Self::Mknod(args) => mknod::run(args, report),
             Self::Host(args) => host::run(args, report),
             Self::Check(args) => check::run(args, report),
-            Self::Dump(args) => dump::run(args),
+            Self::Dump(args) => dump::run(args, report),
             Self::Undelete(args) => undelete::run(args, report),
             Self::Integrity(args) => integrity::run(args, report),
             Self::Cp(args) => cp::run(args, report),
             Self::Clone(args) => clone::run(args, report),
             Self::Mkfs(args) => mkfs::run(args, report),
-            Self::Tune(args) => tune::run(args),
-            Self::Resize(args) => resize::run(args),
+            Self::Tune(args) => tune::run(args, report),
+            Self::Resize(args) => resize::run(args, report),
             Self::Mkdir(args) => mkdir::run(args, report),
             Self::Rmdir(args) => rmdir::run(args, report),
             Self::Rm(args) => rm::run(args, report),
@@ -234,11 +234,11 @@ impl Command {
             #[cfg(feature = "fuse")]
             Self::Mount(args) => mount::run(args, report),
             #[cfg(feature = "fuse")]
-            Self::Umount(args) => mount::unmount(args),
-            Self::Bench(args) => bench::run(args),
+            Self::Umount(args) => mount::unmount(args, report),
+            Self::Bench(args) => bench::run(args, report),
             Self::Demo(args) => demo::run(args, report, run_line),
             Self::Completions(args) => completions::run(args, command()),
-            Self::Complete(args) => complete::run(args),
+            Self::Complete(args) => complete::run(args, report),
             Self::Man(args) => man::run(args, command()),
         }
     }

@@ -1,9 +1,5 @@
 //! `SOURCE_DATE_EPOCH`, which reproducible builds set: all times are this time, and no value is random.
 
-use ironmap::fs::Timestamp;
-
-use crate::failure::Failure;
-
 const VARIABLE: &str = "SOURCE_DATE_EPOCH";
 /// The last second of a time stamp of ext4: 34 bits from 1901 on.
 const LAST: i64 = (3 << 32) + i32::MAX as i64;
@@ -11,25 +7,13 @@ const LAST: i64 = (3 << 32) + i32::MAX as i64;
 /// The time in seconds since 1970, or `None` if the variable is not set.
 ///
 /// # Errors
-/// The variable is set to something other than a number of seconds that a volume can hold.
-pub(crate) fn source_date() -> Result<Option<i64>, Failure> {
+/// It is set to something else than a number of seconds that a volume can hold.
+pub(crate) fn source_date() -> Result<Option<i64>, String> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let seconds = text.to_str().and_then(|text| text.parse().ok());
     let wrong = || {
         let text = text.display();
-        Failure::usage(format_args!(
-            "{VARIABLE}={text} is not a number of seconds from 0 to {LAST}"
-        ))
+        format!("{VARIABLE}={text} is not a number of seconds from 0 to {LAST}")
     };
     seconds.filter(|seconds| (0..=LAST).contains(seconds)).map(Some).ok_or_else(wrong)
-}
-
-/// The time as a time stamp.
-pub(crate) fn source_time() -> Result<Option<Timestamp>, Failure> {
-    Ok(source_date()?.map(at))
-}
-
-/// The time stamp of a whole second.
-pub(crate) fn at(seconds: i64) -> Timestamp {
-    Timestamp { seconds, nanoseconds: 0 }
 }

@@ -1,24 +1,24 @@
 //! Ctrl-C, SIGTERM and SIGHUP during a change: the command stops at the next file and cleans up, so that nothing remains to be
 //! recovered or removed.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock, Once};
 use std::{io, thread};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
-use rustix_libc::io::Errno;
+use ironmap_image::{Failure, Stop};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::failure::{Code, Failure};
-
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The number of the last signal received, or 0.
-static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+/// Handlers of signals are the process's, and set it.
+static CAUGHT: LazyLock<Stop> = LazyLock::new(Stop::default);
+
+/// The request to stop that signals make.
+pub(crate) fn stop() -> &'static Stop {
+    &CAUGHT
+}
 
 /// The signals that the program was not started to ignore, as nohup does.
 fn heard() -> impl Iterator<Item = i32> {
@@ -45,7 +45,7 @@ pub(crate) fn catch() {
 /// Installs handlers that record signals, and do not end the program.
 pub(crate) fn remember() {
     for signal in heard() {
-        let _ = flag::register_usize(signal, Arc::clone(&CAUGHT), signal as usize);
+        let _ = flag::register_usize(signal, CAUGHT.flag(), signal as usize);
     }
 }
 
@@ -58,40 +58,10 @@ pub(crate) fn on_signal(act: impl Fn() + Send + 'static) -> io::Result<()> {
 
 /// Whether a signal was received.
 pub(crate) fn caught() -> bool {
-    CAUGHT.load(Ordering::Relaxed) != 0
+    CAUGHT.is_set()
 }
 
 /// Fails once a signal was received.
 pub(crate) fn check() -> Result<(), Failure> {
-    match CAUGHT.load(Ordering::Relaxed) as i32 {
-        0 => Ok(()),
-        SIGTERM => Err(Failure::interrupted(Code::Terminated)),
-        SIGHUP => Err(Failure::interrupted(Code::HungUp)),
-        _ => Err(Failure::interrupted(Code::Interrupted)),
-    }
-}
-
-/// The failure, or the signal if one was received: any operation can fail after that.
-pub(crate) fn cause(failure: Failure) -> Failure {
-    check().err().unwrap_or(failure)
-}
-
-/// Waits until data can be read, or every writer has closed its end.
-///
-/// # Errors
-/// `INTR` once a signal was received, `CANCELED` once `is_wanted` returns false.
-pub(crate) fn wait(fd: impl AsFd, is_wanted: impl Fn() -> bool) -> Result<(), Errno> {
-    let turn = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    while !caught() {
-        if !is_wanted() {
-            return Err(Errno::CANCELED);
-        }
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&turn)) {
-            // After a signal the next turn of the loop checks it. A read here would wait for data that may never come.
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            // The read reports the error.
-            _ => return Ok(()),
-        }
-    }
-    Err(Errno::INTR)
+    CAUGHT.check()
 }

@@ -1,70 +1,57 @@
 //! The `ironmap` program: files of unmounted ext4 volumes, and of mounted file systems, from the command line.
 
 mod acl;
-mod ahead;
-mod archive;
 mod bench;
 mod canonical;
 mod cli;
 mod cmd;
+mod console;
 mod epoch;
 mod failure;
 mod glob;
-mod host_stat;
-mod host_tree;
+mod host_source;
 mod interrupt;
 mod mode;
 #[cfg(feature = "fuse")]
 mod mount;
-mod needs;
-mod new;
 #[cfg(test)]
 mod other_format;
 mod output;
 mod owner;
-mod owners;
-mod progress;
 mod room;
 mod show;
 mod size;
-mod source;
-mod spared;
 mod target;
 mod terminal;
-mod transfer;
-mod volumes;
-mod walk;
 mod whole;
 
 use std::process::ExitCode;
 
+use ironmap_image::opening::Opening;
+use ironmap_image::{Context, Report};
+
 use crate::cli::Cli;
-use crate::failure::{Report, usage};
+use crate::console::Console;
+use crate::failure::{exit_code, usage};
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
-    let args = match cmd::tune::as_e2fsprogs(&args) {
-        Some(words) => {
-            failure::set_one_code();
-            words
-        }
-        None => args,
-    };
+    let renamed = cmd::tune::as_e2fsprogs(&args);
+    // The programs of e2fsprogs have one code for all failures.
+    let one_code = renamed.is_some();
+    let args = renamed.unwrap_or(args);
     let cli = match Cli::parse_words(args.iter().cloned()) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, &cli::path_of(&args)),
+        Err(error) => return usage(&error, &cli::path_of(&args), one_code),
     };
-    if cli.no_load {
-        source::set_no_load();
-    }
-    let Cli { superblock, truncated, ref journal, ref realtime, .. } = cli;
-    let (journal, realtime) = (journal.clone(), realtime.clone());
-    source::set_rescue(source::Rescue { superblock, truncated, journal, realtime });
-    let mut report = Report::default();
-    if let Err(failure) = cli.command.run(&mut report) {
+    let Cli { no_load, superblock, truncated, journal, realtime, command } = cli;
+    let opening = Opening { no_load, superblock, truncated, journal, realtime };
+    let (stop, date) = (interrupt::stop().clone(), epoch::source_date());
+    let mut report = Report::new(Context::new(Box::new(Console::new()), stop, opening, date));
+    if let Err(failure) = command.run(&mut report) {
         report.error(&failure);
     }
-    report.exit_code()
+    exit_code(report.worst(), one_code)
 }

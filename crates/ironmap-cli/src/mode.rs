@@ -148,13 +148,6 @@ fn parse_what(text: &str) -> Option<What> {
     Some(What::Bits { bits, search })
 }
 
-/// The permission bits that the process removes from new files.
-pub(crate) fn umask() -> u32 {
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(umask);
-    umask.as_raw_mode()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

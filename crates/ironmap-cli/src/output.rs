@@ -1,15 +1,15 @@
 //! Output that several commands share: progress bars, and the JSON that docs/cli/json.md describes.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ironmap::fs::host::Refusal;
 use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
 use ironmap::{HostReport, Location};
+use ironmap_image::Failure;
 use serde::{Serialize, Serializer};
 
-use crate::failure::Failure;
 use crate::show::{mode_string, rfc3339};
 use crate::terminal::{Out, stdout};
 
@@ -23,7 +23,7 @@ pub(crate) fn progress(what: &'static str, steps: u64) -> ProgressBar {
 /// Writes one indented JSON document.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = stdout();
-    serde_json::to_writer_pretty(&mut out, value)?;
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(out.flush()?)
 }
@@ -42,7 +42,7 @@ impl JsonArray {
     pub(crate) fn push(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.out.write_all(if self.empty { b"[\n" } else { b",\n" })?;
         self.empty = false;
-        Ok(serde_json::to_writer(&mut self.out, value)?)
+        Ok(serde_json::to_writer(&mut self.out, value).map_err(io::Error::from)?)
     }
 
     pub(crate) fn end(mut self) -> Result<(), Failure> {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ironmap::device::{BlockFile, Device, OpenMode, Psync};
 use ironmap::location::Medium;
 use ironmap::{Errno, Error, ErrorKind, Location};
+use ironmap_image::Failure;
 use rustix::fs::{Mode, OFlags};
 
-use crate::failure::Failure;
 use crate::whole::sync_name;
 
 /// The change of an image that gave it the requested size.

@@ -1,60 +1,34 @@
 //! `VOLUME`, `VOLUME:/PATH` and `host:FILE` on the command line.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::device::image;
 use ironmap::device::nbd::Address;
 use ironmap::location::{INTEGRITY, NO_LOAD};
-use ironmap::units::InodeNo;
 use ironmap::{Error, Location};
+use ironmap_image::Failure;
+pub(crate) use ironmap_image::target::{Subject, Target, inode_of};
 
-use crate::failure::Failure;
-
-/// A file of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) volume: Location,
-    /// The path from the root of the volume, with a slash at the beginning, or from an inode, as `<12>`.
-    pub(crate) path: Vec<u8>,
+/// A file of a volume, from `VOLUME:/PATH`.
+pub(crate) fn parse(text: &OsStr) -> Result<Target, String> {
+    let bytes = text.as_bytes();
+    refuse_host(text)?;
+    let Some(colon) = end_of_volume(bytes) else {
+        return Err("no path in the volume: write VOLUME:/PATH".to_owned());
+    };
+    let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
+    Ok(Target { volume, path: bytes[colon + 1..].to_vec() })
 }
 
-impl Target {
-    pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
-        let bytes = text.as_bytes();
-        refuse_host(text)?;
-        let Some(colon) = end_of_volume(bytes) else {
-            return Err("no path in the volume: write VOLUME:/PATH".to_owned());
-        };
-        let volume = parse_volume(OsStr::from_bytes(&bytes[..colon]))?;
-        Ok(Self { volume, path: bytes[colon + 1..].to_vec() })
+/// The same, and `VOLUME` alone is its root.
+pub(crate) fn parse_tree(text: &OsStr) -> Result<Target, String> {
+    if end_of_volume(text.as_bytes()).is_some() {
+        return parse(text);
     }
-
-    /// Parses a target, where `VOLUME` alone means its root.
-    pub(crate) fn parse_tree(text: &OsStr) -> Result<Self, String> {
-        if end_of_volume(text.as_bytes()).is_some() {
-            return Self::parse(text);
-        }
-        Ok(Self { volume: parse_volume(text)?, path: b"/".to_vec() })
-    }
-
-    /// The text on the command line.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        [self.volume.to_string().as_bytes(), b":", &self.path].concat()
-    }
-}
-
-/// The inode at the start of a path that does not start at the root, and the remaining path: `<12>/name`.
-pub(crate) fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
-    let text = path.strip_prefix(b"<")?;
-    let end = text.iter().position(|byte| *byte == b'>')?;
-    let digits = text[..end].iter().all(u8::is_ascii_digit).then_some(&text[..end])?;
-    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    let rest = &text[end + 1..];
-    matches!(rest, [] | [b'/', ..]).then_some((InodeNo(number), rest))
+    Ok(Target { volume: parse_volume(text)?, path: b"/".to_vec() })
 }
 
 /// The length of the prefix before the path of a volume: `integrity:`, `noload:`, both or neither.
@@ -107,66 +81,31 @@ fn refuse_host(text: &OsStr) -> Result<(), String> {
 /// The prefix of the path of a file of a mounted file system.
 const HOST: &[u8] = b"host:";
 
-/// A file of a volume, or of a file system that the kernel has mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
-    Volume(Target),
-    Host(PathBuf),
-}
-
-impl Subject {
-    fn parse(text: &OsStr) -> Result<Self, String> {
-        Self::parse_by(text, Target::parse)
-    }
-
-    fn parse_by(
-        text: &OsStr,
-        parse: impl FnOnce(&OsStr) -> Result<Target, String>,
-    ) -> Result<Self, String> {
-        match text.as_bytes().strip_prefix(HOST) {
-            Some(b"") => Err("no path: write host:FILE".to_owned()),
-            Some(path) => Ok(Self::Host(Path::new(OsStr::from_bytes(path)).to_owned())),
-            None => parse(text).map(Self::Volume),
-        }
-    }
-
-    /// The file of a volume, if it is one.
-    pub(crate) fn target(&self) -> Option<&Target> {
-        match self {
-            Self::Volume(target) => Some(target),
-            Self::Host(_) => None,
-        }
-    }
-
-    fn parse_anywhere(text: &OsStr) -> Result<Self, String> {
-        let bytes = text.as_bytes();
-        let is_volume = prefix_of_volume(bytes) > 0
-            || Address::is_one(bytes)
-            || image::Address::prefix_of(bytes).is_some();
-        let volume = is_volume || end_of_volume(bytes).is_some();
-        if bytes.starts_with(HOST) || volume {
-            return Self::parse(text);
-        }
-        if bytes.is_empty() {
-            return Err("an empty path".to_owned());
-        }
-        Ok(Self::Host(text.into()))
+/// `host:FILE`, or what `parse` makes of any other text.
+fn parse_subject(
+    text: &OsStr,
+    parse: impl FnOnce(&OsStr) -> Result<Target, String>,
+) -> Result<Subject, String> {
+    match text.as_bytes().strip_prefix(HOST) {
+        Some(b"") => Err("no path: write host:FILE".to_owned()),
+        Some(path) => Ok(Subject::Host(Path::new(OsStr::from_bytes(path)).to_owned())),
+        None => parse(text).map(Subject::Volume),
     }
 }
 
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Volume(target) => target.fmt(f),
-            Self::Host(path) => write!(f, "host:{}", path.display()),
-        }
+fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
+    let bytes = text.as_bytes();
+    let is_volume = prefix_of_volume(bytes) > 0
+        || Address::is_one(bytes)
+        || image::Address::prefix_of(bytes).is_some();
+    let volume = is_volume || end_of_volume(bytes).is_some();
+    if bytes.starts_with(HOST) || volume {
+        return parse_subject(text, parse);
     }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.volume, String::from_utf8_lossy(&self.path))
+    if bytes.is_empty() {
+        return Err("an empty path".to_owned());
     }
+    Ok(Subject::Host(text.into()))
 }
 
 /// Parses `VOLUME`, or a tag of its device.
@@ -208,7 +147,7 @@ fn link_of_tag(text: &OsStr) -> Option<OsString> {
 
 /// Parses `VOLUME`, or the volume of `VOLUME:/PATH`.
 pub(crate) fn parse_volume_of(text: &OsStr) -> Result<Location, String> {
-    match Target::parse(text) {
+    match parse(text) {
         Ok(target) => Ok(target.volume),
         Err(_) => parse_volume(text),
     }
@@ -251,12 +190,12 @@ pub(crate) fn integrity() -> impl TypedValueParser<Value = Location> {
 
 /// The parser of a `VOLUME:/PATH` argument.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
-    OsStringValueParser::new().try_map(|text: OsString| Target::parse(&text))
+    OsStringValueParser::new().try_map(|text: OsString| parse(&text))
 }
 
 /// The parser of a `VOLUME:/PATH` argument where `VOLUME` alone is its root.
 pub(crate) fn tree() -> impl TypedValueParser<Value = Target> {
-    OsStringValueParser::new().try_map(|text: OsString| Target::parse_tree(&text))
+    OsStringValueParser::new().try_map(|text: OsString| parse_tree(&text))
 }
 
 /// The error with the name of the volume, unless it has that name or its device's.
@@ -267,17 +206,17 @@ pub(crate) fn named(volume: &Location, error: Error) -> Error {
 
 /// The parser of an argument `VOLUME:/PATH`, or else a path of the host with or without `host:`.
 pub(crate) fn anywhere() -> impl TypedValueParser<Value = Subject> {
-    OsStringValueParser::new().try_map(|text: OsString| Subject::parse_anywhere(&text))
+    OsStringValueParser::new().try_map(|text: OsString| parse_anywhere(&text))
 }
 
 /// The parser of an argument that is `VOLUME:/PATH` or `host:FILE`.
 pub(crate) fn subject() -> impl TypedValueParser<Value = Subject> {
-    OsStringValueParser::new().try_map(|text: OsString| Subject::parse(&text))
+    OsStringValueParser::new().try_map(|text: OsString| parse_subject(&text, parse))
 }
 
 /// The parser of such an argument, where `VOLUME` alone means its root.
 pub(crate) fn subject_or_tree() -> impl TypedValueParser<Value = Subject> {
-    let parse = |text: OsString| Subject::parse_by(&text, Target::parse_tree);
+    let parse = |text: OsString| parse_subject(&text, parse_tree);
     OsStringValueParser::new().try_map(parse)
 }
 
@@ -286,11 +225,12 @@ mod tests {
     use std::path::Path;
 
     use ironmap::location::Part;
+    use ironmap::units::InodeNo;
 
     use super::*;
 
     fn split(text: &str) -> (String, String) {
-        let target = Target::parse(OsStr::new(text)).unwrap();
+        let target = parse(OsStr::new(text)).unwrap();
         (target.volume.to_string(), String::from_utf8(target.path).unwrap())
     }
 
@@ -304,7 +244,7 @@ mod tests {
             no("/dev/disk/by-path/pci-0:1.2", "/etc")
         );
         for wrong in ["a.img", "a.img:etc", "", ":/etc", "/etc"] {
-            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
     }
 
@@ -316,10 +256,10 @@ mod tests {
         assert_eq!(split("a:/<12>"), no("a", "/<12>"));
         assert_eq!(split("a:<x>:/b"), no("a:<x>", "/b"));
         for wrong in ["a:<>", "a:<12", "a:<12>x", "a:<-1>", "a:<99999999999999999999>"] {
-            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
         }
         assert_eq!(inode_of(b"<12>/a"), Some((InodeNo(12), &b"/a"[..])));
-        let root = Target::parse_tree(OsStr::new("a.img@p2")).unwrap();
+        let root = parse_tree(OsStr::new("a.img@p2")).unwrap();
         assert_eq!(root.to_string(), "a.img@p2:/");
     }
 
@@ -331,8 +271,8 @@ mod tests {
         );
         assert_eq!(split("integrity:a:/c"), ("integrity:a".to_owned(), "/c".to_owned()));
         for wrong in ["integrity:/dev/a,/dev/b", "integrity:a"] {
-            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
-            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
             assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
         }
     }
@@ -350,8 +290,8 @@ mod tests {
         assert_eq!(split(&format!("{both}:/c")), no(both, "/c"));
         assert_eq!(split("integrity:a,nbd://b/:<12>"), no("integrity:a,nbd://b/", "<12>"));
         for wrong in [both, "nbd://host/e", "nbd://host:7", "nbd://host"] {
-            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
-            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
             assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
         }
     }
@@ -365,15 +305,15 @@ mod tests {
         let both = "integrity:qcow2:/a,qcow2:/b";
         assert_eq!(split(&format!("{both}:/c")), no(both, "/c"));
         for wrong in ["qcow2:/a", "qcow2:a", both] {
-            assert!(Target::parse(OsStr::new(wrong)).is_err(), "{wrong}");
-            assert!(Subject::parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse_anywhere(OsStr::new(wrong)).is_err(), "{wrong}");
             assert!(parse_volume_of(OsStr::new(wrong)).is_ok(), "{wrong}");
         }
     }
 
     #[test]
     fn a_part_of_the_image_belongs_to_the_volume() {
-        let target = Target::parse(OsStr::new("a.img@p2:/me@home")).unwrap();
+        let target = parse(OsStr::new("a.img@p2:/me@home")).unwrap();
         assert_eq!(target.volume.data().part, Part::Partition(2));
         assert_eq!(target.volume.data().path(), Some(Path::new("a.img")));
         assert_eq!(target.path, b"/me@home");
@@ -382,19 +322,16 @@ mod tests {
 
     #[test]
     fn host_comes_before_the_rule_of_the_colon() {
-        let parse = |text: &str| Subject::parse(OsStr::new(text));
+        let subject = |text: &str| parse_subject(OsStr::new(text), parse);
         for path in ["/a:/b", "a", "./host:/x"] {
-            assert_eq!(parse(&format!("host:{path}")), Ok(Subject::Host(path.into())));
+            assert_eq!(subject(&format!("host:{path}")), Ok(Subject::Host(path.into())));
         }
-        let Ok(Subject::Volume(target)) = parse("./host:/x") else { panic!("it is a volume") };
+        let Ok(Subject::Volume(target)) = subject("./host:/x") else { panic!("it is a volume") };
         assert_eq!(
             (target.volume.data().path(), &*target.path),
             (Some(Path::new("./host")), &b"/x"[..])
         );
-        assert!(parse("host:").is_err());
-        assert!(
-            Target::parse(OsStr::new("host:/x")).is_err(),
-            "for commands that know volumes only"
-        );
+        assert!(subject("host:").is_err());
+        assert!(parse(OsStr::new("host:/x")).is_err(), "for commands that know volumes only");
     }
 }

@@ -1,17 +1,16 @@
 //! Files of the host that get their names once their content is complete and durable.
 
 use std::fs::{self, File};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::failure::Failure;
+use ironmap_image::Failure;
+use ironmap_image::part::part_name;
+use ironmap_image::spared::Spared;
+
 use crate::room;
-use crate::spared::Spared;
 
 /// A file that is being written. An existing file stays unchanged until [`keep`](Self::keep); a value that is dropped before that leaves nothing.
 /// Only a file that cannot be replaced is written directly.
@@ -119,15 +118,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name for a temporary file. It is random because containers and machines that share a directory may have equal process ids.
-pub(crate) fn part_name() -> String {
-    static RUN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    format!(".ironmap-{:016x}-{number}.part", *RUN)
-}
-
-/// The output stream of this process that a path such as /dev/stdout leads to. The file may have no name, and keeps its old content.
+/// The output stream of this process that a file is: /dev/stdout is one. Such a file may have no name, and it keeps the content that it has.
 fn inherited(there: &fs::Metadata) -> Option<File> {
     let streams =
         [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];

@@ -1,24 +1,26 @@
 //! Launches and the medians over them. Each launch is a process that runs one plan.
 
+use std::io::Error as IoError;
 use std::process::{Command, Stdio};
 
 use ironmap::{Error, Result};
-
-use super::report::Row;
-use crate::failure::Failure;
+use ironmap_image::Failure;
 use ironmap_load::errors::{go_on, io};
 use ironmap_load::figures::{Measured, median};
 use ironmap_load::load::run;
 use ironmap_load::plan::{Content, Plan};
 use ironmap_load::prepare;
 
-/// Runs a plan in this process, as a child of [`measure`], and prints the results.
+use super::report::Row;
+use crate::failure::told;
+
+/// Runs a plan in this process, as a child of [`measure`], and prints what it measured.
 pub(super) fn child(plan: &str) -> Result<(), Failure> {
     let failed = |error: Error| super::failed(&error);
     let plan: Plan =
         serde_json::from_str(plan).map_err(|error| failed(Error::invalid(error.to_string())))?;
     let measured = run(&plan).map_err(failed)?;
-    super::print(serde_json::to_string(&measured)?)
+    super::print(serde_json::to_string(&measured).map_err(IoError::from)?)
 }
 
 /// The command that runs a plan in a child.
@@ -76,9 +78,9 @@ fn launch(plan: &Plan) -> Result<Vec<Measured>, Failure> {
     let output = output.map_err(|error| failed(io(&error, "a launch")))?;
     match output.status.code() {
         Some(0) => {}
-        // The launch has printed its error.
-        Some(code) => return Err(Failure::told(code)),
-        None => return Err(Failure::new(format!("bench: a launch was killed: {}", output.status))),
+        // It has said why.
+        Some(code) => return Err(told(code)),
+        None => return Err(Failure::new(format!("bench: a launch was ended: {}", output.status))),
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| Failure::new(format!("bench: a launch's result: {error}")))

@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ironmap::{Engine, Error, Location, Result};
+use ironmap_image::spared::Spared;
+use ironmap_image::{Failure, Report};
 
 use self::beneath::Beneath;
 use self::fixture::{Fixture, FixtureKind, FsKind};
-use crate::failure::Failure;
 use crate::interrupt;
-use crate::spared::Spared;
 use crate::terminal::print_line;
 use crate::whole::Output;
 use ironmap_load::errors::end_when;
@@ -207,13 +207,13 @@ pub(crate) struct BenchArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &BenchArgs) -> std::result::Result<(), Failure> {
+pub(crate) fn run(args: &BenchArgs, report: &Report) -> std::result::Result<(), Failure> {
     end_when(interrupt::caught);
     if let Some(plan) = &args.launch {
         return launch::child(plan);
     }
     permit(args).map_err(Failure::usage)?;
-    check_outputs(args)?;
+    check_outputs(args, report)?;
     let outputs = Outputs::create(args)?;
     // After a signal the current launch ends, then the bench ends and removes the fixture.
     interrupt::remember();
@@ -230,11 +230,11 @@ fn print(line: impl Display) -> std::result::Result<(), Failure> {
     Ok(print_line(line)?)
 }
 
-/// Refuses an output file that is also a target.
-fn check_outputs(args: &BenchArgs) -> std::result::Result<(), Failure> {
+/// Refuses to write results over a target.
+fn check_outputs(args: &BenchArgs, report: &Report) -> std::result::Result<(), Failure> {
     let outputs = [&args.json, &args.plot];
     for path in outputs.into_iter().flatten() {
-        if let Some(target) = args.targets.iter().find(|target| is_in(target, path)) {
+        if let Some(target) = args.targets.iter().find(|target| is_in(target, path, report)) {
             return Err(Failure::new(format!("{}: holds the target {target}", path.display())));
         }
     }
@@ -261,8 +261,8 @@ impl Outputs {
     }
 }
 
-/// Whether a path is the file of a target, or holds it.
-fn is_in(target: &TargetSpec, path: &Path) -> bool {
+/// Whether a target is the file of a path, or in it.
+fn is_in(target: &TargetSpec, path: &Path, report: &Report) -> bool {
     let location = match target {
         TargetSpec::Raw { path, .. }
         | TargetSpec::Kernel { path }
@@ -271,7 +271,7 @@ fn is_in(target: &TargetSpec, path: &Path) -> bool {
         TargetSpec::Null { .. } => return false,
     };
     let location = Location::parse(OsStr::from_bytes(location));
-    location.is_ok_and(|location| Spared::of(&location).has(path))
+    location.is_ok_and(|location| Spared::of(&location, report.context()).has(path))
 }
 
 fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failure> {

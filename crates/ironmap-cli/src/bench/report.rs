@@ -1,12 +1,13 @@
 //! The results: rows, printed as a table and as JSON.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use ironmap_image::Failure;
+
 use crate::output::print_json;
 use crate::terminal::stdout;
 use crate::whole::Output;
@@ -99,8 +100,8 @@ fn integrity(target: &TargetSpec) -> Option<&'static str> {
 /// Counters of writes for the table: writes by the simple path, and the costs of writes for the volume.
 const WRITE_COUNTS: [&str; 5] = ["overwrites", "handles", "conversions", "zeroed", "exclusive"];
 
-/// Prints the rows as a table, followed by the notices.
-pub(super) fn table(rows: &[Row]) -> std::io::Result<()> {
+/// Prints the rows as a table, and the notices below it.
+pub(super) fn table(rows: &[Row]) -> io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let counted = rows.iter().any(|row| row.instructions.is_some());
@@ -256,7 +257,9 @@ pub(super) fn json(rows: &[Row], file: Option<Output>) -> Result<(), Failure> {
         Document { machine: machine(), results: rows.iter().map(JsonRow::new).collect() };
     match file {
         None => print_json(&document),
-        Some(file) => file.write(&(serde_json::to_string_pretty(&document)? + "\n")),
+        Some(file) => {
+            file.write(&(serde_json::to_string_pretty(&document).map_err(io::Error::from)? + "\n"))
+        }
     }
 }
 

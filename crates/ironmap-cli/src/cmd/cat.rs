@@ -8,12 +8,13 @@ use std::rc::Rc;
 
 use ironmap::fs::Follow;
 use ironmap::{Engine, Error, FileOptions, Queue};
+use ironmap_image::ahead::Ahead;
+use ironmap_image::source::Source;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::ahead::Ahead;
-use crate::failure::{Failure, Report};
-use crate::source::{HostSource, Source};
+use crate::host_source::HostSource;
 use crate::target::{self, Subject, Target};
-use crate::volumes::Volumes;
 
 /// Writes the content of files to standard output, one after the other
 ///
@@ -33,7 +34,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     // `File` avoids the line buffering of io::Stdout: the chunks are large already.
     let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let mut cat = Cat { out, volumes: Volumes::to_read(), queue: None, host: None };
+    let mut cat = Cat { out, volumes: Volumes::to_read(report.context()), queue: None, host: None };
     report.each(&args.targets, |target, report| match target {
         Subject::Volume(target) => cat.of_volume(target),
         Subject::Host(path) => cat.of_host(path, report),

@@ -1,11 +1,11 @@
 //! `ironmap chattr`: inode flags.
 
 use ironmap::fs::{FileType, Follow, InodeFlags};
+use ironmap_image::volumes::{Found, Volumes};
+use ironmap_image::walk::{Visit, walk};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
-use crate::volumes::{Found, Volumes};
-use crate::walk::{Visit, walk};
 
 /// Sets and clears the flags of files: i for immutable, a for append-only, and others
 ///

@@ -6,13 +6,14 @@ use indicatif::ProgressBar;
 use ironmap::Location;
 use ironmap::fs::FileType;
 use ironmap::fs::check::{Finding, Pass, Progress, Report as Checked, Severity};
+use ironmap_image::quote::quoted;
+use ironmap_image::source::Source;
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use crate::failure::{Failure, Report};
 use crate::output::{print_json, progress};
-use crate::source::Source;
 use crate::target;
-use crate::terminal::{one_line, quoted, stdout};
+use crate::terminal::{one_line, stdout};
 
 /// Checks a volume: all metadata, read and compared, nothing changed
 ///
@@ -72,7 +73,7 @@ struct FindingRecord {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let source = Source::open(&args.volume)?;
+    let source = Source::open(&args.volume, report.context())?;
     let mut bar = Bar::default();
     let checked = source.fs().check(&mut |progress| bar.show(progress));
     bar.clear();

@@ -1,14 +1,15 @@
 //! `ironmap chmod`: permissions.
 
 use ironmap::fs::{FileType, Follow, SetAttributes};
+use ironmap_image::new::umask;
+use ironmap_image::quote::quoted;
+use ironmap_image::volumes::{Found, Volumes};
+use ironmap_image::walk::{Visit, walk};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::mode::{ModeChange, umask};
+use crate::mode::ModeChange;
 use crate::show::{self};
 use crate::target::{self, Target};
-use crate::terminal::quoted;
-use crate::volumes::{Found, Volumes};
-use crate::walk::{Visit, walk};
 
 /// Changes the permissions of files
 ///

@@ -1,14 +1,14 @@
 //! `ironmap chown`: owners and groups.
 
 use ironmap::fs::{Follow, SetAttributes, Stat};
+use ironmap_image::quote::quoted;
+use ironmap_image::volumes::{Found, Volumes};
+use ironmap_image::walk::{Visit, walk};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::owner::Ownership;
 use crate::show::Owners;
 use crate::target::{self, Target};
-use crate::terminal::quoted;
-use crate::volumes::{Found, Volumes};
-use crate::walk::{Visit, walk};
 
 /// Changes the owner and the group of files
 ///

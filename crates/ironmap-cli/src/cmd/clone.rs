@@ -12,13 +12,12 @@ use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
 use ironmap::units::DevOffset;
 use ironmap::{Buffer, Engine, Errno, Error, Location, probe};
+use ironmap_image::progress::{Progress, Total};
+use ironmap_image::spared::Spared;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::interrupt;
-use crate::progress::{Progress, Total};
 use crate::room::{self, Room};
-use crate::source::open_device;
-use crate::spared::Spared;
 use crate::target;
 
 /// Bytes of one request.
@@ -54,10 +53,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
-    refuse_own(args)?;
+    refuse_own(args, report)?;
     refuse_unlikely(&args.target)?;
     let how = LocationOptions::new().engine(Engine::Auto);
-    let source = open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
+    let source =
+        report.context().open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
     room::refuse_name(&args.target, probe(&*source.device), args.force)?;
     let size = source.device.size();
     let room = match args.target.whole_file() {
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         Some(path) => room::make(path, size.next_multiple_of(512), args.force)?,
         None => Room::Old,
     };
-    let target = match open_target(args, size) {
+    let target = match open_target(args, size, report) {
         Ok(target) => target,
         Err(failure) => {
             room.undo();
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     // Zeros of the target are not written. They must be durable, so that a later crash of a server cannot restore old data.
     target.device.flush().map_err(|error| Failure::at(&args.target, &error))?;
-    let progress = Progress::of_copy();
+    let progress = Progress::shown(report.context());
     let mut total = Total::default();
     total.add(FileType::Regular, size);
     progress.set_total(total);
@@ -106,8 +106,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 /// Refuses a target that is the source, or a file that the source is read from.
-fn refuse_own(args: &Args) -> Result<(), Failure> {
-    let spared = Spared::of(&args.source);
+fn refuse_own(args: &Args, report: &Report) -> Result<(), Failure> {
+    let spared = Spared::of(&args.source, report.context());
     let is_own = |site: &Site| {
         let path = match &site.medium {
             Medium::File(path) => Some(path),
@@ -136,9 +136,9 @@ fn refuse_unlikely(target: &Location) -> Result<(), Failure> {
     Err(Failure::usage(format!("{name}: {what} ./{name}")))
 }
 
-fn open_target(args: &Args, size: u64) -> Result<OpenLocation, Failure> {
+fn open_target(args: &Args, size: u64, report: &Report) -> Result<OpenLocation, Failure> {
     let how = LocationOptions::new().engine(Engine::Auto).write(true);
-    let opened = open_device(&args.target, &how);
+    let opened = report.context().open_device(&args.target, &how);
     let opened = opened.map_err(|error| Failure::open(&room::missing(&args.target, error)))?;
     let device = &*opened.device;
     let unit = u64::from(device.limits().logical_block);

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use ironmap::fs::{FileType, Follow};
+use ironmap_image::source::{Source, join};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::Failure;
-use crate::source::{Source, join};
-use crate::target::Target;
-use crate::terminal::{shown, stdout};
+use crate::target;
+use crate::terminal::stdout;
 
 /// Prints all paths of a volume that begin with a word, one on a line, as the scripts of ironmap completions need them
 ///
@@ -24,13 +24,13 @@ pub(crate) struct Args {
     word: OsString,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let word = args.word.as_bytes();
     // The text before the last slash is printed unchanged.
     let cut = word.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (dir, begin) = word.split_at(cut);
-    let target = Target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
-    let source = Source::open(&target.volume)?;
+    let target = target::parse(OsStr::from_bytes(dir)).map_err(Failure::usage)?;
+    let source = Source::open(&target.volume, report.context())?;
     let inode = source.resolve(&target.path, Follow::All)?;
     let mut out = stdout();
     for entry in source.entries(&inode, &target.path)? {
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let found = source.resolve(&join(&target.path, name), Follow::All);
         let is_directory = found.is_ok_and(|found| found.file_type() == FileType::Directory);
         let end: &[u8] = if is_directory { b"/\n" } else { b"\n" };
-        out.write_all(&shown(&[dir, name].concat()))?;
+        out.write_all(&out.shown(&[dir, name].concat()))?;
         out.write_all(end)?;
     }
     Ok(out.flush()?)

@@ -9,12 +9,12 @@ use std::process::Command;
 use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::units::FilePos;
 use ironmap::{Location, Queue};
+use ironmap_image::source::{Source, join};
+use ironmap_image::transfer;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::output::progress;
-use crate::source::{Source, join};
-use crate::terminal::{one_line, print_line, shown, stdout};
-use crate::transfer;
+use crate::terminal::{one_line, print_line, stdout};
 
 /// The directories from which the tree is copied, up to the limits below.
 const TREES: [&str; 3] = ["/usr/include", "/usr/share/doc", "/etc"];
@@ -63,8 +63,8 @@ pub(crate) fn run(args: &Args, report: &mut Report, subcommand: RunCommand) -> R
     make_image(&copy, &image, taken.bytes, taken.files.len())?;
     say(&format!("{} files, {} bytes in {}", taken.files.len(), taken.bytes, image.display()))?;
 
-    let source =
-        Source::open(&Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?)?;
+    let location = Location::parse(image.as_os_str()).map_err(|error| Failure::open(&error))?;
+    let source = Source::open(&location, report.context())?;
     heading("its listing, read without mounting it")?;
     list(&source)?;
     heading("every file read back and compared with the original")?;
@@ -163,7 +163,7 @@ fn list(source: &Source) -> Result<(), Failure> {
             let inode = source.inode(entry.inode, &path)?;
             lines += 1;
             write!(out, "{:>10}  ", inode.size())?;
-            out.write_all(&shown(&path))?;
+            out.write_all(&out.shown(&path))?;
             writeln!(out)?;
             if inode.file_type() == FileType::Directory {
                 pending.push((path, inode));

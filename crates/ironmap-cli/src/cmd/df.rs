@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use ironmap::fs::Usage;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::show::human;
 use crate::target::{self, Target};
 use crate::terminal::{one_line, stdout};
-use crate::volumes::Volumes;
 
 /// Shows how large volumes are, and how much of them is free, in KiB
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let headings = match (args.inodes, args.human_readable) {
         (true, _) => ["Filesystem", "Inodes", "IUsed", "IFree", "IUse%"],
         (false, true) => ["Filesystem", "Size", "Used", "Avail", "Use%"],

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use ironmap::fs::Follow;
 use ironmap::units::InodeNo;
+use ironmap_image::source::Source;
+use ironmap_image::volumes::{Found, Volumes};
+use ironmap_image::walk::{Visit, walk};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::show::human;
-use crate::source::Source;
 use crate::target::{self, Target};
-use crate::terminal::{self, Out, stdout};
-use crate::volumes::{Found, Volumes};
-use crate::walk::{Visit, walk};
+use crate::terminal::{Out, stdout};
 
 /// Shows how much space trees take, in KiB: each directory with all below it
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let several = args.targets.len() > 1;
     let mut sums = Sums { args, out: stdout(), several, above: Vec::new(), seen: HashSet::new() };
     report.each(&args.targets, |target, report| {
@@ -108,7 +108,7 @@ impl Sums<'_> {
         };
         let path = [target.volume.to_string().as_bytes(), b":", found.name.path()].concat();
         write!(self.out, "{sum}\t")?;
-        self.out.write_all(&terminal::shown(&path))?;
+        self.out.write_all(&self.out.shown(&path))?;
         writeln!(self.out)
     }
 }

@@ -3,11 +3,11 @@
 use ironmap::Location;
 use ironmap::fs::ext4::dump::{Fields, Value};
 use ironmap::units::{FsBlock, InodeNo};
+use ironmap_image::source::Source;
+use ironmap_image::{Failure, Report};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::failure::Failure;
 use crate::output::{Encoding, print_json};
-use crate::source::Source;
 use crate::target;
 
 /// Shows the fields of an inode, a block, a group, a superblock or the journal, as JSON
@@ -55,8 +55,8 @@ enum What {
     Journal,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::open(&args.volume)?;
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
+    let source = Source::open(&args.volume, report.context())?;
     let fs = source.ext4()?;
     let record = match args.what {
         What::Inode { number } => fs.dump_inode(InodeNo(number)),

@@ -2,12 +2,12 @@
 
 use ironmap::fs::{Fallocate, Follow};
 use ironmap::units::FilePos;
+use ironmap_image::new::find_or_create;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::new::find_or_create;
 use crate::size::size;
 use crate::target::{self, Target};
-use crate::volumes::Volumes;
 
 /// Allocates or frees the space of a range of a file
 ///

@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::ValueEnum;
 use ironmap::fs::{Follow, Xattr};
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 use regex_lite::Regex;
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
-use crate::terminal::{Out, octal, shown, stdout};
-use crate::volumes::Volumes;
+use crate::terminal::{Out, stdout};
 
 /// Shows the extended attributes of files
 ///
@@ -85,7 +85,7 @@ impl Names {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let follow = if args.no_dereference { Follow::NotLast } else { Follow::All };
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let mut out = stdout();
     report.each(&args.targets, |target, _| {
         let inode = volumes.file(target, follow)?.inode;
@@ -109,20 +109,20 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 
 fn print(args: &Args, target: &Target, found: &[Xattr], out: &mut Out) -> std::io::Result<()> {
     if args.only_values {
-        return found.iter().try_for_each(|xattr| out.write_all(&shown(&xattr.value)));
+        return found.iter().try_for_each(|xattr| out.write_all(&out.shown(&xattr.value)));
     }
     if found.is_empty() {
         return Ok(());
     }
     out.write_all(b"# file: ")?;
-    out.write_all(&octal(&target.bytes(), b"\n\r\\"))?;
+    out.write_all(&out.octal(&target.bytes(), b"\n\r\\"))?;
     out.write_all(b"\n")?;
     for Xattr { name, value } in found {
-        out.write_all(&octal(name, b"=\n\r\\"))?;
+        out.write_all(&out.octal(name, b"=\n\r\\"))?;
         if args.dump || args.name.is_some() {
             out.write_all(b"=")?;
             let encoding = args.encoding.unwrap_or_else(|| usual(value));
-            out.write_all(&encoded(value, encoding))?;
+            out.write_all(&encoded(value, encoding, out))?;
         }
         out.write_all(b"\n")?;
     }
@@ -141,14 +141,14 @@ fn usual(value: &[u8]) -> Encoding {
     if text.len() >= odd * 8 { Encoding::Text } else { Encoding::Base64 }
 }
 
-fn encoded(value: &[u8], encoding: Encoding) -> Vec<u8> {
+fn encoded(value: &[u8], encoding: Encoding, out: &Out) -> Vec<u8> {
     match encoding {
         Encoding::Text => {
             let slashed = text_of(value).iter().flat_map(|byte| match byte {
                 b'\\' | b'"' => vec![b'\\', *byte],
                 byte => vec![*byte],
             });
-            [b"\"", &*octal(&slashed.collect::<Vec<_>>(), b"\0\n\r"), b"\""].concat()
+            [b"\"", &*out.octal(&slashed.collect::<Vec<_>>(), b"\0\n\r"), b"\""].concat()
         }
         Encoding::Hex => {
             let mut text = String::from("0x");

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use ironmap::fs::host::{HostFs, Refusal};
 use ironmap::host::DeviceReport;
 use ironmap::{FileOptions, HostReport};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use crate::failure::{Failure, Report};
+use crate::host_source::HostSource;
 use crate::output::{Encoding, JsonArray, Served};
-use crate::source::HostSource;
 use crate::terminal::{one_line, stdout};
 
 /// Shows how files of mounted file systems are read: around the kernel, or through it and why

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use ironmap::fs::{FileType, Follow, NewFile, RenameFlags};
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind};
+use ironmap_image::new::caller;
+use ironmap_image::quote::quoted;
+use ironmap_image::volumes::{DestinationIs, Found, Name, Volumes, split};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::new::caller;
-use crate::target::{Target, split_destination};
-use crate::terminal::quoted;
-use crate::volumes::{DestinationIs, Found, Name, Volumes, split};
+use crate::target::{self, split_destination};
 
 /// Gives files further names, or makes symbolic links
 ///
@@ -55,7 +55,7 @@ enum Subject<'a> {
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let (texts, dest, directory) =
         split_destination(&args.targets, args.target_directory.as_ref(), args.no_target_directory)?;
-    let parse = |text: &OsStr| Target::parse(text).map_err(|why| Failure::usage(&why));
+    let parse = |text: &OsStr| target::parse(text).map_err(|why| Failure::usage(&why));
     let dest = parse(dest)?;
     Volumes::change(report, |volumes, report| {
         let to = volumes

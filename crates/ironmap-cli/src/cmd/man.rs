@@ -1,13 +1,13 @@
 //! `ironmap man`: the manual pages.
 
+use ironmap_image::Failure;
+
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Command;
 use clap_mangen::Man;
-
-use crate::failure::Failure;
 
 /// Writes the manual pages, one for each command, to a directory
 #[derive(Debug, clap::Args)]

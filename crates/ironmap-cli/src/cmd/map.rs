@@ -5,17 +5,17 @@ use ironmap::fs::{FileType, Follow, Inode};
 use ironmap::iomap::{Iomap, IomapFlags, IomapType, MapFile, Mappings};
 use ironmap::units::FilePos;
 use ironmap::{Error, ErrorKind, FileOptions};
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::failure::{Failure, Report};
+use crate::host_source::HostSource;
 use crate::output::{Encoding, Served, print_json};
-use crate::source::HostSource;
 use crate::target::{self, Subject, Target};
 use crate::terminal::{one_line, stdout};
-use crate::volumes::Volumes;
 
 /// Shows the extents of files: where their blocks lie on the device
 ///
@@ -66,7 +66,7 @@ struct ExtentRecord {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     report.each(&args.targets, |subject, _| {
         let record = match subject {
             Subject::Volume(target) => of_volume(&mut volumes, target)?,

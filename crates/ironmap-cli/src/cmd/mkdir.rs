@@ -3,12 +3,13 @@
 use ironmap::fs::{FileSystem, FileType, Follow, NewFile, SetAttributes};
 use ironmap::units::InodeNo;
 use ironmap::{Error, ErrorKind};
+use ironmap_image::new::caller;
+use ironmap_image::new::umask;
+use ironmap_image::volumes::{Name, Volumes};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::mode::{ModeChange, umask};
-use crate::new::caller;
+use crate::mode::ModeChange;
 use crate::target::{self, Target};
-use crate::volumes::{Name, Volumes};
 
 const SET_GROUP: u32 = 0o2000;
 

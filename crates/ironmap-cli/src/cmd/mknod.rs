@@ -2,12 +2,13 @@
 
 use clap::ValueEnum;
 use ironmap::fs::NewFile;
+use ironmap_image::new::caller;
+use ironmap_image::new::umask;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::mode::{ModeChange, umask};
-use crate::new::caller;
+use crate::mode::ModeChange;
 use crate::target::{self, Target};
-use crate::volumes::Volumes;
 
 /// Makes a block device, a character device or a pipe
 #[derive(Debug, clap::Args)]

@@ -2,12 +2,12 @@
 
 use ironmap::fs::{FileType, Follow, RenameFlags};
 use ironmap::{Error, ErrorKind};
+use ironmap_image::new::caller;
+use ironmap_image::volumes::{Destination, DestinationIs, Name, Volumes};
+use ironmap_image::{Failure, Report};
 
 use crate::canonical::path_without_links;
-use crate::failure::{Failure, Report};
-use crate::new::caller;
 use crate::target::{self, Target};
-use crate::volumes::{Destination, DestinationIs, Name, Volumes};
 
 /// Renames files, or moves them to another directory of their volume
 ///

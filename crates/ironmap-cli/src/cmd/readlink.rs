@@ -3,13 +3,13 @@
 use std::io::Write;
 
 use ironmap::fs::Follow;
+use ironmap_image::source::Source;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
 use crate::canonical::path_without_links;
-use crate::failure::{Failure, Report};
-use crate::source::Source;
 use crate::target::{self, Target, inode_of};
-use crate::terminal::{shown, stdout};
-use crate::volumes::Volumes;
+use crate::terminal::stdout;
 
 /// Shows the targets of symbolic links
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let mut out = stdout();
     report.each(&args.targets, |target, _| {
         let text = if args.canonicalize {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             let link = found.name.source.link_target(&found.inode, &target.path)?;
             link.ok_or_else(|| Failure::new(format!("{target}: is not a symbolic link")))?
         };
-        out.write_all(&shown(&text))?;
+        out.write_all(&out.shown(&text))?;
         Ok(out.write_all(b"\n")?)
     })?;
     Ok(out.flush()?)

@@ -2,18 +2,15 @@
 
 use std::io::Write;
 
-use ironmap::fs::Clock;
 use ironmap::location::{LocationOptions, Part};
 use ironmap::{Engine, ErrorKind, Location, NewSize, ResizeOptions, Resized, Volume};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use crate::epoch::{self, source_date};
-use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::print_json;
 use crate::room::{Room, extend, set_len};
 use crate::size::some;
-use crate::source::{check_changes, open_device};
 use crate::target::{self, named};
 use crate::terminal::{one_line, stdout};
 
@@ -53,22 +50,22 @@ pub(crate) struct Args {
     size: Option<u64>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    check_changes(&args.volume)?;
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
+    report.context().check_changes(&args.volume)?;
     if args.print_minimum {
-        return print_minimum(args);
+        return print_minimum(args, report);
     }
     let image = args.volume.whole_file();
     // A second signal ends the program like a power cut.
     interrupt::catch();
     let room = match (image, args.size) {
         (Some(image), Some(size)) => {
-            check_whole(args)?;
+            check_whole(args, report)?;
             extend(image, size)?
         }
         _ => Room::Old,
     };
-    let resized = match resize(args, &room) {
+    let resized = match resize(args, &room, report) {
         Ok(resized) => resized,
         // After an error of the device the volume may have the new size, so its image must keep the length.
         Err(failure) if failure.is_io() => return Err(failure),
@@ -86,16 +83,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     print(args, &resized)
 }
 
-/// Refuses a volume that cannot be read, above all a truncated one: an extension would hide the loss.
-fn check_whole(args: &Args) -> Result<(), Failure> {
+/// Refuses a volume that cannot be read, above all one that was cut short: an extension would hide that.
+fn check_whole(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
+    let opened =
+        report.context().open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let volume = Volume::on(opened.device);
     volume.map(drop).map_err(|error| Failure::open(&named(&args.volume, error)))
 }
 
-fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
-    let clock = source_date()?.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
+fn resize(args: &Args, room: &Room, report: &Report) -> Result<Resized, Failure> {
+    let clock = report.context().clock()?;
     let size = match args.size {
         Some(bytes) => NewSize::Bytes(bytes),
         None if args.minimum => NewSize::Minimum,
@@ -106,7 +104,8 @@ fn resize(args: &Args, room: &Room) -> Result<Resized, Failure> {
         options = options.zeros_from(*from);
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
+    let opened =
+        report.context().open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let resized = ironmap::tools::resize(&opened.device, &options, clock).map_err(|error| {
         let named = |error| named(&args.volume, error);
         match error.kind() {
@@ -144,9 +143,10 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn print_minimum(args: &Args) -> Result<(), Failure> {
+fn print_minimum(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
+    let opened =
+        report.context().open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let failed = |error| Failure::open(&named(&args.volume, error));
     let Resized { block_size, before, blocks, .. } =
         ironmap::tools::smallest_size(&opened.device).map_err(failed)?;

@@ -2,11 +2,11 @@
 
 use ironmap::fs::Follow;
 use ironmap::{Error, ErrorKind};
+use ironmap_image::volumes::{Found, Volumes};
+use ironmap_image::walk::{Visit, walk};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
-use crate::volumes::{Found, Volumes};
-use crate::walk::{Visit, walk};
 
 /// Removes files, and directories with their content
 ///

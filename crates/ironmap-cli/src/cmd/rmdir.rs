@@ -1,11 +1,11 @@
 //! `ironmap rmdir`: removes empty directories.
 
 use ironmap::ErrorKind;
+use ironmap_image::quote::quoted;
+use ironmap_image::volumes::{Volumes, split};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
-use crate::terminal::quoted;
-use crate::volumes::{Volumes, split};
 
 /// Removes empty directories
 #[derive(Debug, clap::Args)]

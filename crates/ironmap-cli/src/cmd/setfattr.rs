@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::fs::{Follow, SetXattr};
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::target::{self, Target};
-use crate::volumes::Volumes;
 
 /// Sets or removes an extended attribute of files
 ///

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ironmap::Location;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
 use crate::target;
-use crate::volumes::Volumes;
 
 /// Recovers a volume that was not unmounted cleanly, and leaves it clean
 ///

@@ -1,28 +1,21 @@
 //! `ironmap tar`: a tree of a volume as a tar archive.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use ironmap::fs::{FileType, Follow, Timestamp};
-use ironmap::iomap::IomapType;
-use ironmap::units::InodeNo;
-use ironmap::{File as VolumeFile, Queue};
-use tar::{EntryType, Header};
+use ironmap::fs::Follow;
+use ironmap_image::source::Source;
+use ironmap_image::spared::Spared;
+use ironmap_image::tar::{self, Output};
+use ironmap_image::volumes::{Found, Name};
+use ironmap_image::{Failure, Report};
 
-use crate::ahead::{Ahead, CHUNK};
-use crate::archive::{Written, push_record};
-use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::room;
-use crate::source::Source;
-use crate::spared::Spared;
 use crate::target::{self, Target};
-use crate::volumes::{Found, Name};
-use crate::walk::{Visit, walk};
 use crate::whole::Whole;
 
 /// Writes a directory of a volume, and all below it, as a tar archive
@@ -52,11 +45,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let source = Rc::new(Source::open(&args.target.volume)?);
+    let source = Rc::new(Source::open(&args.target.volume, report.context())?);
     let name = Name::root(&source).beside(&args.target.path)?;
     let inode = name.find(Follow::All)?;
-    let top =
-        if inode.file_type() == FileType::Directory { b".".to_vec() } else { name.name.clone() };
     interrupt::catch();
     let file = args.file.as_ref().filter(|path| path.as_os_str() != "-");
     let (whole, out, place) = match file {
@@ -64,329 +55,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             if !args.force {
                 room::refuse_archive(path)?;
             }
-            let spared = Spared::of(&args.target.volume);
+            let spared = Spared::of(&args.target.volume, report.context());
             let (whole, file) = Whole::create(path, &spared, args.force, room::FORCED)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),
     };
-    let mut writer = Writer {
-        out: BufWriter::with_capacity(CHUNK, out),
-        place,
-        length: 0,
-        queue: source.queue()?,
-        ahead: Ahead::new(name.source.volume.engine()),
-        top,
-        above: name.path().len(),
-        links: HashMap::new(),
-        sparse: !args.no_sparse,
-    };
-    let mut first = None;
-    let intact = walk(Found { name, inode }, report, |found, visit, report| {
-        if visit == Visit::First && first.is_none() {
-            first = writer.member(found, report).err();
-        }
-        Ok(())
-    })?;
-    if let Some(failure) = first {
-        return Err(failure);
-    }
-    // The readable part of a damaged volume is kept. The missing end mark shows that the archive is incomplete.
-    if intact {
-        writer.finish()?;
-    } else {
-        writer.flush()?;
-    }
+    let out = Output { file: out, place };
+    tar::write(Found { name, inode }, out, !args.no_sparse, report)?;
     whole.map_or(Ok(()), Whole::keep)
-}
-
-fn unwritten(place: Option<&String>, error: io::Error) -> Failure {
-    match place {
-        Some(place) => Failure::host(place, error),
-        None => Failure::stdout(error),
-    }
-}
-
-struct Writer {
-    out: BufWriter<File>,
-    /// The name of the output; `None` for standard output.
-    place: Option<String>,
-    /// The number of bytes written.
-    length: u64,
-    queue: Queue,
-    ahead: Ahead,
-    /// The prefix that replaces the path from the user, and the length of that path.
-    top: Vec<u8>,
-    above: usize,
-    /// Files with several names, and the first name of each.
-    links: HashMap<InodeNo, Vec<u8>>,
-    /// Whether holes are left out.
-    sparse: bool,
-}
-
-/// The largest numbers of the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
-const MOST_7: u64 = 0o777_7777;
-const MOST_11: u64 = 0o777_7777_7777;
-const BLOCK: u64 = 512;
-
-impl Writer {
-    fn member(&mut self, found: &Found, report: &Report) -> Result<(), Failure> {
-        let stat = found.inode.stat();
-        let mut path = self.path(found);
-        let kind = match stat.file_type {
-            FileType::Socket => {
-                report.warning(format_args!(
-                    "{}: is a socket, which a tar archive cannot hold",
-                    found.name
-                ));
-                return Ok(());
-            }
-            FileType::Directory if is_empty_lost_and_found(found)? => return Ok(()),
-            FileType::Directory => {
-                // The walk reports an error of this directory when it enters it.
-                if self.ahead.reads_together()
-                    && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
-                {
-                    self.ahead.expect(&entries);
-                }
-                path.push(b'/');
-                EntryType::Directory
-            }
-            FileType::Regular => EntryType::Regular,
-            FileType::Symlink => EntryType::Symlink,
-            FileType::CharDevice => EntryType::Char,
-            FileType::BlockDevice => EntryType::Block,
-            FileType::Fifo => EntryType::Fifo,
-        };
-        let target = found.name.source.link_target(&found.inode, found.name.path())?;
-        let (mut link, mut kind) = (target.unwrap_or_default(), kind);
-        if stat.links > 1 && stat.file_type != FileType::Directory {
-            match self.links.get(&found.number()) {
-                Some(first) => (link, kind) = (first.clone(), EntryType::Link),
-                None => drop(self.links.insert(found.number(), path.clone())),
-            }
-        }
-        let content = if kind == EntryType::Regular { Some(self.open(found)?) } else { None };
-        let mut records = Vec::new();
-        let mut name = path;
-        if let Some(Content { map: Some(_), .. }) = &content {
-            let size = stat.size.to_string();
-            for (key, value) in [("major", b"1"), ("minor", b"0")] {
-                push_record(&mut records, format!("GNU.sparse.{key}").as_bytes(), value);
-            }
-            push_record(&mut records, b"GNU.sparse.name", &name);
-            push_record(&mut records, b"GNU.sparse.realsize", size.as_bytes());
-            name = placeholder(&name);
-        }
-        let mut header = Header::new_ustar();
-        let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
-            if value.len() > field.len() {
-                push_record(&mut records, key, value);
-            }
-            let fits = value.len().min(field.len());
-            field[..fits].copy_from_slice(&value[..fits]);
-        };
-        field(&mut header.as_old_mut().name, b"path", &name);
-        field(&mut header.as_old_mut().linkname, b"linkpath", &link);
-        let mut number = |key: &[u8], value: u64, most: u64| {
-            if value > most {
-                push_record(&mut records, key, value.to_string().as_bytes());
-            }
-            value.min(most)
-        };
-        header.set_uid(number(b"uid", stat.uid.into(), MOST_7));
-        header.set_gid(number(b"gid", stat.gid.into(), MOST_7));
-        let size = content.as_ref().map_or(0, Content::len);
-        header.set_size(number(b"size", size, MOST_11));
-        header.set_mode(stat.mode & 0o7777);
-        let seconds = u64::try_from(stat.modified.seconds).unwrap_or(0).min(MOST_11);
-        header.set_mtime(seconds);
-        if stat.modified != (Timestamp { seconds: seconds as i64, nanoseconds: 0 }) {
-            push_record(&mut records, b"mtime", decimal(stat.modified).as_bytes());
-        }
-        if let (Some((major, minor)), Some(header)) = (stat.device, header.as_ustar_mut()) {
-            header.set_device_major(major);
-            header.set_device_minor(minor);
-        }
-        if kind != EntryType::Link {
-            let mut xattrs = found.inode.xattrs().map_err(|error| found.failed(&error))?;
-            xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-            for xattr in xattrs {
-                let keyword = [b"SCHILY.xattr.", &*encoded(&xattr.name)].concat();
-                push_record(&mut records, &keyword, &xattr.value);
-            }
-        }
-        header.set_entry_type(kind);
-        self.header(header, &records)?;
-        content.map_or(Ok(()), |content| self.content(found, &content))
-    }
-
-    /// Opens a file for its content. The map of holes is used if it saves space.
-    fn open(&mut self, found: &Found) -> Result<Content, Failure> {
-        let (source, path) = (&found.name.source, found.name.path());
-        self.ahead.load(&mut self.queue, source, found.number());
-        let file = source.file(source.inode(found.number(), path)?, path)?;
-        let size = file.size();
-        if self.sparse && found.inode.stat().blocks.saturating_mul(512) < size {
-            let mut written = Written::default();
-            for mapping in file.mappings() {
-                interrupt::check()?;
-                let mapping = mapping.map_err(|error| found.failed(&error))?;
-                if !matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
-                    let end = mapping.end().0.min(size);
-                    written.push(mapping.pos.0, end.saturating_sub(mapping.pos.0));
-                }
-            }
-            if let Some(map) = written.map(size) {
-                return Ok(Content { file, map: Some(map), ranges: written.ranges().to_vec() });
-            }
-        }
-        Ok(Content { file, map: None, ranges: vec![(0, size)] })
-    }
-
-    /// The path in the archive.
-    fn path(&self, found: &Found) -> Vec<u8> {
-        let below = found.name.path().get(self.above..).unwrap_or_default();
-        let slash: &[u8] = if below.is_empty() || below.starts_with(b"/") { b"" } else { b"/" };
-        [&*self.top, slash, below].concat()
-    }
-
-    /// Writes a header, preceded by the fields that do not fit into it.
-    fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
-        if !records.is_empty() {
-            let mut before = Header::new_ustar();
-            before.as_old_mut().name[..9].copy_from_slice(b"PaxHeader");
-            before.set_entry_type(EntryType::XHeader);
-            before.set_size(records.len() as u64);
-            before.set_mode(0o644);
-            before.set_uid(0);
-            before.set_gid(0);
-            before.set_mtime(0);
-            before.set_cksum();
-            self.write(before.as_bytes())?;
-            self.write(records)?;
-            self.pad(BLOCK)?;
-        }
-        header.set_cksum();
-        self.write(header.as_bytes())
-    }
-
-    fn content(&mut self, found: &Found, content: &Content) -> Result<(), Failure> {
-        if let Some(map) = &content.map {
-            self.write(map)?;
-        }
-        let (source, path) = (&found.name.source, found.name.path());
-        let Self { queue, ahead, out, length, place, .. } = self;
-        let unread = |error: &ironmap::Error| source.read_failed(path, error);
-        for (start, len) in &content.ranges {
-            let range = *start..start + len;
-            let end = ahead.read(queue, &content.file, range.clone(), unread, |bytes| {
-                // On a damaged volume a file can claim any size, so each write checks for a signal.
-                interrupt::check()?;
-                *length += bytes.len() as u64;
-                out.write_all(bytes).map_err(|error| unwritten(place.as_ref(), error))
-            })?;
-            if end < range.end {
-                return Err(Failure::corrupt(&found.name, "is shorter than its size"));
-            }
-        }
-        self.pad(BLOCK)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let written = self.out.write_all(bytes);
-        self.wrote(written, bytes.len())
-    }
-
-    fn wrote(&mut self, written: io::Result<()>, count: usize) -> Result<(), Failure> {
-        self.length += count as u64;
-        written.map_err(|error| unwritten(self.place.as_ref(), error))
-    }
-
-    /// Pads the last block with zeros.
-    fn pad(&mut self, block: u64) -> Result<(), Failure> {
-        let rest = self.length.next_multiple_of(block) - self.length;
-        self.write(&vec![0; rest as usize])
-    }
-
-    /// Writes the end mark, and pads the last record to 20 blocks, which POSIX requires.
-    fn finish(mut self) -> Result<(), Failure> {
-        self.write(&[0; 2 * BLOCK as usize])?;
-        self.pad(20 * BLOCK)?;
-        self.flush()
-    }
-
-    fn flush(mut self) -> Result<(), Failure> {
-        let flushed = self.out.flush();
-        self.wrote(flushed, 0)
-    }
-}
-
-/// A file's content in the archive. In a sparse file the map of its ranges comes first (the GNU tar manual, "PAX
-/// Format, Version 1.0").
-struct Content {
-    file: VolumeFile,
-    map: Option<Vec<u8>>,
-    ranges: Vec<(u64, u64)>,
-}
-
-impl Content {
-    fn len(&self) -> u64 {
-        let map = self.map.as_ref().map_or(0, Vec::len) as u64;
-        map + self.ranges.iter().map(|(_, len)| len).sum::<u64>()
-    }
-}
-
-/// The name of a sparse file in programs that do not know the form, and extract the map with the content. It is cut to the length of a header.
-fn placeholder(path: &[u8]) -> Vec<u8> {
-    let slash = path.iter().rposition(|byte| *byte == b'/');
-    let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
-    let mut placeholder = [dir, b"GNUSparseFile.0/", name].concat();
-    placeholder.truncate(100);
-    placeholder
-}
-
-/// A name within a keyword, in the form of GNU tar. A keyword ends at its first `=`.
-fn encoded(name: &[u8]) -> Vec<u8> {
-    let encode = |byte: &u8| match byte {
-        b'%' => b"%25".to_vec(),
-        b'=' => b"%3D".to_vec(),
-        other => vec![*other],
-    };
-    name.iter().flat_map(encode).collect()
-}
-
-/// Whether a file is the lost+found that mkfs made for e2fsck, and is empty.
-fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
-    let name = &found.name;
-    if name.dir != name.fs().root() || name.name != b"lost+found" {
-        return Ok(false);
-    }
-    Ok(name.source.entries(&found.inode, name.path())?.len() <= 2)
-}
-
-/// Seconds since 1970 as a decimal number, whose fraction counts away from zero.
-fn decimal(time: Timestamp) -> String {
-    let Timestamp { seconds, nanoseconds } = time;
-    let text = if seconds < 0 && nanoseconds > 0 {
-        format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds)
-    } else {
-        format!("{seconds}.{nanoseconds:09}")
-    };
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decimals_count_away_from_zero() {
-        let text = |seconds, nanoseconds| decimal(Timestamp { seconds, nanoseconds });
-        assert_eq!(text(10, 0), "10");
-        assert_eq!(text(0, 500_000_000), "0.5");
-        assert_eq!(text(-2, 750_000_000), "-1.25");
-        assert_eq!(text(-1, 999_999_999), "-0.000000001");
-        assert_eq!(text(-100, 0), "-100");
-    }
 }

@@ -3,14 +3,13 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ironmap::fs::{Follow, SetAttributes, Timestamp};
+use ironmap_image::new::find_or_create;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::epoch::source_time;
-use crate::failure::{Failure, Report};
-use crate::new::find_or_create;
 use crate::target::{self, Target};
-use crate::volumes::Volumes;
 
 /// Sets the times of files, and makes missing ones
 #[derive(Debug, clap::Args)]
@@ -50,7 +49,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let time = args.date.map_or_else(now, Ok)?;
+    let time = args.date.map_or_else(|| now(report), Ok)?;
     let both = args.access == args.modification;
     let chosen = args.date.is_some() || args.reference.is_some();
     Volumes::change_each(&args.targets, report, |volumes, target, _| {
@@ -78,10 +77,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-fn now() -> Result<Timestamp, Failure> {
+fn now(report: &Report) -> Result<Timestamp, Failure> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
-    Ok(source_time()?.unwrap_or(now))
+    Ok(report.context().source_time()?.unwrap_or(now))
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {

@@ -2,12 +2,12 @@
 
 use ironmap::Error;
 use ironmap::fs::Follow;
+use ironmap_image::new::find_or_create;
+use ironmap_image::volumes::{Name, Volumes};
+use ironmap_image::{Failure, Report};
 
-use crate::failure::{Failure, Report};
-use crate::new::find_or_create;
 use crate::size::size;
 use crate::target::{self, Target};
-use crate::volumes::{Name, Volumes};
 
 /// Makes files longer or shorter
 ///

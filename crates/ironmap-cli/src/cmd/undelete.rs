@@ -1,31 +1,23 @@
 //! `ironmap undelete`: recovers deleted files whose maps still exist.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File, Permissions};
+use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
 
-use ironmap::bio::Buffer;
 use ironmap::fs::Timestamp;
-use ironmap::units::FilePos;
-use ironmap::{Deleted, Error, Location};
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
-use rustix::io::Errno;
+use ironmap::{Deleted, Location};
+use ironmap_image::source::Source;
+use ironmap_image::undelete::{Recovery, recover, shown, state};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use crate::ahead::CHUNK;
-use crate::failure::{Failure, Report};
 use crate::glob::Glob;
 use crate::interrupt;
 use crate::output::{Encoding, JsonArray};
 use crate::show::{Clock, rfc3339};
-use crate::source::Source;
 use crate::target;
-use crate::terminal::{self, stdout};
+use crate::terminal::stdout;
 
 /// Lists deleted regular files whose blocks are still known, and copies them out
 ///
@@ -85,7 +77,7 @@ struct Record {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     interrupt::catch();
-    let source = Source::open(&args.volume)?;
+    let source = Source::open(&args.volume, report.context())?;
     let deleted = source.ext4()?.deleted();
     let deleted = deleted.map_err(|error| Failure::at(&args.volume, &error))?;
     let wanted = Wanted::new(args.pattern.as_ref().map(|pattern| pattern.as_bytes()));
@@ -98,40 +90,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         files.iter().try_for_each(|file| array.push(&record(file)))?;
         return array.end();
     }
-    let Some(dir) = &args.output else { return Ok(print(&files)?) };
-    let root = Root::make(dir)?;
-    let mut buffer = Buffer::aligned(CHUNK).map_err(|error| Failure::at("memory", &error))?;
-    report.each(&files, |file, report| {
-        interrupt::check()?;
-        let name = format!("{}:{}", args.volume, shown(file));
-        if !file.is_whole() && !args.partial {
-            return Err(Failure::new(format!(
-                "{name}: not copied without --partial: {}",
-                state(file)
-            )));
+    match &args.output {
+        Some(dir) => {
+            recover(&files, &Recovery { volume: &args.volume, dir, partial: args.partial }, report)
         }
-        let (out, path) = root.place(file).map_err(|(path, errno)| {
-            Failure::host(format_args!("{name}: {}", path.display()), errno)
-        })?;
-        copy(file, &out, &mut buffer).map_err(|error| {
-            let is_wanted = args.partial && matches!(error, Wrong::Reading(_));
-            if !is_wanted {
-                // A partial file could be mistaken for the whole. An error of the removal would hide the first error.
-                let _ = std::fs::remove_file(&path);
-            }
-            match error {
-                Wrong::Reading(error) => Failure::at(&name, &error),
-                Wrong::Writing(error) => {
-                    Failure::host(format_args!("{name}: {}", path.display()), error)
-                }
-                Wrong::Stopped(stopped) => stopped,
-            }
-        })?;
-        if !file.is_whole() {
-            report.warning(format!("{}: {}", path.display(), state(file)));
-        }
-        report.say(format!("{} <- {}", path.display(), shown(file)))
-    })
+        None => Ok(print(&files)?),
+    }
 }
 
 /// The requested files.
@@ -161,23 +125,6 @@ impl Wanted {
                 glob.matches(path) || glob.matches(name)
             }),
         }
-    }
-}
-
-/// The path, or the inode number if no name is known.
-fn shown(file: &Deleted) -> String {
-    match &file.path {
-        Some(path) => terminal::name(path),
-        None => format!("<{}>", file.number()),
-    }
-}
-
-fn state(file: &Deleted) -> String {
-    let reused = file.blocks - file.free;
-    match &file.problem {
-        Some(problem) => problem.clone(),
-        None if reused > 0 => format!("partly reused: {reused} of {} blocks", file.blocks),
-        None => "whole".to_owned(),
     }
 }
 
@@ -215,109 +162,4 @@ fn record(file: &Deleted) -> Record {
         whole: file.is_whole(),
         problem: file.problem.clone(),
     }
-}
-
-/// The directory that receives the files. A symbolic link below it could lead to any file of the host: each component is opened separately, and no
-/// link is followed.
-struct Root<'a> {
-    dir: &'a Path,
-    fd: OwnedFd,
-}
-
-impl<'a> Root<'a> {
-    /// Opens the directory, or creates it.
-    fn make(dir: &'a Path) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::host(dir.display(), error);
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(dir, how, Mode::empty());
-        Ok(Self { dir, fd: opened.map_err(|errno| failed(errno.into()))? })
-    }
-
-    /// Creates the file to copy to, and the directories above it. Returns its path, also with an error.
-    fn place(&self, file: &Deleted) -> Result<(File, PathBuf), (PathBuf, Errno)> {
-        let suffix = format!(".inode-{}", file.number());
-        // A path from the library begins with a slash, and contains neither `.` nor `..`.
-        let path = match &file.path {
-            Some(path) => path[1..].to_vec(),
-            None => suffix.as_bytes()[1..].to_vec(),
-        };
-        let names: Vec<_> = path.split(|byte| *byte == b'/').collect();
-        let (mut above, mut path) = (None::<OwnedFd>, self.dir.to_owned());
-        for name in &names[..names.len() - 1] {
-            let parent = above.as_ref().unwrap_or(&self.fd).as_fd();
-            above = Some(free_name(parent, name, &suffix, &mut path, subdirectory)?);
-        }
-        let parent = above.as_ref().unwrap_or(&self.fd).as_fd();
-        let made = free_name(parent, names[names.len() - 1], &suffix, &mut path, new_file)?;
-        Ok((made.into(), path))
-    }
-}
-
-/// Creates something with this name in a directory, and adds the name to the path. If the name exists, perhaps because another deleted file
-/// had it too, the suffix makes it unique.
-fn free_name(
-    parent: BorrowedFd<'_>,
-    name: &[u8],
-    suffix: &str,
-    path: &mut PathBuf,
-    make: impl Fn(BorrowedFd<'_>, &OsStr) -> rustix::io::Result<OwnedFd>,
-) -> Result<OwnedFd, (PathBuf, Errno)> {
-    let name = OsStr::from_bytes(name);
-    path.push(name);
-    match make(parent, name) {
-        Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => {
-            let mut other = name.to_owned();
-            other.push(suffix);
-            path.set_file_name(&other);
-            make(parent, &other)
-        }
-        made => made,
-    }
-    .map_err(|errno| (path.clone(), errno))
-}
-
-/// Opens a directory, or creates it. Only its owner has access: the modes of deleted directories are unknown.
-fn subdirectory(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    match mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, how, Mode::empty())
-}
-
-fn new_file(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    openat(parent, name, how, Mode::RUSR | Mode::WUSR)
-}
-
-/// Copies content, permissions and the modification time. Ranges without blocks become holes.
-fn copy(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
-    copy_content(file, out, buffer)?;
-    let modified = &file.stat.modified;
-    let since = Duration::new(u64::try_from(modified.seconds).unwrap_or(0), modified.nanoseconds);
-    out.set_modified(SystemTime::UNIX_EPOCH + since).map_err(Wrong::Writing)?;
-    out.set_permissions(Permissions::from_mode(file.stat.mode & 0o777)).map_err(Wrong::Writing)
-}
-
-enum Wrong {
-    Reading(Error),
-    Writing(std::io::Error),
-    /// A signal stopped the copy.
-    Stopped(Failure),
-}
-
-fn copy_content(file: &Deleted, out: &File, buffer: &mut Buffer) -> Result<(), Wrong> {
-    let mut pos = FilePos(0);
-    while let Some(data) = file.next_data(pos) {
-        interrupt::check().map_err(Wrong::Stopped)?;
-        let count = file.read_at(&mut *buffer, data).map_err(Wrong::Reading)?;
-        let bytes = &buffer[..count];
-        if bytes.iter().any(|byte| *byte != 0) {
-            out.write_all_at(bytes, data.0).map_err(Wrong::Writing)?;
-        }
-        pos.0 = data.0 + count as u64;
-    }
-    out.set_len(file.stat.size).map_err(Wrong::Writing)
 }

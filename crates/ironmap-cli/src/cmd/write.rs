@@ -3,14 +3,14 @@
 use ironmap::fs::{FileSystem, FileType, Follow, Inode};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind};
+use ironmap_image::ahead::CHUNK;
+use ironmap_image::new::find_or_create;
+use ironmap_image::volumes::{Name, Volumes};
+use ironmap_image::{Failure, Report};
 
-use crate::ahead::CHUNK;
-use crate::failure::{Failure, Report};
 use crate::interrupt;
-use crate::new::find_or_create;
 use crate::size::size;
 use crate::target::{self, Target};
-use crate::volumes::{Name, Volumes};
 
 /// Writes standard input to a file, which is made if it does not exist
 ///
@@ -111,8 +111,8 @@ fn fill(chunk: &mut Vec<u8>) -> Result<bool, Failure> {
     // The standard library would treat a descriptor that is not readable as an empty one.
     let input = rustix::stdio::stdin();
     while chunk.len() < CHUNK {
-        // Without data, only a signal ends the wait.
-        interrupt::wait(input, || true).or_else(|_| interrupt::check())?;
+        // Only a signal ends the wait without data.
+        interrupt::stop().wait(input, || true).or_else(|_| interrupt::check())?;
         let room = (CHUNK - chunk.len()) as u64;
         // One read takes the available bytes: a second read might block, and delay a signal.
         let mut part = vec![0; room.min(64 << 10) as usize];

@@ -8,7 +8,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::failure::Failure;
+use ironmap_image::Failure;
+
 use crate::terminal::one_line;
 
 /// The message of the background process after the mount.

@@ -10,6 +10,7 @@ use ironmap::dio::DioFlags;
 use ironmap::fs::{Access, Fallocate, Held, Inode, InodeFlags, KeepSetId};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Errno, ErrorKind, File, FileOptions};
+use ironmap_image::transfer;
 
 use super::fail::{Fail, Result};
 use super::handles::OpenFile;
@@ -17,9 +18,7 @@ use super::lane::{Lane, MOST};
 use super::names::check_named;
 use super::{Asker, Atime, Mount};
 
-use crate::transfer;
-
-/// Flags of `open`, with the values of every architecture that follows Linux's `asm-generic`.
+/// Flags of `open`, as every architecture has them that Linux's `asm-generic` describes.
 mod open_flags {
     pub(super) const ACCESS_MODE: i32 = 0o3;
     pub(super) const APPEND: i32 = 0o2000;

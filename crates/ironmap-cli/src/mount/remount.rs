@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, mem, thread};
 
 use ironmap::units::InodeNo;
+use ironmap_image::Failure;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fail::Result;
 use super::unmount::{Daemon, ended, ended_at, not_served};
 use super::{Mount, Options};
-use crate::failure::Failure;
 
 /// An attribute of the root that is not stored on the volume. A program that has read it has all its earlier writes on the device.
 const SYNCED: &str = "system.ironmap.synced";

@@ -12,6 +12,7 @@ use std::thread;
 use fuser::Session;
 use ironmap::fs::{Capabilities, OnError, Writer};
 use ironmap::{Error, ErrorKind, Location, Volume, VolumeOptions};
+use ironmap_image::{Failure, Report};
 use rustix::mount::MountFlags;
 
 use super::adapter::Server;
@@ -20,8 +21,7 @@ use super::end::End;
 use super::fail::name_sectors_of;
 use super::unmount::{Ending, said_by_fusermount};
 use super::{Mount, Options, remount};
-use crate::failure::{Failure, Report};
-use crate::source::{no_load, tell_faults, with_rescue};
+use crate::failure::lost;
 use crate::{interrupt, target};
 
 /// `MS_BIND`, which rustix only defines for another call.
@@ -159,7 +159,7 @@ fn serve_volume(
     if !dir.is_dir() {
         return Err(Failure::host(dir.display(), rustix::io::Errno::NOTDIR));
     }
-    let no_load = options.no_load || no_load();
+    let no_load = options.no_load || report.context().no_load();
     if no_load && !options.is_read_only() {
         return Err(Failure::usage("-o noload: only with ro"));
     }
@@ -167,12 +167,16 @@ fn serve_volume(
     if let Some(interval) = options.commit {
         open = open.commit(interval);
     }
-    let volume = with_rescue(open).open(location).map_err(|error| Failure::open(&error))?;
+    let volume = report
+        .context()
+        .with_opening(open)
+        .open(location)
+        .map_err(|error| Failure::open(&error))?;
     if !args.quiet {
         volume.notices().iter().for_each(|notice| report.note(notice));
         tell_owner(&options, &volume, report);
     }
-    tell_faults(location, volume.faults());
+    report.context().tell_faults(location, volume.faults());
     check_changes(&options, &volume).map_err(|error| Failure::at(location, &error))?;
     check_policy(&options, &volume)?;
     if options.discard && !options.is_read_only() {
@@ -240,7 +244,7 @@ fn serve_volume(
     if served.is_err() {
         end.cut();
     }
-    let closed = volume.close().map_err(|error| Failure::lost(&name, &error));
+    let closed = volume.close().map_err(|error| lost(&name, &error));
     for line in volume.fs().take_notices() {
         report.warning(format!("{name}: {line}"));
         daemon::log(format!("{name}: {line}"));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ironmap::units::InodeNo;
+use ironmap_image::{Failure, Report};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -15,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::Mount;
-use crate::failure::{Failure, note};
+use crate::failure::{lost_with, not_closed};
 
 /// An attribute of the root that is not stored on the volume: the process id of the server, its descriptor that reports how the mount
 /// has ended, and whether the volume is open for writing (`rw` or `ro`).
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let dir = &args.dir;
     let failed = |errno: Errno| Failure::host(dir.display(), errno);
     let daemon = match Daemon::of(dir) {
@@ -55,31 +56,31 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let device = rustix::fs::stat(dir).map_err(failed)?.st_dev;
     unmount(dir, UnmountFlags::empty())?;
     if let Some(place) = place_of(device) {
-        // DIR was a bind mount: the server continues, for an unknown time.
-        note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
+        // A bind mount: the volume is served on, and nobody knows for how long.
+        report.note(format_args!("{}: the volume is still mounted at {place}", dir.display()));
         return Ok(());
     }
-    wait_for_copies(dir, &ending, device).map_err(failed)?;
+    wait_for_copies(dir, &ending, device, report).map_err(failed)?;
     let mut told = String::new();
     ending.read_to_string(&mut told).map_err(|error| Failure::host(dir.display(), error))?;
     // The server has its files open until it ends.
     poll(&mut [PollFd::new(&process, PollFlags::IN)], None).map_err(failed)?;
     match told.as_str() {
         CLOSED => Ok(()),
-        "" => Err(Failure::not_closed(dir.display())),
-        why => Err(Failure::lost_with(why)),
+        "" => Err(not_closed(dir.display())),
+        why => Err(lost_with(why)),
     }
 }
 
-/// Waits until a mount ends. If other mount namespaces keep it, the command names their processes.
-fn wait_for_copies(dir: &Path, ending: &File, device: u64) -> Result<(), Errno> {
+/// Waits until a mount ends. Where other mount namespaces keep it, their processes are named.
+fn wait_for_copies(dir: &Path, ending: &File, device: u64, report: &Report) -> Result<(), Errno> {
     let mut named = false;
     while poll(&mut [PollFd::new(ending, PollFlags::IN)], (!named).then_some(&SOON))? == 0 {
         let holders = holders(device);
         if !holders.is_empty() {
             named = true;
-            note(format_args!(
-                "{}: still mounted in another mount namespace, by processes {}; waiting for them",
+            report.note(format_args!(
+                "{}: mounted in another mount namespace still, by processes {}; waiting for these",
                 dir.display(),
                 holders.join(", ")
             ));
@@ -145,7 +146,7 @@ pub(super) struct MountedAt {
 impl MountedAt {
     /// The failure if the volume was open for writing: it was not closed.
     fn end(&self, dir: &Path) -> Result<(), Failure> {
-        if self.read_only { Ok(()) } else { Err(Failure::not_closed(dir.display())) }
+        if self.read_only { Ok(()) } else { Err(not_closed(dir.display())) }
     }
 }
 

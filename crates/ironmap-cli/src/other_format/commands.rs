@@ -4,15 +4,17 @@ use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::Arc;
 
 use ironmap::device::Ram;
+use ironmap_image::opening::Opening;
+use ironmap_image::{Context, Report, Stop};
 
-use super::VOLUME;
+use super::WithMemory;
 use super::format::{Kind, MemFs};
 use crate::cli::Cli;
-use crate::failure::Report;
+use crate::console::Console;
 
 /// The name of the variable that marks the child. Standard output belongs to the process, so the commands run in a process without other tests.
 const CHILD: &str = "IRONMAP_TEST_OTHER_FORMAT";
@@ -29,14 +31,16 @@ fn commands_use_a_volume_of_another_format() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs a command line. Returns standard output, or the failure with it.
-fn run(words: &[&str]) -> Result<Vec<u8>, String> {
+/// Runs a command line. The result is standard output, or the failure with it.
+fn run(fs: &MemFs, words: &[&str]) -> Result<Vec<u8>, String> {
     let mut out = tempfile::tempfile().unwrap();
     rustix::stdio::dup2_stdout(&out).unwrap();
     let cli = Cli::parse_words([&["ironmap"], words].concat().into_iter().map(Into::into)).unwrap();
-    let mut report = Report::default();
+    let caller = WithMemory { console: Console::new(), fs: fs.clone() };
+    let (stop, opening) = (Stop::default(), Opening::default());
+    let mut report = Report::new(Context::new(Box::new(caller), stop, opening, Ok(None)));
     let result = cli.command.run(&mut report);
-    assert_eq!(report.exit_code(), ExitCode::SUCCESS, "{words:?}");
+    assert_eq!(report.worst(), None, "{words:?}");
     out.rewind().unwrap();
     let mut said = Vec::new();
     out.read_to_end(&mut said).unwrap();
@@ -46,9 +50,9 @@ fn run(words: &[&str]) -> Result<Vec<u8>, String> {
 
 /// Runs a line of words that must succeed.
 #[track_caller]
-fn ok(line: &str) -> String {
+fn ok(fs: &MemFs, line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let said = run(&words).unwrap_or_else(|failure| panic!("{line}: {failure}"));
+    let said = run(fs, &words).unwrap_or_else(|failure| panic!("{line}: {failure}"));
     String::from_utf8(said).unwrap()
 }
 
@@ -81,8 +85,8 @@ fn fill(dir: &Path) {
 }
 
 fn commands() {
-    let fs = MemFs::new(Arc::new(Ram::new(32 << 20)), Kind::WHOLE);
-    VOLUME.set(Some(fs));
+    let volume = MemFs::new(Arc::new(Ram::new(32 << 20)), Kind::WHOLE);
+    let (run, ok) = (|words: &[&str]| run(&volume, words), |line: &str| ok(&volume, line));
     let scratch = tempfile::Builder::new().prefix("ironmap-test-").tempdir().unwrap();
     let (source, back) = (scratch.path().join("source"), scratch.path().join("back"));
     fill(&source);

@@ -6,21 +6,46 @@ pub(crate) mod format;
 
 mod commands;
 
-use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
 
-use ironmap::{Location, Volume};
+use ironmap::{Location, Volume, VolumeOptions};
+use ironmap_image::context::Caller;
+use ironmap_image::progress::Bar;
 
 use self::format::MemFs;
+use crate::console::Console;
 
 /// The place of the volume in command lines. No file has this name.
 const NAME: &str = "memory";
 
-thread_local! {
-    static VOLUME: RefCell<Option<MemFs>> = const { RefCell::new(None) };
+/// The program's side of a job, with a volume in memory.
+struct WithMemory {
+    console: Console,
+    fs: MemFs,
 }
 
-/// The opened volume of this thread's test, if `location` is its place.
-pub(crate) fn open(location: &Location) -> Option<Volume> {
-    let fs = VOLUME.with_borrow(Clone::clone)?;
-    (location.to_string() == NAME).then(|| fs.opened_again())
+impl Caller for WithMemory {
+    fn print(&self, message: &str) {
+        self.console.print(message);
+    }
+
+    fn say(&self, message: &str) -> io::Result<()> {
+        self.console.say(message)
+    }
+
+    fn show_progress(&self) -> Option<Arc<dyn Bar>> {
+        self.console.show_progress()
+    }
+
+    fn catch_signals(&self) {
+        self.console.catch_signals();
+    }
+
+    fn open(&self, location: &Location, options: &VolumeOptions) -> ironmap::Result<Volume> {
+        if location.to_string() == NAME {
+            return Ok(self.fs.opened_again());
+        }
+        self.console.open(location, options)
+    }
 }

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use clap_complete::Shell;
 
-use crate::failure::Failure;
+use ironmap_image::Failure;
+
 use crate::terminal::stdout;
 
 /// Writes a completion script for a shell to standard output

@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use ironmap::fs::{FileType, Follow, Stat};
+use ironmap_image::source::join;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report, quote};
 
 use self::side::{Reader, Side};
-use crate::failure::{Failure, Report};
+use crate::failure::told;
 use crate::glob::Glob;
 use crate::show::type_name;
-use crate::source::join;
 use crate::target::{self, Subject};
-use crate::terminal::{self, Out, one_line, stdout};
-use crate::volumes::Volumes;
+use crate::terminal::{Out, one_line, stdout};
 
 /// Compares two trees, each of a volume or of the host
 ///
@@ -39,7 +40,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let mut root = |subject: &Subject| match subject {
         Subject::Volume(target) => volumes.file(target, Follow::All).map(Side::Volume),
         Subject::Host(path) => Ok(Side::Host(path.clone(), Follow::All)),
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let compared = diff.trees(a, b, report).and_then(|()| Ok(diff.out.flush()?));
     // The exit code gives the verdict, even if no program reads the differences.
     if !diff.same {
-        report.error(&Failure::told(1));
+        report.error(&told(1));
     }
     compared
 }
@@ -105,7 +106,7 @@ impl Diff {
         match ours.file_type {
             FileType::Directory => return self.directory([a, b], [&ours, &theirs], path),
             FileType::Symlink => {
-                let text = |link: Vec<u8>| terminal::name(&link);
+                let text = |link: Vec<u8>| quote::name(&link);
                 let (ours, theirs) = (a.link()?, b.link()?);
                 if ours != theirs {
                     self.tell(path, "target", &text(ours), &text(theirs))?;
@@ -178,7 +179,7 @@ impl Diff {
                 let shown = |value: Option<&Vec<u8>>| {
                     value.map_or("none".to_owned(), |value| format!("\"{}\"", value.escape_ascii()))
                 };
-                let what = terminal::name(name);
+                let what = quote::name(name);
                 self.tell(path, &what, &shown(ours), &shown(theirs))?;
             }
         }
@@ -197,6 +198,6 @@ impl Diff {
     }
 
     fn name(&mut self, name: &[u8]) -> io::Result<()> {
-        self.out.write_all(&terminal::shown(name))
+        self.out.write_all(&self.out.shown(name))
     }
 }

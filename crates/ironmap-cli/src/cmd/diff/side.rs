@@ -14,15 +14,14 @@ use ironmap::bio::Buffer;
 use ironmap::fs::{Follow, Stat, Xattr};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{File, Queue};
+use ironmap_image::Failure;
+use ironmap_image::ahead::CHUNK;
+use ironmap_image::host_stat;
+use ironmap_image::source::Source;
+use ironmap_image::transfer;
+use ironmap_image::volumes::Found;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
-
-use crate::ahead::CHUNK;
-use crate::failure::Failure;
-use crate::host_stat;
-use crate::source::Source;
-use crate::transfer;
-use crate::volumes::Found;
 
 pub(super) enum Side {
     Volume(Found),

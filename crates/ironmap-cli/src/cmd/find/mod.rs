@@ -7,13 +7,13 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use ironmap::fs::Follow;
+use ironmap_image::volumes::Volumes;
+use ironmap_image::walk::{Visit, walk_to};
+use ironmap_image::{Failure, Report};
 
 use self::test::Expression;
-use crate::failure::{Failure, Report};
-use crate::target::Target;
-use crate::terminal::{self, stdout};
-use crate::volumes::Volumes;
-use crate::walk::{Visit, walk_to};
+use crate::target;
+use crate::terminal::stdout;
 
 /// Finds files of trees, by name, type, size and other attributes
 ///
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let is_test = |word: &OsString| word.as_bytes().starts_with(b"-") || *word == "!";
     let end = args.words.iter().position(is_test).unwrap_or(args.words.len());
     let (trees, tests) = args.words.split_at(end);
-    let trees: Result<Vec<_>, _> = trees.iter().map(|tree| Target::parse_tree(tree)).collect();
+    let trees: Result<Vec<_>, _> = trees.iter().map(|tree| target::parse_tree(tree)).collect();
     let trees = trees.map_err(Failure::usage)?;
     if trees.is_empty() {
         return Err(Failure::usage("a VOLUME:/DIR is needed before the tests"));
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let wanted = Expression::parse(tests).map_err(Failure::usage)?;
     let mut out = stdout();
     let end: &[u8] = if wanted.print0 { b"\0" } else { b"\n" };
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     report.each(&trees, |target, report| {
         let root = volumes.file(target, Follow::NotLast)?;
         let volume = [target.volume.to_string().as_bytes(), b":"].concat();
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             }
             let shown = [&volume, path].concat();
             if wanted.matches(found, &shown)? {
-                out.write_all(&terminal::shown(&shown))?;
+                out.write_all(&out.shown(&shown))?;
                 out.write_all(end)?;
             }
             Ok(())

@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ironmap::fs::FileType;
+use ironmap_image::Failure;
+use ironmap_image::volumes::{Found, split};
 
-use crate::failure::Failure;
 use crate::glob::Glob;
 use crate::mode::ModeChange;
-use crate::volumes::{Found, split};
 
 /// The tests of a search, with its options.
 #[derive(Debug)]

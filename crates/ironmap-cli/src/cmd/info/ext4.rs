@@ -5,14 +5,14 @@ use std::io::Write;
 use ironmap::fs::Timestamp;
 use ironmap::fs::ext4::{Ext4, Journal, JournalState, RecordedErrors, Superblock};
 use ironmap::fs::uuid_text;
+use ironmap_image::Failure;
+use ironmap_image::source::Source;
 use serde::Serialize;
 
 use super::Args;
 use super::device::Device;
-use crate::failure::Failure;
 use crate::output::{Encoding, print_json};
 use crate::show::{Clock, rfc3339};
-use crate::source::Source;
 use crate::terminal::stdout;
 
 #[derive(Serialize)]

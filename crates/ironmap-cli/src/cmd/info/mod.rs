@@ -9,9 +9,9 @@ use std::io::{self, Write};
 use ironmap::Location;
 use ironmap::device::image::describe;
 use ironmap::location::Medium;
+use ironmap_image::source::Source;
+use ironmap_image::{Failure, Report};
 
-use crate::failure::Failure;
-use crate::source::Source;
 use crate::target;
 use crate::terminal::one_line;
 
@@ -37,8 +37,8 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let source = Source::open(&args.volume)?;
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
+    let source = Source::open(&args.volume, report.context())?;
     match source.volume.xfs() {
         Some(fs) => xfs::run(args, &source, fs),
         None => ext4::run(args, &source, source.ext4()?),

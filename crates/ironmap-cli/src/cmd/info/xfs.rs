@@ -5,13 +5,13 @@ use std::io::Write;
 
 use ironmap::fs::uuid_text;
 use ironmap::fs::xfs::{Superblock, Xfs};
+use ironmap_image::Failure;
+use ironmap_image::source::Source;
 use serde::Serialize;
 
 use super::Args;
 use super::device::Device;
-use crate::failure::Failure;
 use crate::output::{Encoding, print_json};
-use crate::source::Source;
 use crate::terminal::stdout;
 
 const READ_ONLY: &str = "only data that files have are overwritten";

@@ -4,12 +4,11 @@ use std::io::Write;
 
 use ironmap::integrity::{self, CheckedArea};
 use ironmap::{Engine, Location};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use super::{Geometry, failed};
-use crate::failure::{Failure, Report};
 use crate::output::print_json;
-use crate::source::tell_faults;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
@@ -46,7 +45,7 @@ struct Record {
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let failed = |error| failed(&args.device, error);
     let halves = args.device.open_halves(Engine::Psync, false).map_err(failed)?;
-    tell_faults(&args.device, &halves.faults);
+    report.context().tell_faults(&args.device, &halves.faults);
     let found = integrity::check(&halves.data.device, halves.tags.as_ref()).map_err(failed)?;
     let CheckedArea { info, clean, dirty, records, sectors, problems, .. } = found;
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();

@@ -4,12 +4,11 @@ use clap::ValueEnum;
 use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};
 use ironmap::location::Halves;
 use ironmap::{Engine, ErrorKind, Location};
+use ironmap_image::{Failure, Report};
 
 use super::{Bar, Geometry, failed};
-use crate::failure::Failure;
 use crate::output::print_json;
 use crate::size::size;
-use crate::source::tell_faults;
 use crate::target;
 use crate::terminal::{one_line, print_line};
 
@@ -76,7 +75,7 @@ enum HowSafe {
     Journal,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let refused = |error: ironmap::Error| match error.kind() {
         ErrorKind::InvalidInput => Failure::usage(format!("{}: {error}", args.device)),
         _ => failed(&args.device, error),
@@ -89,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let halves = args.device.open_halves(Engine::Psync, true);
     let halves = halves.map_err(|error| failed(&args.device, error))?;
-    tell_faults(&args.device, &halves.faults);
+    report.context().tell_faults(&args.device, &halves.faults);
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
     let options = args.options(&halves).map_err(refused)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;

@@ -11,9 +11,9 @@ use indicatif::ProgressBar;
 use ironmap::Location;
 use ironmap::fs::uuid_text;
 use ironmap::integrity::{Info, Mode, TupleKind};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use crate::failure::{Failure, Report};
 use crate::output::progress;
 use crate::target::named;
 
@@ -43,8 +43,8 @@ enum Command {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     match &args.command {
-        Command::Format(args) => format::run(args),
-        Command::Open(args) => open::run(args),
+        Command::Format(args) => format::run(args, report),
+        Command::Open(args) => open::run(args, report),
         Command::Check(args) => check::run(args, report),
         Command::Scrub(args) => scrub::run(args, report),
     }

@@ -5,12 +5,11 @@ use std::io::Write;
 use ironmap::integrity::Recovered;
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use super::{Geometry, failed};
-use crate::failure::Failure;
 use crate::output::print_json;
-use crate::source::open_device;
 use crate::target;
 use crate::terminal::{one_line, stdout};
 
@@ -71,9 +70,12 @@ impl RecoveredRecord {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true).force(args.force);
-    let opened = open_device(&args.device, &how).map_err(|error| failed(&args.device, error))?;
+    let opened = report
+        .context()
+        .open_device(&args.device, &how)
+        .map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is not an integrity device"));
     };

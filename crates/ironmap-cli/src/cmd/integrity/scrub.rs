@@ -4,12 +4,11 @@ use std::io::Write;
 
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, Location, ScrubFinding, Scrubbed};
+use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use super::{Bar, failed};
-use crate::failure::{Failure, Report, note};
 use crate::output::print_json;
-use crate::source::open_device;
 use crate::target;
 use crate::terminal::stdout;
 
@@ -59,13 +58,16 @@ const KEPT: usize = 100_000;
 
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
-    let opened = open_device(&args.device, &how).map_err(|error| failed(&args.device, error))?;
+    let opened = report
+        .context()
+        .open_device(&args.device, &how)
+        .map_err(|error| failed(&args.device, error))?;
     let Some(integrity) = opened.integrity else {
         return Err(Failure::usage("is not an integrity device"));
     };
     let crashed = integrity.recovered.crashed;
     if crashed {
-        note(format!("{}: was not closed: see ironmap integrity open", args.device));
+        report.note(format!("{}: was not closed: see ironmap integrity open", args.device));
     }
     let interval = u64::from(integrity.device.info().interval);
     let bar = Bar::new("sectors");
@@ -94,7 +96,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         return Err(error.into());
     }
     if skipped > 0 {
-        note(format!(
+        report.note(format!(
             "{}: {skipped} sectors of dirty regions are not verified: ironmap integrity open first",
             args.device
         ));

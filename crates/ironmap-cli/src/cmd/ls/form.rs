@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
 use ironmap::fs::{FileType, Stat};
+use ironmap_image::{Failure, quote};
 use unicode_width::UnicodeWidthStr;
 
 use super::{Args, Listed};
 use crate::acl;
-use crate::failure::Failure;
 use crate::output::{FileRecord, JsonArray};
 use crate::show::{Clock, Owners, human, mode_string};
-use crate::terminal::{self, Out, is_terminal, shown, stdout};
+use crate::terminal::{Out, stdout};
 
 /// The form of the list.
 enum Form {
@@ -36,7 +36,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(args: &Args) -> Self {
-        let terminal = is_terminal();
+        let terminal = stdout().is_terminal();
         let form = match (args.json, args.is_long(), terminal && !args.one_a_line) {
             (true, ..) => Form::Json(JsonArray::new()),
             (_, true, _) => Form::Long(stdout()),
@@ -58,7 +58,7 @@ impl Writer {
     pub(super) fn heading(&mut self, path: &[u8], first: bool) -> Result<(), Failure> {
         if let Form::Long(out) | Form::Columns(out, _) | Form::Lines(out) = &mut self.form {
             out.write_all(if first { b"" } else { b"\n" })?;
-            out.write_all(&shown(path))?;
+            out.write_all(&out.shown(path))?;
             out.write_all(b":\n")?;
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Writer {
                 let widths: Vec<_> = files
                     .iter()
                     .zip(&numbers)
-                    .map(|(file, number)| terminal::name(&file.name).width() + number.len())
+                    .map(|(file, number)| quote::name(&file.name).width() + number.len())
                     .collect();
                 let cells: Vec<_> = numbers
                     .iter()
@@ -130,7 +130,7 @@ impl Writer {
         if !self.terminal {
             return Cow::Borrowed(&file.name);
         }
-        let (name, style) = (terminal::name(&file.name), style(file.inode.stat()));
+        let (name, style) = (quote::name(&file.name), style(file.inode.stat()));
         let shown = if self.colour { format!("{style}{name}{style:#}") } else { name };
         Cow::Owned(shown.into_bytes())
     }
@@ -250,7 +250,7 @@ fn long(
         out.write_styled(name)?;
         if let Some(target) = &file.target {
             out.write_all(b" -> ")?;
-            out.write_all(&shown(target))?;
+            out.write_all(&out.shown(target))?;
         }
         out.write_all(b"\n")?;
     }

@@ -8,12 +8,12 @@ use std::rc::Rc;
 
 use ironmap::ErrorKind;
 use ironmap::fs::{FileType, Follow, Inode};
+use ironmap_image::source::{Source, join};
+use ironmap_image::volumes::Volumes;
+use ironmap_image::{Failure, Report};
 
 use self::form::Writer;
-use crate::failure::{Failure, Report};
-use crate::source::{Source, join};
 use crate::target::{self, Target};
-use crate::volumes::Volumes;
 
 /// Lists directories
 ///
@@ -101,7 +101,7 @@ impl Listed {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let mut named = Vec::new();
     report.each(&args.targets, |target, _| {
         named.push(find(args, &mut volumes, target)?);

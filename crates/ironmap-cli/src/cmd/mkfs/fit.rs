@@ -3,18 +3,15 @@
 //! The needs of the sources are counted first, and sizes are tried until one has that room: of a new image file that is a matter of its metadata, so no
 //! content is moved. A stream is kept in an unnamed file meanwhile, as it came.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
-use rustix::fs::{Mode, OFlags};
+use ironmap_image::Failure;
+use ironmap_image::needs::Needs;
+use ironmap_image::sources::Sources;
 
 use super::Args;
-use super::fill::{Sources, needs_of_all};
-use crate::failure::Failure;
 use crate::interrupt;
-use crate::needs::Needs;
 use crate::room::NewImage;
 
 const MIB: u64 = 1 << 20;
@@ -54,12 +51,11 @@ impl<'a> Fit<'a> {
         };
         let dir = image.path().parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new("."));
-        sources.keep_streams(|name, mut input| spool(dir, name, &mut input))?;
+        sources.keep_streams(dir)?;
         let blocks = args.block_size.unwrap_or(4096);
         let bigalloc = options.features.ro_compat.contains(RoCompat::BIGALLOC);
         let unit = args.cluster_size.unwrap_or(if bigalloc { 16 * blocks } else { blocks });
-        let needs = needs_of_all(args, sources, unit.clamp(1024, 1 << 30))?;
-        sources.total = Some(needs.total);
+        let needs = sources.count(unit.clamp(1024, 1 << 30))?;
         let size = needs.bytes.saturating_add(8 * MIB);
         Ok(Some(Self { args, image, needs, size }))
     }
@@ -154,15 +150,4 @@ impl<'a> Fit<'a> {
 fn room(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64
-}
-
-/// Keeps a stream in an unnamed file.
-pub(super) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
-    let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
-    io::copy(&mut input, &mut file)
-        .and_then(|_| file.rewind())
-        .map_err(|error| Failure::host(format_args!("{name}, kept in {}", dir.display()), error))?;
-    Ok(file)
 }

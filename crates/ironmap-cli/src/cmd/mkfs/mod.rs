@@ -1,11 +1,7 @@
 //! `ironmap mkfs`: an ext4 volume on a device or in an image file.
 
-mod choice;
-mod device_table;
-mod fill;
+mod advice;
 mod fit;
-mod layout;
-pub(crate) mod oci;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -17,17 +13,16 @@ use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::{LocationOptions, Medium};
 use ironmap::{Engine, Errno, Error, ErrorKind, Location};
+use ironmap_image::oci::{Choice, Platform};
+use ironmap_image::sources::{Layers, SourceOptions, Sources};
+use ironmap_image::{Failure, Report};
 use rustix::param::page_size;
 
-use self::choice::{Choice, Platform};
-use self::fill::Sources;
+use self::advice::{advice, unit};
 use self::fit::Fit;
-use crate::epoch::source_date;
-use crate::failure::{Failure, Report};
 use crate::interrupt;
 use crate::room::{self, Room};
 use crate::size::size;
-use crate::source::open_device;
 use crate::target::{self, named};
 use crate::terminal::{one_line, stdout};
 
@@ -172,10 +167,10 @@ impl Kind {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    crate::source::check_changes(&args.volume)?;
+    report.context().check_changes(&args.volume)?;
     room::refuse_name(&args.volume, None, args.force)?;
     // A signal during the work fails a read that waits for more of a source.
-    let made = make_and_fill(args, report).map_err(interrupt::cause)?;
+    let made = make_and_fill(args, report).map_err(|failure| interrupt::stop().cause(failure))?;
     let block = made.block_size.bytes();
     if block > page_size() {
         report.warning(format_args!(
@@ -186,8 +181,8 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure> {
-    let mut options = args.options()?;
-    let mut sources = Sources::new(args)?;
+    let mut options = args.options(report)?;
+    let mut sources = Sources::new(&args.sources(), report.context())?;
     if !sources.is_empty() {
         interrupt::catch();
     }
@@ -200,7 +195,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
         _ => Room::Old,
     };
     options.zeroed = matches!(room, Room::New(_));
-    let made = match make(args, &options, args.size) {
+    let made = match make(args, &options, args.size, report) {
         Ok(made) => made,
         Err(failure) => {
             room.undo();
@@ -209,7 +204,7 @@ fn make_and_fill(args: &Args, report: &mut Report) -> Result<Superblock, Failure
     };
     room.keep();
     if !sources.is_empty() {
-        fill::fill(args, &sources, layers, options.time, &made, report)?;
+        fill(args, &sources, layers, &made, options.time, report)?;
     }
     Ok(made)
 }
@@ -227,9 +222,9 @@ fn make_to_fit(
 ) -> Result<Superblock, Failure> {
     for left in (0..FITS).rev() {
         let options = fit.options(options);
-        let make_of = |size| make(args, &options.clone().size(size), Some(size));
+        let make_of = |size| make(args, &options.clone().size(size), Some(size), report);
         let made = fit.make(make_of)?;
-        match fill::fill(args, sources, sources.open()?, options.time, &made, report) {
+        match fill(args, sources, sources.open()?, &made, options.time, report) {
             Err(failure) if failure.is_for_space() && left > 0 => fit.grow(),
             filled => {
                 filled?;
@@ -241,14 +236,33 @@ fn make_to_fit(
     Err(Failure::new("no sufficient size was found"))
 }
 
-fn make(args: &Args, options: &MkfsOptions, size: Option<u64>) -> Result<Superblock, Failure> {
+/// Copies the sources into the new volume.
+fn fill(
+    args: &Args,
+    sources: &Sources,
+    layers: Layers,
+    made: &Superblock,
+    time: Option<i64>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    sources.fill(layers, time, unit(made), &|needs| advice(needs, args, made), report)
+}
+
+fn make(
+    args: &Args,
+    options: &MkfsOptions,
+    size: Option<u64>,
+    report: &Report,
+) -> Result<Superblock, Failure> {
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
     // Blocks of 4096 bytes are made on a device with such sectors, if no size is given.
     let how = how.block_size(options.block_size.unwrap_or(4096));
-    let opened = open_device(&args.volume, &how)
+    let opened = report
+        .context()
+        .open_device(&args.volume, &how)
         .map_err(|error| Failure::open(&missing(&args.volume, error)))?;
     let size = size.unwrap_or(opened.device.size());
-    let derived = source_date()?.map(|time| derived_uuid(args, size, time));
+    let derived = report.context().source_date()?.map(|time| derived_uuid(args, size, time));
     let options = options.clone().uuid(options.uuid.or(derived));
     let superblock = ironmap::tools::make(&*opened.device, &options).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
@@ -281,12 +295,20 @@ fn missing(volume: &Location, error: Error) -> Error {
 }
 
 impl Args {
-    /// Which image of a layout is meant.
-    fn choice(&self) -> Choice<'_> {
-        Choice { image: self.image.as_deref(), platform: self.platform.as_ref() }
+    /// The sources of the content.
+    fn sources(&self) -> SourceOptions<'_> {
+        SourceOptions {
+            volume: &self.volume,
+            paths: &self.sources,
+            oci: self.oci,
+            choice: Choice { image: self.image.as_deref(), platform: self.platform.as_ref() },
+            owner: self.owner,
+            owner_map: self.owner_map.as_deref(),
+            device_table: self.device_table.as_deref(),
+        }
     }
 
-    fn options(&self) -> Result<MkfsOptions, Failure> {
+    fn options(&self, report: &Report) -> Result<MkfsOptions, Failure> {
         let mut features = Features::MODERN;
         if matches!(self.volume.data().medium, Medium::Nbd(_)) {
             // Other machines may reach the export, and nothing else tells them that it is in use.
@@ -296,7 +318,7 @@ impl Args {
         for names in names.chain(self.features.iter().map(String::as_str)) {
             features.edit(names).map_err(|error| Failure::usage(&error))?;
         }
-        let source_date = source_date()?;
+        let source_date = report.context().source_date()?;
         // A value that does not fit the type is not a possible size; the library's error lists those.
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Ok(MkfsOptions::new()

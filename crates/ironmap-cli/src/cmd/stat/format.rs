@@ -1,9 +1,10 @@
 //! `stat -c FORMAT`.
 
 use ironmap::fs::{Stat, Timestamp};
+use ironmap_image::quote::quoted;
 
 use crate::show::{Clock, Owners, mode_string, type_name};
-use crate::terminal::{self, quoted};
+use crate::terminal::Out;
 
 /// The supported letters, in the order of the manual.
 const LETTERS: &[u8] = b"aAbBdDfFgGhinNorRstTuUwWxXyYzZ";
@@ -46,6 +47,8 @@ pub(super) struct Shown<'a> {
     pub(super) device: (u32, u32),
     pub(super) owners: &'a Owners,
     pub(super) clock: &'a Clock,
+    /// Where it is shown.
+    pub(super) out: &'a Out,
 }
 
 /// A value with the `printf` rules of its kind.
@@ -144,7 +147,7 @@ impl Field {
             self.fill(Value::Text(if plain {
                 quoted(name).into()
             } else {
-                terminal::shown(name).into_owned()
+                shown.out.shown(name).into_owned()
             }))
         };
         let names = [Some(shown.name), shown.link].into_iter().flatten();
@@ -168,7 +171,7 @@ impl Field {
             b'G' => named(owners, owners.group(stat.gid), stat.gid).into(),
             b'h' => return Unsigned(stat.links.into()),
             b'i' => return Unsigned(stat.inode.0),
-            b'n' => terminal::shown(shown.name).into_owned(),
+            b'n' => shown.out.shown(shown.name).into_owned(),
             b'o' => return Unsigned(stat.block_size.into()),
             b'r' => return Unsigned(self.half_of(device)),
             b'R' => return Hexadecimal(device_number(device)),

@@ -11,17 +11,17 @@ use std::path::Path;
 
 use ironmap::fs::{FileType, Follow, Stat, Timestamp, Xattr};
 use ironmap::{FileOptions, Location};
+use ironmap_image::host_stat;
+use ironmap_image::volumes::{self, Volumes};
+use ironmap_image::{Failure, Report};
 
 use self::format::{Format, Shown};
 use crate::acl;
-use crate::failure::{Failure, Report};
-use crate::host_stat;
+use crate::host_source::HostSource;
 use crate::output::{FileRecord, Served, print_json};
 use crate::show::{Clock, Owners, flag_letters, mode_string, type_name};
-use crate::source::HostSource;
 use crate::target::{self, Subject, Target};
 use crate::terminal::{one_line, stdout};
-use crate::volumes::{self, Volumes};
 
 /// Shows the inodes of files: size, owner, times, flags, extended attributes
 ///
@@ -69,7 +69,7 @@ struct Found {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut volumes = Volumes::to_read();
+    let mut volumes = Volumes::to_read(report.context());
     let shown = Show { owners: Owners::new(args.numeric), clock: Clock::local() };
     report.each(&args.targets, |subject, _| {
         let found = match subject {
@@ -141,9 +141,11 @@ impl Show {
         };
         let Found { stat, device, link, .. } = found;
         let (owners, clock, link) = (&self.owners, &self.clock, link.as_deref());
-        let shown = Shown { name: &name, stat, link, device: *device, owners, clock };
         let mut out = stdout();
-        out.write_all(&format.line(&shown))?;
+        let device = *device;
+        let shown = Shown { name: &name, stat, link, device, owners, clock, out: &out };
+        let line = format.line(&shown);
+        out.write_all(&line)?;
         out.write_all(b"\n")?;
         out.flush()
     }

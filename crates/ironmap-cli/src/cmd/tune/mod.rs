@@ -6,10 +6,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use ironmap::fs::Clock;
 use ironmap::fs::ext4::{HashAlgorithm, NewUuid, OnError, Reserved, TuneOptions};
 use ironmap::location::LocationOptions;
 use ironmap::{Engine, ErrorKind, Location};
+use ironmap_image::source::Source;
+use ironmap_image::{Failure, Report};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -17,12 +18,9 @@ use self::namesakes::Refused;
 pub(crate) use self::namesakes::as_e2fsprogs;
 use crate::cmd::info;
 use crate::cmd::mkfs::parse_uuid;
-use crate::epoch::{self, source_date};
-use crate::failure::{Failure, Report};
 use crate::owner::Ownership;
-use crate::source::{Source, check_changes, open_device};
 use crate::target::{self, named};
-use crate::terminal::{shown, stdout};
+use crate::terminal::stdout;
 
 /// Changes the label, the UUID and other settings of a volume, as tune2fs
 ///
@@ -122,7 +120,7 @@ enum Extended {
     MountOptions(Vec<u8>),
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     args.refused.check()?;
     for (option, given) in [("-o", args.mount_options.len()), ("-O", args.features.len())] {
         if given > 1 {
@@ -132,35 +130,35 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     if args.changes_something() {
-        change(args)?;
+        change(args, report)?;
     } else if !args.list && !args.show_label {
         return Err(Failure::usage("nothing to change: see ironmap tune --help"));
     }
     if args.show_label {
-        show_label(&args.volume)?;
+        show_label(&args.volume, report)?;
     }
-    if args.list { info::run(&info::Args::of(&args.volume)) } else { Ok(()) }
+    if args.list { info::run(&info::Args::of(&args.volume), report) } else { Ok(()) }
 }
 
-fn show_label(volume: &Location) -> Result<(), Failure> {
-    let source = Source::open(volume)?;
+fn show_label(volume: &Location, report: &Report) -> Result<(), Failure> {
+    let source = Source::open(volume, report.context())?;
     let mut out = stdout();
-    out.write_all(&shown(&source.ext4()?.superblock().label))?;
+    out.write_all(&out.shown(&source.ext4()?.superblock().label))?;
     writeln!(out)?;
     Ok(out.flush()?)
 }
 
-fn change(args: &Args) -> Result<(), Failure> {
-    check_changes(&args.volume)?;
-    let time = source_date()?;
-    let clock = time.map_or(Clock::System, |seconds| Clock::Fixed(epoch::at(seconds)));
+fn change(args: &Args, report: &Report) -> Result<(), Failure> {
+    let context = report.context();
+    context.check_changes(&args.volume)?;
+    let time = context.source_date()?;
+    let clock = context.clock()?;
     let options = args.options(time);
     if args.cut && args.label.as_ref().is_some_and(|label| label.len() > LABEL) {
-        Report::default()
-            .warning(format_args!("the label is too long: it is cut to {LABEL} bytes"));
+        report.warning(format_args!("the label is too long: it is cut to {LABEL} bytes"));
     }
     let how = LocationOptions::new().engine(Engine::Psync).write(true);
-    let opened = open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
+    let opened = context.open_device(&args.volume, &how).map_err(|error| Failure::open(&error))?;
     let tuned = ironmap::tools::tune(&opened.device, &options, clock).map_err(|error| {
         let asked = error.kind() == ErrorKind::InvalidInput;
         let error = named(&args.volume, error);

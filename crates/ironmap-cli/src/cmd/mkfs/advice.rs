@@ -1,0 +1,56 @@
+//! The size of a volume that has room for its sources.
+
+use ironmap::fs::ext4::Superblock;
+use ironmap_image::needs::Needs;
+use ironmap_image::place::shown;
+
+use super::Args;
+
+/// In what pieces content takes room.
+pub(super) fn unit(made: &Superblock) -> u64 {
+    // A larger volume has blocks of 4096 bytes.
+    (made.block_size.bytes() as u64 * u64::from(made.cluster_blocks)).max(4096)
+}
+
+/// Why the volume is too small, and which size should be enough: a third for the volume's own metadata is plenty. `None` where it should have done,
+/// and something else is wrong.
+pub(super) fn advice(needs: &Needs, args: &Args, made: &Superblock) -> Option<String> {
+    const MIB: u64 = 1 << 20;
+    let &Needs { inodes, bytes, .. } = needs;
+    let (size, count) =
+        (made.blocks_count * made.block_size.bytes() as u64, u64::from(made.inodes_count));
+    // Some are the file system's own.
+    let few = inodes + 16 > count;
+    let (wanted, inode_size) = (inodes + 64, u64::from(made.inode_size));
+    let room = bytes.saturating_add(bytes / 3 + args.journal_size.unwrap_or(0) + 8 * MIB);
+    // Bytes for each inode: 16 KiB are the most by default.
+    let usual = (size / count.max(1)).max(1);
+    let (room, for_inodes) = match args.inodes {
+        Some(_) => (room.saturating_add(wanted.max(count) * inode_size), 0),
+        None => {
+            let usual = if wanted * usual < 512 * MIB { usual } else { usual.max(16 << 10) };
+            (room.saturating_add(room / usual * inode_size * 2), wanted * usual)
+        }
+    };
+    let with_more = room.saturating_add(wanted * inode_size).max(size).div_ceil(MIB);
+    let enough = room.max(for_inodes).div_ceil(MIB);
+    let sources: Vec<_> = args.sources.iter().map(|path| shown(path)).collect();
+    let (sources, bytes) = (sources.join(" and "), bytes.div_ceil(MIB));
+    let need = if args.sources.len() == 1 { "needs" } else { "need" };
+    let needs = format!("{sources} {need} {inodes} inodes and about {bytes}M");
+    match args.inodes {
+        Some(_) if few => {
+            let enough = enough.max(size.div_ceil(MIB));
+            Some(format!(
+                "the volume has too few inodes: {needs}; --inodes {wanted} and a size of {enough}M should be enough"
+            ))
+        }
+        None if few && with_more < enough => Some(format!(
+            "the volume is too small: {needs}; --inodes {wanted} and {with_more}M, or a size of {enough}M should be enough"
+        )),
+        _ if enough <= size / MIB => None,
+        _ => {
+            Some(format!("the volume is too small: {needs}; a size of {enough}M should be enough"))
+        }
+    }
+}

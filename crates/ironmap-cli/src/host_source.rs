@@ -1,0 +1,39 @@
+//! Mounted file systems, whose files are read around the kernel where that can be.
+
+use std::path::Path;
+
+use ironmap::{
+    Error, ErrorKind, File, FileOptions, Host, HostOptions, HostReport, Queue, QueueOptions,
+};
+use ironmap_image::Failure;
+
+/// The mounted file systems of this host.
+pub(crate) struct HostSource(Host);
+
+impl HostSource {
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let host = Host::new(&HostOptions::default());
+        host.map(Self).map_err(|error| Failure::at("host", &error))
+    }
+
+    /// A file's handle, and how it is served.
+    pub(crate) fn file(
+        &self,
+        path: &Path,
+        options: FileOptions,
+    ) -> Result<(File, HostReport), Failure> {
+        let failed = |error: Error| match error.kind() {
+            // It names the path.
+            ErrorKind::Io(_) => Failure::new(error.to_string()),
+            _ => Failure::at(path.display(), &error),
+        };
+        let file = self.0.open(path, options).map_err(failed)?;
+        let report = file.host().ok_or_else(|| Failure::new("a volume's file"))?;
+        Ok((file, report))
+    }
+
+    pub(crate) fn queue(&self) -> Result<Queue, Failure> {
+        let queue = self.0.queue(&QueueOptions::default());
+        queue.map_err(|error| Failure::at("host", &error))
+    }
+}

@@ -1,0 +1,467 @@
+//! The members of an archive, one after the other.
+
+use std::io::{self, Read};
+
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use ironmap::units::InodeNo;
+use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
+
+use super::pax::Overrides;
+use super::stream::{Input, Stream};
+use super::{sparse, stream};
+use crate::failure::Failure;
+
+/// Headers in front of a member (a long name, extended headers) are held in memory up to this length.
+const HEADERS_MAX: u64 = 8 << 20;
+const BLOCK: u64 = 512;
+
+/// An archive that is read.
+pub(crate) struct Archive {
+    name: String,
+    input: Stream,
+    /// The position in the decompressed stream.
+    position: u64,
+    /// For all members that follow.
+    global: Overrides,
+    /// The unread bytes of the last member's content, and of the block where it ends.
+    content: u64,
+    padding: u64,
+    ended: bool,
+}
+
+/// A member of an archive. Of its content only the ranges that are not holes are in the archive, in this order.
+pub(crate) struct Member {
+    /// From the root, without a slash at either end, `.` or `..`; empty for the root itself.
+    pub(crate) path: Vec<u8>,
+    /// As far as an archive says it.
+    pub(crate) stat: Stat,
+    /// The path of another member, normalised too, whose further name it is.
+    pub(crate) link: Option<Vec<u8>>,
+    /// Where a symbolic link leads.
+    pub(crate) target: Option<Vec<u8>>,
+    pub(crate) xattrs: Vec<Xattr>,
+    /// It has an access list in words, which is not read.
+    pub(crate) access_list: bool,
+    /// Positions and lengths of the ranges in the archive.
+    pub(crate) data: Vec<(u64, u64)>,
+}
+
+/// Why an archive cannot be read.
+enum Wrong {
+    /// The fault in its content.
+    Format(String),
+    /// The device, the pipe or the compression.
+    Read(io::Error),
+}
+
+impl From<&'static str> for Wrong {
+    fn from(what: &'static str) -> Self {
+        Self::Format(what.to_owned())
+    }
+}
+
+impl From<io::Error> for Wrong {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl Archive {
+    /// Begins to read an archive; the name is for messages.
+    ///
+    /// # Errors
+    /// It cannot be opened or read, or is compressed in a way that is not read.
+    pub(crate) fn new(
+        name: String,
+        open: impl FnOnce() -> io::Result<Input>,
+    ) -> Result<Self, Failure> {
+        let input = open().and_then(stream::open).map_err(|error| Failure::host(&name, error))?;
+        Ok(Self {
+            name,
+            input,
+            position: 0,
+            global: Overrides::default(),
+            content: 0,
+            padding: 0,
+            ended: false,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is a file that is not compressed.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.input, Stream::Plain(_))
+    }
+
+    /// How far the decompressed stream was read: after a member, where its content begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next member; the unread rest of the last one is skipped.
+    ///
+    /// # Errors
+    /// The next bytes are not a member, or the archive ends before its end mark.
+    pub(crate) fn next(&mut self) -> Result<Option<Member>, Failure> {
+        if self.ended {
+            return Ok(None);
+        }
+        let begin = self.position;
+        self.try_next().map_err(|wrong| self.failed(wrong, begin))
+    }
+
+    /// Fills memory with the next content of the last member.
+    ///
+    /// # Errors
+    /// The archive ends before.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
+        let position = self.position;
+        let read = match self.content.checked_sub(bytes.len() as u64) {
+            Some(rest) => self.fill(bytes).map(|()| self.content = rest),
+            None => Err("the member has no more content".into()),
+        };
+        read.map_err(|wrong| self.failed(wrong, position))
+    }
+
+    fn failed(&self, wrong: Wrong, position: u64) -> Failure {
+        let name = &self.name;
+        match wrong {
+            Wrong::Format(what) => Failure::new(format!("{name}: at byte {position}: {what}")),
+            Wrong::Read(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Failure::new(format!(
+                    "{name}: is truncated: it ends at byte {}, before its end mark",
+                    self.position
+                ))
+            }
+            Wrong::Read(error) => Failure::host(name, error),
+        }
+    }
+
+    fn try_next(&mut self) -> Result<Option<Member>, Wrong> {
+        self.skip(self.content.checked_add(self.padding).ok_or("a size is too large")?)?;
+        (self.content, self.padding) = (0, 0);
+        let (mut own, mut path, mut link) = (self.global.clone(), None, None);
+        loop {
+            let block = self.block()?;
+            if block == [0; BLOCK as usize] {
+                // One empty block at the end is too few, and is let pass as GNU tar does.
+                self.ended = true;
+                self.drain()?;
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if !has_checksum(header) {
+                let what = if self.position == BLOCK {
+                    "is not a tar archive"
+                } else {
+                    "a header has a wrong checksum"
+                };
+                return Err(what.into());
+            }
+            match header.entry_type() {
+                EntryType::GNULongName => path = Some(self.long_name(header)?),
+                EntryType::GNULongLink => link = Some(self.long_name(header)?),
+                EntryType::XHeader => {
+                    let records = self.headers(header)?;
+                    own.add(&records)?;
+                }
+                EntryType::XGlobalHeader => {
+                    let records = self.headers(header)?;
+                    self.global.add(&records)?;
+                    own.add(&records)?;
+                }
+                // The label of a volume, and access lists as Solaris had them.
+                kind if matches!(kind.as_byte(), b'V' | b'A') => {
+                    let size = number(header.entry_size(), &header.as_old().size)?;
+                    self.skip(padded(size).ok_or("a size is too large")?)?;
+                }
+                _ => {
+                    own.path = own.sparse.name.take().or(own.path).or(path);
+                    own.link = own.link.or(link);
+                    return self.member(header, own).map(Some);
+                }
+            }
+        }
+    }
+
+    /// The member of the last header and the headers in front of it.
+    fn member(&mut self, header: &Header, mut own: Overrides) -> Result<Member, Wrong> {
+        let path = own.path.take().unwrap_or_else(|| header.path_bytes().into_owned());
+        let kind = kind_of(header, &path)?;
+        let again = header.entry_type().as_byte() == b'1';
+        let place = normal(&path);
+        // All that is in the volume would have to go for it.
+        if place.is_empty() && (again || kind != FileType::Directory) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
+        }
+        let (whole, data) = self.ranges(header, kind, again, &mut own)?;
+        let target = own.link.take();
+        let target = target.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+        let target = target.unwrap_or_default();
+        if kind == FileType::Symlink && target.contains(&0) {
+            let path = String::from_utf8_lossy(&path);
+            return Err(Wrong::Format(format!("{path} is a link whose target holds a NUL")));
+        }
+        let (link, target) = match kind {
+            _ if again => (Some(normal(&target)), None),
+            FileType::Symlink => (None, Some(target)),
+            _ => (None, None),
+        };
+        let size = match (&target, kind) {
+            (Some(target), _) => target.len() as u64,
+            (_, FileType::Regular) if !again => whole,
+            _ => 0,
+        };
+        let device = device_of(header, kind, &path)?;
+        let stat = stat_of(header, kind, &own)?.size(size).device(device);
+        let (xattrs, access_list) = (own.xattrs, own.access_list);
+        Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
+    }
+
+    /// The size of a member's content, and the ranges of it that are in the archive. They follow.
+    fn ranges(
+        &mut self,
+        header: &Header,
+        kind: FileType,
+        again: bool,
+        own: &mut Overrides,
+    ) -> Result<(u64, Vec<(u64, u64)>), Wrong> {
+        let size = match own.size {
+            Some(size) => size,
+            None => number(header.entry_size(), &header.as_old().size)?,
+        };
+        // Whatever a further name or a device says of a size: no content follows. Content of directories is skipped.
+        let follows = !again && matches!(kind, FileType::Regular | FileType::Directory);
+        self.content = if follows { size } else { 0 };
+        self.padding = padded(self.content).ok_or("a size is too large")? - self.content;
+        let file = kind == FileType::Regular && !again;
+        let mut map = own.sparse.map.take();
+        if header.entry_type() == EntryType::GNUSparse {
+            map = Some(self.old_map(header)?);
+        } else if file && own.sparse.major.is_some_and(|major| major >= 1) {
+            map = Some(self.map_in_front()?);
+        }
+        let whole = match header.as_gnu() {
+            Some(gnu) if header.entry_type() == EntryType::GNUSparse => gnu.real_size()?,
+            _ if map.is_some() => own.sparse.size.ok_or("a sparse file has no size")?,
+            _ => size,
+        };
+        let map = map.unwrap_or_else(|| vec![(0, self.content)]);
+        let data = if file { sparse::checked(&map, whole, self.content)? } else { Vec::new() };
+        Ok((whole, data))
+    }
+
+    /// The map of GNU tar's own format: in the header, and in blocks that follow it.
+    fn old_map(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Wrong> {
+        let gnu = header.as_gnu().ok_or("a sparse file has a header of another format")?;
+        let (mut map, mut more) = (Vec::new(), gnu.is_extended());
+        let mut add = |entries: &[GnuSparseHeader]| {
+            for entry in entries.iter().filter(|entry| !entry.is_empty()) {
+                map.push((entry.offset()?, entry.length()?));
+            }
+            if map.len() > sparse::MOST {
+                return Err(Wrong::from("a sparse file has too many ranges"));
+            }
+            Ok(())
+        };
+        add(&gnu.sparse)?;
+        while more {
+            let mut block = GnuExtSparseHeader::new();
+            self.fill(block.as_mut_bytes())?;
+            add(block.sparse())?;
+            more = block.is_extended();
+        }
+        Ok(map)
+    }
+
+    fn map_in_front(&mut self) -> Result<Vec<(u64, u64)>, Wrong> {
+        sparse::in_front(|| {
+            let rest = self.content.checked_sub(BLOCK);
+            self.content = rest.ok_or("the map of a sparse file is longer than its content")?;
+            self.block()
+        })
+    }
+
+    /// A name of GNU tar's, which is the content of a member of its own.
+    fn long_name(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
+        let mut name = self.headers(header)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        name.truncate(end);
+        Ok(name)
+    }
+
+    /// The content of a header in front of a member.
+    fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
+        let size = number(header.entry_size(), &header.as_old().size)?;
+        if size > HEADERS_MAX {
+            return Err("the headers of a member are too long".into());
+        }
+        let mut bytes = vec![0; size.next_multiple_of(BLOCK) as usize];
+        self.fill(&mut bytes)?;
+        bytes.truncate(size as usize);
+        Ok(bytes)
+    }
+
+    fn block(&mut self) -> Result<[u8; BLOCK as usize], Wrong> {
+        let mut block = [0; BLOCK as usize];
+        self.fill(&mut block)?;
+        Ok(block)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Wrong> {
+        let mut have = 0;
+        while have < bytes.len() {
+            match self.input.read(&mut bytes[have..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => {
+                    have += count;
+                    self.position += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, len: u64) -> Result<(), Wrong> {
+        let skipped = self.input.skip(len)?;
+        self.position += skipped;
+        if skipped < len {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        Ok(())
+    }
+
+    /// Reads to the end after the end mark, so that the writer of a pipe does not get SIGPIPE.
+    fn drain(&mut self) -> Result<(), Wrong> {
+        io::copy(&mut self.input, &mut io::sink())?;
+        Ok(())
+    }
+}
+
+/// The type of a member of this path.
+fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
+    Ok(match header.entry_type().as_byte() {
+        0 | b'0' if path.ends_with(b"/") => FileType::Directory,
+        0 | b'0' | b'1' | b'7' | b'S' => FileType::Regular,
+        b'2' => FileType::Symlink,
+        b'3' => FileType::CharDevice,
+        b'4' => FileType::BlockDevice,
+        b'5' | b'D' => FileType::Directory,
+        b'6' => FileType::Fifo,
+        other => {
+            let (path, kind) = (String::from_utf8_lossy(path), char::from(other));
+            return Err(Wrong::Format(format!("{path} has the unknown type {kind:?}")));
+        }
+    })
+}
+
+/// The number of a device.
+fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32, u32)>, Wrong> {
+    if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
+        return Ok(None);
+    }
+    let (major, minor) = (header.device_major()?, header.device_minor()?);
+    let number = (major.unwrap_or(0), minor.unwrap_or(0));
+    if !is_device_number(number) {
+        let (path, (major, minor)) = (String::from_utf8_lossy(path), number);
+        let what = format!("{path} has an invalid device number, {major}:{minor}");
+        return Err(Wrong::Format(what));
+    }
+    Ok(Some(number))
+}
+
+/// The other attributes, as far as an archive has them.
+fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wrong> {
+    let old = header.as_old();
+    let owner = |given: Option<u32>, field, raw: &[u8]| match given {
+        Some(id) => Ok(id),
+        None => u32::try_from(number(field, raw)?)
+            .map_err(|_| Wrong::from("an owner is not a 32-bit number")),
+    };
+    let modified = match own.modified {
+        Some(time) => time,
+        None => Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 },
+    };
+    // Linux gives symbolic links all permissions, whatever an archive says.
+    let mode = match kind {
+        FileType::Symlink => 0o777,
+        _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
+    };
+    Ok(Stat::new(InodeNo(0), kind)
+        .mode(mode)
+        .links(1)
+        .uid(owner(own.uid, header.uid(), &old.uid)?)
+        .gid(owner(own.gid, header.gid(), &old.gid)?)
+        .block_size(BLOCK as u32)
+        .accessed(own.accessed.unwrap_or(modified))
+        .modified(modified)
+        .changed(modified))
+}
+
+/// The sum of a header's bytes; some old programs took them as signed.
+fn has_checksum(header: &Header) -> bool {
+    let bytes = header.as_bytes();
+    let others = || bytes[..148].iter().chain(&bytes[156..]);
+    let spaces = 8 * i64::from(b' ');
+    let unsigned = others().map(|byte| i64::from(*byte)).sum::<i64>() + spaces;
+    let signed = others().map(|byte| i64::from(*byte as i8)).sum::<i64>() + spaces;
+    let written = header.cksum().map(i64::from);
+    written.is_ok_and(|sum| sum == unsigned || sum == signed)
+}
+
+/// The number of a field; an empty one is 0.
+fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
+    if raw.iter().all(|byte| matches!(byte, 0 | b' ')) {
+        return Ok(0);
+    }
+    field.map_err(|error| Wrong::Format(error.to_string()))
+}
+
+/// Whether Linux has device numbers so large: 12 bits for the major one, and 20 for the minor one.
+pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
+    major < 1 << 12 && minor < 1 << 20
+}
+
+/// With the rest of the last block.
+fn padded(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(BLOCK)
+}
+
+/// A path from the root: without slashes at its ends and in a row, and without `.`; `..` leads up, at most to the root.
+pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normal;
+
+    #[test]
+    fn paths_stay_below_the_root() {
+        for (path, expected) in [
+            ("./", ""),
+            ("/", ""),
+            ("a/./b//c/", "a/b/c"),
+            ("/etc/passwd", "etc/passwd"),
+            ("../../etc", "etc"),
+            ("a/../../b", "b"),
+            ("...", "..."),
+        ] {
+            assert_eq!(normal(path.as_bytes()), expected.as_bytes(), "{path}");
+        }
+    }
+}

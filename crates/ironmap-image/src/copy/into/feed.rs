@@ -1,0 +1,87 @@
+//! Steps on their way from the thread that reads a tree to the one that writes it.
+
+use std::mem;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use super::step::{PIECE, Step, Stopped};
+use super::writer::Writer;
+use crate::failure::Failure;
+use crate::report::Report;
+
+/// How many steps, and about how many bytes, go to the writer at once.
+const BATCH_STEPS: usize = 256;
+const BATCH_BYTES: usize = PIECE as usize;
+/// How many batches may wait. These, and the two that are in work, have at most two pieces each: that bounds the memory.
+const BATCHES: usize = 2;
+
+/// The reader's end.
+pub(super) struct Feed {
+    sender: SyncSender<Vec<Step>>,
+    batch: Vec<Step>,
+    /// How much content is in the batch.
+    bytes: usize,
+    no_room: Arc<AtomicBool>,
+}
+
+impl Feed {
+    pub(super) fn send(&mut self, step: Step) -> Result<(), Stopped> {
+        if let Step::Data(_, bytes) = &step {
+            self.bytes += bytes.len();
+        }
+        self.batch.push(step);
+        let full = self.batch.len() >= BATCH_STEPS || self.bytes >= BATCH_BYTES;
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Stopped> {
+        self.bytes = 0;
+        self.sender.send(mem::take(&mut self.batch)).map_err(|_| Stopped)
+    }
+
+    /// Whether the writer has ended since there is no room.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.no_room.load(Ordering::Acquire)
+    }
+}
+
+/// Writes what a thread of its own reads, and gives what that leaves. It has to give up the feed: its end is the end of the copy.
+pub(super) fn copy<R: Send>(
+    writer: &mut Writer,
+    report: &mut Report,
+    read: impl FnOnce(Feed) -> R + Send,
+) -> (Result<(), Failure>, R) {
+    thread::scope(|scope| {
+        let (sender, batches) = sync_channel(BATCHES);
+        let no_room = Arc::new(AtomicBool::new(false));
+        let feed = Feed { sender, batch: Vec::new(), bytes: 0, no_room: Arc::clone(&no_room) };
+        let reader = scope.spawn(move || read(feed));
+        let copied = write(&batches, writer, report);
+        let lacks_room = copied.as_ref().is_err_and(Failure::is_for_space);
+        no_room.store(lacks_room, Ordering::Release);
+        // The reader ends when nobody takes its batches.
+        drop(batches);
+        (copied, reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+fn write(
+    batches: &Receiver<Vec<Step>>,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for step in batches.iter().flatten() {
+        report.stop().check().inspect_err(|_| writer.abandon(report))?;
+        if let Err(failure) = writer.take(step, report) {
+            if writer.how().ends.with(&failure) {
+                writer.abandon(report);
+                return Err(failure);
+            }
+            report.error(&failure);
+        }
+    }
+    Ok(())
+}

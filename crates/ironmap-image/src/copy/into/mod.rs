@@ -1,0 +1,243 @@
+//! Into a volume: what reads a tree says what is there, step by step, and the writer makes the same in the volume.
+
+mod archive;
+mod data;
+mod feed;
+mod host;
+mod open;
+mod places;
+mod step;
+mod stream;
+mod volume;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ironmap::fs::{FileType, Follow, Inode, SetAttributes, Stat};
+use rustix_libc::io::Errno;
+
+pub(crate) use self::archive::{Role, needs_of as needs_of_archive};
+pub(crate) use self::host::needs_of_tree;
+use self::step::{Ends, Entry, How, Step};
+use self::volume::copy_volume;
+use self::writer::Writer;
+use super::count::{Counted, Tree};
+use super::keep::Times;
+use super::{CopyOptions, Keep, count};
+use crate::archive::Archive;
+use crate::failure::Failure;
+use crate::host_stat;
+use crate::needs::Needs;
+use crate::owners::Owners;
+use crate::progress::Total;
+use crate::report::Report;
+use crate::source::Source;
+use crate::spared::Spared;
+use crate::target::{Subject, Target};
+use crate::volumes::{Destination, DestinationIs, Name, Volumes};
+
+pub(super) fn run(
+    options: &CopyOptions,
+    dest: &Target,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let directory = options.directory()?;
+    let mut keep = options.keep;
+    let latest = report.context().source_time()?;
+    if latest.is_some() && keep.times == Times::Kept {
+        keep.times = Times::Changed;
+    }
+    let CopyOptions { no_clobber, verbose, .. } = *options;
+    let how = How {
+        keep,
+        no_clobber,
+        verbose,
+        as_files: !options.recurses,
+        ends: Ends::Never,
+        replace: false,
+        latest,
+    };
+    Volumes::change(report, |volumes, report| {
+        let to = volumes.destination(dest, DestinationIs { directory, follows: true })?;
+        let mut writer = Writer::new(how);
+        report.progress = count::start(options, volumes, keep.links, report.context());
+        for source in &options.sources {
+            report.stop().check()?;
+            let copied = match source {
+                Subject::Host(path) if path == Path::new("-") => {
+                    standard_input(options, &to, &mut writer, report)
+                }
+                Subject::Host(path) => host::copy(options, path, &to, &mut writer, report),
+                Subject::Volume(target) => {
+                    copy_volume(options, volumes, target, &to, &mut writer, report)
+                }
+            };
+            if let Err(failure) = copied {
+                report.error(&failure);
+            }
+        }
+        report.progress.finish();
+        writer.finish(report);
+        Ok(())
+    })
+}
+
+/// Fills a new volume with what directories and archives hold, each over those before it.
+pub(crate) struct Filler<'a> {
+    root: Name,
+    writer: Writer,
+    report: &'a mut Report,
+}
+
+impl<'a> Filler<'a> {
+    /// `total` is what the sources hold, if that was counted.
+    pub(crate) fn new(
+        source: &Rc<Source>,
+        owners: Owners,
+        total: Option<Total>,
+        report: &'a mut Report,
+    ) -> Result<Self, Failure> {
+        let how = How {
+            keep: Keep::ALL,
+            no_clobber: false,
+            verbose: false,
+            as_files: false,
+            ends: Ends::WithoutRoom,
+            replace: true,
+            latest: report.context().source_time()?,
+        };
+        report.show_progress();
+        if let Some(total) = total {
+            report.progress.set_total(total);
+        }
+        let mut writer = Writer::new(how);
+        writer.set_owners(owners);
+        writer.spared = Spared::of(source.location(), report.context());
+        Ok(Self { root: Name::root(source), writer, report })
+    }
+
+    /// Counts what these directories hold during the copy. They are all of its sources.
+    pub(crate) fn count(&mut self, dirs: Vec<PathBuf>) {
+        let spared = self.writer.spared.clone();
+        let counted = Counted { recurses: true, links: true, spared };
+        let trees: Vec<_> = dirs.into_iter().map(|dir| Tree::Host(dir, Follow::All)).collect();
+        self.report.progress.count(move |stopped| counted.count(&trees, stopped));
+    }
+
+    /// Copies what a directory holds, as it is; the root gets the directory's attributes.
+    ///
+    /// # Errors
+    /// There is no room for a file: it and what comes behind it are not there. What else fails is reported, and the rest goes on.
+    pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
+        let how = self.writer.how();
+        // That the tree was read before does not show.
+        let keep = Keep { times: Times::Changed, ..how.keep };
+        self.writer.set_how(How { keep, ends: Ends::WithoutRoom, ..how });
+        host::copy_host(dir, Follow::All, self.root.clone(), &mut self.writer, self.report)
+    }
+
+    /// Copies what an archive holds, as it is.
+    ///
+    /// # Errors
+    /// Of the first thing that fails: what comes behind it is not there. Where there is no room for it, the archive is read to its end,
+    /// so that `needs` has all of it.
+    pub(crate) fn archive(
+        &mut self,
+        archive: Archive,
+        role: Role,
+        needs: &mut Needs,
+    ) -> Result<(), Failure> {
+        let how = self.writer.how();
+        let keep = Keep { times: Times::Kept, ..how.keep };
+        self.writer.set_how(How { keep, ends: Ends::Always, ..how });
+        self.writer.start(self.root.clone(), None);
+        if role != Role::Tree {
+            self.writer.start_layer();
+        }
+        let (copied, read) =
+            archive::copy(archive, role, needs.clone(), &mut self.writer, self.report);
+        *needs = read;
+        copied.and(self.writer.end_layer(self.report))
+    }
+
+    /// Makes a file without content, or a directory, or gives what is there this owner and mode. A regular file has to be there.
+    ///
+    /// # Errors
+    /// It cannot be made, or a file of another type, or another device, has the name.
+    pub(crate) fn node(&mut self, path: &[u8], stat: Stat) -> Result<(), Failure> {
+        let regular = stat.file_type == FileType::Regular;
+        match self.root.beside(&[b"/", path].concat()) {
+            Ok(name) => {
+                let look = || {
+                    if regular { name.find(Follow::All).map(Some) } else { name.look(Follow::All) }
+                };
+                if let Some(there) = look()? {
+                    return set_node(&name, &there, &stat);
+                }
+                if name.look(Follow::NotLast)?.is_some() {
+                    return Err(name.refused("is a symbolic link that leads nowhere"));
+                }
+            }
+            Err(failure) if failure.is_missing() && !regular => {}
+            Err(failure) => return Err(failure),
+        }
+        let how = self.writer.how();
+        self.writer.set_how(How { keep: Keep { times: Times::Now, ..how.keep }, ..how });
+        self.writer.set_owners(Owners::default());
+        self.writer.start(self.root.clone(), None);
+        let (name, text) = (Vec::new(), String::from_utf8_lossy(path).into_owned());
+        let (identity, xattrs) = ((0, 0), Vec::new());
+        let (target, leads_to, wanted) = (None, None, None);
+        let entry = Entry { name, path: text, identity, stat, target, leads_to, xattrs, wanted };
+        for step in [Step::At(path.to_vec()), Step::Begin(Box::new(entry)), Step::End(Some(0))] {
+            self.writer.take(step, self.report)?;
+        }
+        Ok(())
+    }
+
+    /// Gives directories their times, and says what could not be kept.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        let finished = self.writer.set_times(&self.root);
+        self.report.progress.finish();
+        self.writer.finish(self.report);
+        finished
+    }
+}
+
+/// Gives a file the owner and the mode of a line of a device table, where it is what the line says.
+fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
+    let is = there.stat();
+    if (is.file_type, is.device) != (stat.file_type, stat.device) {
+        return Err(name.refused("is there, and is another file than the table says"));
+    }
+    let (uid, gid) = (Some(stat.uid), Some(stat.gid));
+    let owner = SetAttributes::new().uid(uid).gid(gid);
+    // A new owner takes set-id bits away.
+    let permissions = Some(stat.mode & 0o7777);
+    let mode = SetAttributes::new().permissions(permissions);
+    let set =
+        |set| name.fs().writable().and_then(|writer| writer.set_attributes(there.number(), set));
+    set(&owner).and_then(|()| set(&mode)).map_err(|error| name.failed(&error))
+}
+
+/// Copies standard input, which `-` names, to a name that the user gave.
+fn standard_input(
+    options: &CopyOptions,
+    to: &Destination,
+    writer: &mut Writer,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Destination::As(name) = to else {
+        return Err(Failure::usage("standard input has no name: write that of the copy"));
+    };
+    if options.recurses {
+        return Err(Failure::usage("of '-' only the content is copied, without -r and -a"));
+    }
+    let input = Path::new("/dev/stdin");
+    let failed = |errno| Failure::host("standard input", errno);
+    if host_stat::stat(input, true).map_err(failed)?.file_type == FileType::Directory {
+        return Err(failed(Errno::ISDIR));
+    }
+    host::copy_host(input, Follow::All, name.clone(), writer, report)
+}

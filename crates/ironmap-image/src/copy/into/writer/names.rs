@@ -1,0 +1,164 @@
+//! The names of copies: new files, and files that have the names already.
+
+use ironmap::fs::{FileType, Follow, NewFile};
+use ironmap::units::InodeNo;
+use ironmap::{Error, ErrorKind};
+
+use super::super::places::stays;
+use super::super::step::{Entry, Identity};
+use super::{SET_GROUP, SET_ID, Writer};
+use crate::failure::Failure;
+use crate::report::Report;
+use crate::volumes::{Found, Name};
+
+/// What becomes of what has a name that a copy is to get.
+pub(super) enum There {
+    /// It stays, and nothing is copied.
+    Skip,
+    /// It becomes the copy; its mode.
+    Use(InodeNo, u32),
+    /// It is gone.
+    Removed,
+}
+
+/// What a file's copy is not to be called: a name with a slash at the end, which asks for a directory, and one that this command has just
+/// given to another copy.
+pub(in super::super) fn check_name(
+    to: &Name,
+    kind: FileType,
+    writer: &mut Writer,
+) -> Result<(), Failure> {
+    if kind == FileType::Directory {
+        return Ok(());
+    }
+    if to.wants_directory() && to.look(Follow::All)?.is_none() {
+        return Err(to.failed(&Error::new(ErrorKind::NotADirectory, "not a directory")));
+    }
+    if !writer.made.insert((to.dir, to.name.clone())) {
+        return Err(to.refused("was just made, and is not replaced"));
+    }
+    Ok(())
+}
+
+impl Writer {
+    pub(super) fn is_set_group(&self, name: &Name) -> Result<bool, Failure> {
+        let dir = name.fs().inode(name.dir).map_err(|error| name.failed(&error))?;
+        Ok(dir.stat().mode & SET_GROUP != 0)
+    }
+
+    pub(super) fn create(&self, name: &Name, entry: &Entry) -> ironmap::Result<InodeNo> {
+        let (keep, stat) = (self.how.keep, &entry.stat);
+        let (major, minor) = stat.device.unwrap_or_default();
+        let new = match stat.file_type {
+            FileType::Regular => NewFile::Regular,
+            FileType::Directory => NewFile::Directory,
+            FileType::Symlink => NewFile::Symlink(entry.target.as_deref().unwrap_or_default()),
+            FileType::CharDevice => NewFile::CharDevice(major, minor),
+            FileType::BlockDevice => NewFile::BlockDevice(major, minor),
+            FileType::Fifo => NewFile::Fifo,
+            FileType::Socket => NewFile::Socket,
+        };
+        let mut permissions = stat.mode & 0o7777;
+        if !keep.mode && stat.file_type != FileType::Symlink {
+            permissions &= !SET_ID;
+        }
+        if stat.file_type == FileType::Directory {
+            // Not before the end: what is made in it would get its group.
+            permissions &= !SET_GROUP;
+        }
+        let mut who = self.caller;
+        if keep.mode {
+            who.umask = 0;
+        }
+        if keep.ownership {
+            (who.uid, who.gid) = (stat.uid, stat.gid);
+        }
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.create(name.dir, &name.name, new, permissions, &who))
+    }
+
+    /// What becomes of what has the name already.
+    pub(super) fn there(
+        &mut self,
+        name: &Name,
+        entry: &Entry,
+        report: &mut Report,
+    ) -> Result<There, Failure> {
+        let mut there = name.find(Follow::NotLast)?;
+        let (new, mut old) = (entry.stat.file_type, there.file_type());
+        if self.how.replace && !stays(old, new) {
+            self.places.remove(Found { name: name.clone(), inode: there }, report)?;
+            return Ok(There::Removed);
+        }
+        let fails = |kind, what| Err(name.failed(&Error::new(kind, what)));
+        match (new, old) {
+            (FileType::Directory, FileType::Directory) => {
+                return Ok(There::Use(there.number(), there.stat().mode));
+            }
+            (FileType::Directory, _) => {
+                return fails(ErrorKind::Exists, "a file is not replaced by a directory");
+            }
+            (_, FileType::Directory) => {
+                return fails(ErrorKind::IsADirectory, "a directory is not replaced by a file");
+            }
+            _ => {}
+        }
+        if self.how.no_clobber {
+            return Ok(There::Skip);
+        }
+        if new == FileType::Regular && old == FileType::Symlink {
+            there = name.find(Follow::All)?;
+            old = there.file_type();
+        }
+        // cp writes to what it stands for, which in a volume that is not mounted is nothing.
+        if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
+            return fails(ErrorKind::Exists, "a special file is not replaced by a regular one");
+        }
+        // Nor is a file replaced by a link to it, which would lead to itself.
+        let replaced_by_its_link = entry.leads_to == Some(there.number());
+        if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
+            return Err(name.refused("is the file that is to be copied"));
+        }
+        let several = self.how.keep.links && there.stat().links > 1;
+        if new == FileType::Regular && old == FileType::Regular && !several {
+            name.fs()
+                .writable()
+                .and_then(|writer| writer.truncate(there.number(), 0))
+                .map_err(|error| name.failed(&error))?;
+            return Ok(There::Use(there.number(), there.stat().mode));
+        }
+        name.fs()
+            .writable()
+            .and_then(|writer| writer.unlink(name.dir, &name.name))
+            .map_err(|error| name.failed(&error))?;
+        Ok(There::Removed)
+    }
+
+    pub(super) fn link(&self, name: &Name, identity: Identity) -> Result<(), Failure> {
+        if self.how.no_clobber && name.look(Follow::NotLast)?.is_some() {
+            return Ok(());
+        }
+        let Some(number) = self.links.get(&identity) else {
+            return Err(name.refused("its other name was not copied"));
+        };
+        let fs = name.fs();
+        let linked =
+            match fs.writable().and_then(|writer| writer.link(*number, name.dir, &name.name)) {
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    let there = name.find(Follow::NotLast)?;
+                    if there.number() == *number {
+                        return Ok(());
+                    }
+                    fs.writable().and_then(|writer| writer.unlink(name.dir, &name.name)).and_then(
+                        |()| {
+                            fs.writable()
+                                .and_then(|writer| writer.link(*number, name.dir, &name.name))
+                        },
+                    )
+                }
+                linked => linked,
+            };
+        linked.map_err(|error| name.failed(&error))
+    }
+}

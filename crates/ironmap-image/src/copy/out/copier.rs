@@ -1,0 +1,292 @@
+//! The copy itself: a walk over the tree, file by file.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::File as HostFile;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use ironmap::fs::{FileType, Inode, Xattr};
+use ironmap::iomap::IomapType;
+use ironmap::units::InodeNo;
+use ironmap::{File, Queue};
+use rustix_libc::fs::{AtFlags, CWD, FileType as HostType, Mode};
+
+use super::attributes::Attributes;
+use super::entry::{self, Directory, Entry};
+use crate::ahead::Ahead;
+use crate::copy::CopyOptions;
+use crate::failure::Failure;
+use crate::quote::quoted;
+use crate::report::Report;
+use crate::source::{Source, join};
+use crate::spared::Spared;
+
+/// A file of one of the volumes that are copied from, which stay open as long as the command runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Origin(*const Source, InodeNo);
+
+impl Origin {
+    pub(super) fn new(source: &Rc<Source>, number: InodeNo) -> Self {
+        Self(Rc::as_ptr(source), number)
+    }
+}
+
+/// What one command has copied so far, of all its sources.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Copies of files with several names: the second name becomes a hard link. Paths, since descriptors are few;
+    /// everything on their way below DEST is a directory, and no step of a copy replaces one.
+    links: HashMap<Origin, Copied>,
+    /// Copies of what the user named, but for directories.
+    pub(super) named: HashMap<PathBuf, Origin>,
+}
+
+/// A copy, with the device and inode that it had: another source may have replaced it.
+struct Copied {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+/// Copies from one volume. Failures go to the report, one by one, and the rest goes on.
+pub(super) struct Copier<'a> {
+    options: &'a CopyOptions,
+    source: &'a Rc<Source>,
+    spared: Spared,
+    report: &'a mut Report,
+    queue: Queue,
+    ahead: Ahead,
+    attributes: Attributes,
+    pub(super) done: &'a mut Done,
+    /// Directories copied so far: a damaged volume may have one in several places, or below itself.
+    directories: HashSet<InodeNo>,
+}
+
+impl<'a> Copier<'a> {
+    pub(super) fn new(
+        options: &'a CopyOptions,
+        source: &'a Rc<Source>,
+        spared: Spared,
+        done: &'a mut Done,
+        report: &'a mut Report,
+    ) -> Result<Self, Failure> {
+        let queue = source.queue()?;
+        Ok(Self {
+            options,
+            source,
+            spared,
+            report,
+            queue,
+            ahead: Ahead::new(source.volume.engine()),
+            attributes: Attributes::new(),
+            done,
+            directories: HashSet::new(),
+        })
+    }
+
+    /// Warns of what could not be kept.
+    pub(super) fn finish(self) {
+        for warning in self.attributes.warnings() {
+            self.report.warning(warning);
+        }
+    }
+
+    /// Copies an inode, and all below it, to a place. Says whether the file itself could be copied.
+    pub(super) fn copy(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> bool {
+        let directory = inode.file_type() == FileType::Directory;
+        let shown = self.source.name(path);
+        self.report.progress.begin(&shown, inode.file_type(), inode.size());
+        if self.options.no_clobber && !directory && place.is_taken() {
+            self.report.progress.end();
+            return false;
+        }
+        if self.options.verbose
+            && let Err(failure) = self.report.say(format_args!(
+                "{} -> {}",
+                quoted(shown.as_bytes()),
+                quoted(place.path().as_os_str().as_bytes())
+            ))
+        {
+            self.report.error(&failure);
+        }
+        let result = match inode.file_type() {
+            FileType::Directory => place.make_directory().map(|dir| self.fill(&dir, &inode, path)),
+            _ => self.copy_file(place, inode, path),
+        };
+        if !directory {
+            self.report.progress.end();
+        }
+        result.map_err(|failure| self.report.error(&failure)).is_ok()
+    }
+
+    /// Copies what a directory holds into a directory that is there, and then its attributes.
+    pub(super) fn fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) {
+        if let Err(failure) = self.try_fill(into, dir, path) {
+            self.report.error(&failure);
+        }
+    }
+
+    fn try_fill(&mut self, into: &Directory, dir: &Inode, path: &[u8]) -> Result<(), Failure> {
+        if !self.directories.insert(dir.number()) {
+            let what = format!("directory inode {} stands in several places", dir.number());
+            return Err(Failure::corrupt(self.source.name(path), &what));
+        }
+        let (entries, _) = self.source.entries_found(dir, path, self.report);
+        self.ahead.expect(&entries);
+        for entry in &entries {
+            if matches!(&*entry.name, b"." | b"..") {
+                continue;
+            }
+            self.report.stop().check()?;
+            let path = join(path, &entry.name);
+            if entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+                self.report.error(&Failure::corrupt(self.source.name(&path), "is no name"));
+                continue;
+            }
+            match self.source.inode(entry.inode, &path) {
+                Ok(inode) => {
+                    self.copy(&into.place(OsStr::from_bytes(&entry.name)), inode, &path);
+                }
+                Err(failure) => self.report.error(&failure),
+            }
+        }
+        let xattrs = self.xattrs(dir, path);
+        self.attributes
+            .set_directory(into, dir, &xattrs)
+            .map_err(|errno| Failure::host(into.path().display(), errno))
+    }
+
+    /// Anything but a directory.
+    fn copy_file(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<(), Failure> {
+        let origin = Origin::new(self.source, inode.number());
+        if let Some(Copied { path: first, identity }) = self.done.links.get(&origin)
+            && entry::identity(CWD, first) == Some(*identity)
+        {
+            self.report.progress.begin_link();
+            if place.identity() == Some(*identity) {
+                return Ok(());
+            }
+            place.clear(host_type(&inode), &self.spared)?;
+            let (dir, none) = (&*place.dir.fd, AtFlags::empty());
+            let linked = rustix_libc::fs::linkat(CWD, first, dir, &place.name, none);
+            return linked.map_err(|errno| place.failed(errno));
+        }
+        let several = inode.stat().links > 1;
+        let made = match inode.file_type() {
+            FileType::Regular => self.copy_regular(place, inode, path)?,
+            FileType::Symlink => self.copy_symlink(place, &inode, path)?,
+            _ => self.copy_node(place, &inode, path)?,
+        };
+        if made
+            && several
+            && let Some(identity) = place.identity()
+        {
+            self.done.links.insert(origin, Copied { path: place.path(), identity });
+        }
+        Ok(())
+    }
+
+    fn copy_regular(&mut self, place: &Entry, inode: Inode, path: &[u8]) -> Result<bool, Failure> {
+        let xattrs = self.xattrs(&inode, path);
+        let stat = inode.stat().clone();
+        self.ahead.load(&mut self.queue, self.source, inode.number());
+        let file = self.source.file(inode, path)?;
+        let replaces = place.check(HostType::RegularFile, &self.spared)?;
+        // Half a file looks like a whole one, and what it would replace may be a whole one.
+        let part = place.beside();
+        let copy = part.create()?;
+        let copied = self.copy_data(place, &copy, &file, path).and_then(|()| {
+            let result = self.attributes.set_file(place, &copy, &stat, &xattrs);
+            result.map_err(|errno| place.failed(errno))?;
+            if replaces {
+                // After a power cut one of the two is there.
+                copy.sync_all().map_err(|error| place.failed(error))?;
+            }
+            place.take(&part)
+        });
+        if copied.is_err() {
+            part.remove()?;
+        }
+        copied.map(|()| true)
+    }
+
+    /// Copies what is written; holes, and what was allocated but never written, become holes.
+    fn copy_data(
+        &mut self,
+        place: &Entry,
+        copy: &HostFile,
+        file: &File,
+        path: &[u8],
+    ) -> Result<(), Failure> {
+        let failed = |error: ironmap::Error| Failure::at(self.source.name(path), &error);
+        for mapping in file.mappings() {
+            let mapping = mapping.map_err(failed)?;
+            if matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten) {
+                self.report.progress.advance(mapping.len);
+                continue;
+            }
+            let mut pos = mapping.pos.0;
+            let range = pos..mapping.end().0;
+            let unread = |error: &ironmap::Error| self.source.read_failed(path, error);
+            let (progress, stop) = (&self.report.progress, self.report.stop());
+            self.ahead.read(&mut self.queue, file, range, unread, |bytes| {
+                stop.check()?;
+                copy.write_all_at(bytes, pos).map_err(|error| place.failed(error))?;
+                progress.advance(bytes.len() as u64);
+                pos += bytes.len() as u64;
+                Ok(())
+            })?;
+        }
+        copy.set_len(file.size()).map_err(|error| place.failed(error))
+    }
+
+    fn copy_symlink(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        let Some(target) = self.source.link_target(inode, path)? else { return Ok(false) };
+        place.clear(HostType::Symlink, &self.spared)?;
+        rustix_libc::fs::symlinkat(OsStr::from_bytes(&target), &*place.dir.fd, &place.name)
+            .map_err(|errno| place.failed(errno))?;
+        self.set_node(place, inode, path)
+    }
+
+    fn copy_node(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        if inode.stat().device.is_some() && !self.attributes.is_root() {
+            let name = self.source.name(path);
+            self.report
+                .warning(format_args!("{name}: a device node, left out: only root makes it"));
+            return Ok(false);
+        }
+        let host = host_type(inode);
+        place.clear(host, &self.spared)?;
+        let (major, minor) = inode.stat().device.unwrap_or_default();
+        let device = rustix_libc::fs::makedev(major, minor);
+        rustix_libc::fs::mknodat(
+            &*place.dir.fd,
+            &place.name,
+            host,
+            Mode::RUSR | Mode::WUSR,
+            device,
+        )
+        .map_err(|errno| place.failed(errno))?;
+        self.set_node(place, inode, path)
+    }
+
+    fn set_node(&mut self, place: &Entry, inode: &Inode, path: &[u8]) -> Result<bool, Failure> {
+        let xattrs = self.xattrs(inode, path);
+        let result = self.attributes.set_node(place, inode, &xattrs);
+        result.map(|()| true).map_err(|errno| place.failed(errno))
+    }
+
+    /// The extended attributes. Where they cannot be read the file is copied without them, and that is reported.
+    fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> Vec<Xattr> {
+        inode.xattrs().unwrap_or_else(|error| {
+            self.report.error(&Failure::at(self.source.name(path), &error));
+            Vec::new()
+        })
+    }
+}
+
+fn host_type(inode: &Inode) -> HostType {
+    HostType::from_raw_mode(inode.stat().mode)
+}

@@ -1,0 +1,150 @@
+//! Where a copy goes: a name in an open directory.
+//!
+//! Every step below the directory that the user named goes through the descriptor of the directory above and follows no
+//! symbolic link, so that a hostile volume (a link and a directory of one name) cannot lead the copy elsewhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix_libc::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix_libc::io::Errno;
+
+use crate::failure::Failure;
+use crate::part::part_name;
+use crate::spared::Spared;
+
+/// An open directory of the host.
+#[derive(Clone)]
+pub(super) struct Directory {
+    pub(super) fd: Rc<OwnedFd>,
+    path: PathBuf,
+}
+
+/// A name in a directory, whether something has it or not.
+pub(super) struct Entry {
+    pub(super) dir: Directory,
+    pub(super) name: OsString,
+}
+
+impl Directory {
+    /// Opens a directory that the user named.
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix_libc::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd: Rc::new(fd), path: path.to_owned() }),
+            Err(errno) => Err(Failure::host(path.display(), errno)),
+        }
+    }
+
+    pub(super) fn place(&self, name: &OsStr) -> Entry {
+        Entry { dir: self.clone(), name: name.to_owned() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Entry {
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.path.join(&self.name)
+    }
+
+    /// The failure of an operation here.
+    pub(super) fn failed(&self, error: impl Into<std::io::Error>) -> Failure {
+        Failure::host(self.path().display(), error)
+    }
+
+    /// A path that reaches this name without another walk from the root, for system calls that take no descriptor.
+    pub(super) fn proc_path(&self) -> PathBuf {
+        let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.dir.fd.as_raw_fd()));
+        path.push(&self.name);
+        path
+    }
+
+    /// Makes the directory, for the owner alone until it is complete, or opens the one that is there.
+    pub(super) fn make_directory(&self) -> Result<Directory, Failure> {
+        match rustix_libc::fs::mkdirat(&*self.dir.fd, &self.name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.failed(errno)),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix_libc::fs::openat(&*self.dir.fd, &self.name, flags, Mode::empty());
+        let fd = fd.map_err(|errno| self.failed(errno))?;
+        Ok(Directory { fd: Rc::new(fd), path: self.path() })
+    }
+
+    /// A place beside it, under a name that no other copy has.
+    pub(super) fn beside(&self) -> Self {
+        Self { dir: self.dir.clone(), name: part_name().into() }
+    }
+
+    /// Takes what is complete at a place beside it, instead of the file or link that had the name.
+    pub(super) fn take(&self, from: &Self) -> Result<(), Failure> {
+        let moved = rustix_libc::fs::renameat(&*from.dir.fd, &from.name, &*self.dir.fd, &self.name);
+        moved.map_err(|errno| self.failed(errno))
+    }
+
+    /// A new file for the owner alone.
+    pub(super) fn create(&self) -> Result<File, Failure> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix_libc::fs::openat(&*self.dir.fd, &self.name, flags, Mode::RUSR | Mode::WUSR);
+        fd.map(File::from).map_err(|errno| self.failed(errno))
+    }
+
+    /// Device and inode of what has the name.
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        identity(&*self.dir.fd, Path::new(&self.name))
+    }
+
+    /// Whether something has the name.
+    pub(super) fn is_taken(&self) -> bool {
+        rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Removes what has this name and a copy may replace, if there is something.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(super) fn clear(&self, new: FileType, spared: &Spared) -> Result<(), Failure> {
+        if self.check(new, spared)? { self.remove() } else { Ok(()) }
+    }
+
+    /// Whether something has this name that a copy of this type may replace. What may not be replaced is left alone, and an error: of special
+    /// files all but by another one, since a copy to `/dev/null` must not replace it.
+    pub(super) fn check(&self, new: FileType, spared: &Spared) -> Result<bool, Failure> {
+        let stat =
+            match rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => return Ok(false),
+                Err(errno) => return Err(self.failed(errno)),
+            };
+        let refused = |why| Err(Failure::new(format!("{}: {why}", self.path().display())));
+        if spared.contains(stat.st_dev, stat.st_ino) {
+            return refused("is the volume that is copied from");
+        }
+        let special = |kind| !matches!(kind, FileType::RegularFile | FileType::Symlink);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Err(self.failed(Errno::ISDIR)),
+            there if special(there) && !special(new) => {
+                refused("exists, and is neither a file nor a symbolic link")
+            }
+            _ => Ok(true),
+        }
+    }
+
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        rustix_libc::fs::unlinkat(&*self.dir.fd, &self.name, AtFlags::empty())
+            .map_err(|errno| self.failed(errno))
+    }
+}
+
+/// Device and inode of a file, or of a symbolic link itself.
+pub(super) fn identity(dir: impl AsFd, path: &Path) -> Option<(u64, u64)> {
+    let stat = rustix_libc::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}

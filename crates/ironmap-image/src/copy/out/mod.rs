@@ -1,0 +1,135 @@
+//! Out of a volume, with everything that the host can keep.
+
+mod attributes;
+mod copier;
+mod entry;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ironmap::fs::FileType;
+
+use self::copier::{Copier, Done, Origin};
+use self::entry::{Directory, Entry};
+use super::{CopyOptions, count};
+use crate::failure::Failure;
+use crate::report::Report;
+use crate::spared::Spared;
+use crate::target::{Subject, Target};
+use crate::volumes::{Found, Volumes};
+
+pub(super) fn run(options: &CopyOptions, dest: &Path, report: &mut Report) -> Result<(), Failure> {
+    let directory = options.directory()?;
+    if directory == Some(true) && !dest.is_dir() {
+        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
+    }
+    let volumes: Option<Vec<_>> = options.sources.iter().map(Subject::target).collect();
+    let Some(sources) = volumes else {
+        return Err(Failure::usage("neither is in a volume: write VOLUME:/PATH"));
+    };
+    report.context().caller.catch_signals();
+    let mut volumes = Volumes::to_read(report.context());
+    let mut done = Done::default();
+    report.progress = count::start(options, &mut volumes, true, report.context());
+    for source in sources {
+        report.stop().check()?;
+        if let Err(failure) = copy(options, &mut volumes, source, dest, &mut done, report) {
+            report.error(&failure);
+        }
+    }
+    report.progress.finish();
+    Ok(())
+}
+
+fn copy(
+    options: &CopyOptions,
+    volumes: &mut Volumes,
+    target: &Target,
+    dest: &Path,
+    done: &mut Done,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let Found { name, inode } = volumes.file(target, options.follow)?;
+    let source = &name.source;
+    let kind = inode.file_type();
+    options.check_kind(target, kind)?;
+    options.check_content(target, kind)?;
+    let destination = destination(options, &target.path, dest, kind == FileType::Directory)?;
+    let origin = Origin::new(source, inode.number());
+    if let Destination::As(place) = &destination
+        && kind != FileType::Directory
+        && let Some(first) = done.named.get(&place.path())
+        && !(options.no_clobber && place.is_taken())
+    {
+        if *first == origin {
+            report.warning(format_args!("{target}: is named more than once"));
+            return Ok(());
+        }
+        let what = "was just made, and is not replaced";
+        return Err(Failure::new(format!("{}: {what}", place.path().display())));
+    }
+    let spared = Spared::of(&target.volume, report.context());
+    let mut copier = Copier::new(options, source, spared, done, report)?;
+    match destination {
+        Destination::Within(into) => copier.fill(&into, &inode, &target.path),
+        Destination::As(place) => {
+            if copier.copy(&place, inode, &target.path) {
+                copier.done.named.insert(place.path(), origin);
+            }
+        }
+    }
+    copier.finish();
+    Ok(())
+}
+
+enum Destination {
+    /// The root's content, into an existing directory.
+    Within(Directory),
+    /// The copy's own name.
+    As(Entry),
+}
+
+/// What DEST means, as `cp` has it: an existing directory is copied into, anything else is the copy's name.
+fn destination(
+    options: &CopyOptions,
+    path: &[u8],
+    dest: &Path,
+    directory: bool,
+) -> Result<Destination, Failure> {
+    if dest.is_dir() && !options.no_target_directory {
+        let into = Directory::open(dest)?;
+        return Ok(match last_name(path) {
+            Some(name) => Destination::As(into.place(name)),
+            None => Destination::Within(into),
+        });
+    }
+    if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
+        return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
+    }
+    // A link that the user names is followed, to a file that is there.
+    let dest = if dest.is_symlink() {
+        &dest.canonicalize().map_err(|error| {
+            if dest.exists() {
+                // A pipe behind /dev/stdout, say.
+                let what = "leads to nothing that a file could replace: use ironmap cat";
+                return Failure::new(format!("{}: {what}", dest.display()));
+            }
+            Failure::host(dest.display(), error)
+        })?
+    } else {
+        dest
+    };
+    let Some(name) = dest.file_name() else {
+        return Err(Failure::new(format!("{}: names no file", dest.display())));
+    };
+    let parent = dest.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = Directory::open(parent.unwrap_or(Path::new(".")))?;
+    Ok(Destination::As(parent.place(name)))
+}
+
+/// The last component of a path, where that is a name.
+fn last_name(path: &[u8]) -> Option<&OsStr> {
+    let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
+    (!matches!(name, b"." | b"..")).then(|| OsStr::from_bytes(name))
+}

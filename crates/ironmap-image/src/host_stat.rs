@@ -1,0 +1,140 @@
+//! The kernel's attributes of a file of a mounted file system, in the types of a volume's. It is asked by libc: under fakeroot, that answers.
+
+use std::ffi::{OsStr, c_char};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ironmap::fs::{FileType, Stat, Timestamp, Xattr};
+use ironmap::units::InodeNo;
+use rustix_libc::fs::{
+    AtFlags, CWD, FileType as OsFileType, Mode, OFlags, Statx, StatxFlags, fgetxattr, flistxattr,
+    getxattr, lgetxattr, listxattr, llistxattr,
+};
+use rustix_libc::io::Errno;
+
+/// The attributes of a file, or of the symbolic link that the path names.
+pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
+    let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let stat = decode(&rustix_libc::fs::statx(CWD, path, at, WANTED)?);
+    let flags = flags(path, stat.file_type);
+    Ok(stat.flags(flags))
+}
+
+/// Major and minor number of the device of the file system that a file is on.
+pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
+    let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let found = rustix_libc::fs::statx(CWD, path, at, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// The fields that [`decode`] needs.
+pub const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// The result of the system call, without inode flags, for which there is another one.
+pub fn decode(found: &Statx) -> Stat {
+    let file_type = match OsFileType::from_raw_mode(found.stx_mode.into()) {
+        OsFileType::Directory => FileType::Directory,
+        OsFileType::Symlink => FileType::Symlink,
+        OsFileType::CharacterDevice => FileType::CharDevice,
+        OsFileType::BlockDevice => FileType::BlockDevice,
+        OsFileType::Fifo => FileType::Fifo,
+        OsFileType::Socket => FileType::Socket,
+        _ => FileType::Regular,
+    };
+    let created = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
+    Stat::new(InodeNo(found.stx_ino), file_type)
+        .mode(found.stx_mode.into())
+        .links(found.stx_nlink)
+        .uid(found.stx_uid)
+        .gid(found.stx_gid)
+        .size(found.stx_size)
+        .blocks(found.stx_blocks)
+        .block_size(found.stx_blksize)
+        .accessed(time(found.stx_atime.tv_sec, found.stx_atime.tv_nsec))
+        .modified(time(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec))
+        .changed(time(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec))
+        .created(created.then(|| time(found.stx_btime.tv_sec, found.stx_btime.tv_nsec)))
+        .device(device.then_some((found.stx_rdev_major, found.stx_rdev_minor)))
+}
+
+fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
+    Timestamp { seconds, nanoseconds }
+}
+
+/// As `lsattr` knows them; none where the file system has none, or the file may not be opened.
+fn flags(path: &Path, file_type: FileType) -> u32 {
+    if !matches!(file_type, FileType::Regular | FileType::Directory) {
+        return 0;
+    }
+    let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix_libc::fs::open(path, how, Mode::empty());
+    file.and_then(rustix_libc::fs::ioctl_getflags).map_or(0, |flags| flags.bits())
+}
+
+/// Where a symbolic link leads.
+pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
+    Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
+}
+
+/// The kernel's limit of a list of names, or of a value, in bytes.
+const XATTR_MAX: usize = 64 << 10;
+
+/// The extended attributes that the user may read; none where the file system has none.
+pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
+    let mut reader = XattrReader::default();
+    if follow {
+        reader.read(|list| listxattr(path, list), |name, value| getxattr(path, name, value))
+    } else {
+        reader.of_link(path)
+    }
+}
+
+/// Reads extended attributes of many files with the same memory.
+pub struct XattrReader {
+    names: Box<[c_char]>,
+    value: Box<[u8]>,
+}
+
+impl Default for XattrReader {
+    fn default() -> Self {
+        Self { names: vec![0; XATTR_MAX].into(), value: vec![0; XATTR_MAX].into() }
+    }
+}
+
+impl XattrReader {
+    /// Those of an open file.
+    pub fn of_open(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
+        self.read(|list| flistxattr(fd, list), |name, value| fgetxattr(fd, name, value))
+    }
+
+    /// Those of what a path names, also if that is a symbolic link.
+    pub fn of_link(&mut self, path: &Path) -> Result<Vec<Xattr>, Errno> {
+        self.read(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
+    }
+
+    fn read(
+        &mut self,
+        list: impl FnOnce(&mut [c_char]) -> Result<usize, Errno>,
+        get: impl Fn(&OsStr, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<Vec<Xattr>, Errno> {
+        let len = match list(&mut self.names) {
+            Err(Errno::OPNOTSUPP) => 0,
+            len => len?,
+        };
+        let mut xattrs = Vec::new();
+        let names: Vec<u8> = self.names[..len].iter().map(|byte| *byte as u8).collect();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            match get(OsStr::from_bytes(name), &mut self.value) {
+                Ok(len) => {
+                    xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
+                }
+                // It went, or is of a kind that only the superuser reads.
+                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(xattrs)
+    }
+}

@@ -1,0 +1,45 @@
+//! New files of a volume, owned by the caller.
+
+use ironmap::fs::{Credentials, Follow, Inode, NewFile};
+use ironmap::{Error, ErrorKind};
+
+use crate::failure::Failure;
+use crate::volumes::Name;
+
+/// Whose a new file is: the caller's, as with the kernel.
+pub fn caller() -> Credentials {
+    let (uid, gid) =
+        (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
+    Credentials::new(uid, gid, umask())
+}
+
+/// The file of a name; an empty one is made if it does not exist, or `None` without `create`.
+pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
+    if let Some(inode) = name.look(Follow::All)? {
+        return Ok(Some(inode));
+    }
+    if !create {
+        return Ok(None);
+    }
+    if name.wants_directory() {
+        return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
+    }
+    // As in the kernel, the missing target of a link is created. A loop of links is another error.
+    if let Some(link) = name.look(Follow::NotLast)? {
+        let target = link.read_link().map_err(|error| name.failed(&error))?;
+        return find_or_create(&name.beside(&target)?, create);
+    }
+    let number = name
+        .fs()
+        .writable()
+        .and_then(|writer| writer.create(name.dir, &name.name, NewFile::Regular, 0o666, &caller()));
+    let inode = number.and_then(|number| name.fs().inode(number));
+    inode.map(Some).map_err(|error| name.failed(&error))
+}
+
+/// The permission bits that the process removes from new files.
+pub fn umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
+}

@@ -1,0 +1,146 @@
+//! How volumes and devices are opened: with the options that concern every volume of a job, and with notes of faults that are passed over.
+
+use std::sync::PoisonError;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use ironmap::location::{LocationOptions, Medium, OpenLocation};
+use ironmap::{Location, Volume, VolumeOptions};
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Options that concern every volume of a job. With all of them but none set, volumes are only read.
+#[derive(Debug, Default)]
+pub struct Opening {
+    /// `--noload`: journals are left alone.
+    pub no_load: bool,
+    /// `--superblock`
+    pub superblock: Option<u64>,
+    /// `--truncated`
+    pub truncated: bool,
+    /// `--journal`
+    pub journal: Option<Location>,
+    /// `--realtime`
+    pub realtime: Option<Location>,
+}
+
+impl Context {
+    /// Whether journals are left alone.
+    pub fn no_load(&self) -> bool {
+        self.opening.no_load
+    }
+
+    /// Refuses options for reading, of a job that changes the volume without opening its files.
+    ///
+    /// # Errors
+    /// One of these options is set.
+    pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
+        let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
+        let what = if *no_load || matches!(location, Location::NoLoad(_)) {
+            "noload: without its journal a volume is only read"
+        } else if superblock.is_some() || *truncated {
+            "--superblock, --truncated: a damaged volume is only read"
+        } else if journal.is_some() {
+            "--journal: a volume with its journal on another device is only read"
+        } else if realtime.is_some() {
+            "--realtime: a volume with its realtime device is only read"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::usage(what))
+    }
+
+    /// The devices that `--journal` and `--realtime` name.
+    pub(crate) fn further_devices(&self) -> impl Iterator<Item = &Location> {
+        self.opening.journal.iter().chain(&self.opening.realtime)
+    }
+
+    /// Refuses a realtime device for a volume that is not the first one, or is the device itself: without groups it has no mark of its volume.
+    fn check_realtime(&self, location: &Location) -> Result<(), Failure> {
+        match &self.opening.realtime {
+            Some(device) if device == location => {
+                Err(Failure::usage(format_args!("--realtime: {location} is the volume itself")))
+            }
+            Some(_) if self.realtime_of.get_or_init(|| location.clone()) != location => {
+                let what = "--realtime: it belongs to one volume, and the command has several";
+                Err(Failure::usage(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The options with those that concern every volume of the job.
+    pub fn with_opening(&self, options: VolumeOptions) -> VolumeOptions {
+        let Opening { superblock, truncated, journal, realtime, .. } = &self.opening;
+        let options = options.superblock(*superblock).truncated(*truncated);
+        options.journal(journal.clone()).realtime(realtime.clone())
+    }
+
+    /// Opens the device at a location, and notes faults of it that are passed over.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn open_device(
+        &self,
+        location: &Location,
+        options: &LocationOptions,
+    ) -> ironmap::Result<OpenLocation> {
+        let opened = location.open(options)?;
+        self.tell_faults(location, &opened.faults);
+        Ok(opened)
+    }
+
+    /// Notes faults of a device that were passed over: each once, however often the job opens it.
+    pub fn tell_faults(&self, location: &Location, faults: &[String]) {
+        for line in faults.iter().map(|fault| format!("{location}: {fault}")) {
+            if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+                self.note(line);
+            }
+        }
+    }
+
+    /// Opens a volume, and prints what the user has to know of it.
+    pub(crate) fn open_volume(
+        &self,
+        location: &Location,
+        options: VolumeOptions,
+    ) -> Result<Volume, Failure> {
+        self.check_realtime(location)?;
+        let opened = || self.caller.open(location, &self.with_opening(options));
+        let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
+            self.announce_if_slow(location, opened)
+        } else {
+            opened()
+        };
+        let volume = volume.map_err(|error| Failure::open(&error))?;
+        if let Some(integrity) = volume.integrity() {
+            let lines = integrity.recovered.notices(volume.fs().is_writable());
+            lines.iter().for_each(|line| self.note(format_args!("{location}: {line}")));
+        }
+        if matches!(location.data().medium, Medium::Image(_)) {
+            // An image that was not closed, for instance.
+            volume.notices().iter().for_each(|notice| self.note(notice));
+        }
+        self.tell_faults(location, volume.faults());
+        Ok(volume)
+    }
+
+    /// Opens a volume on a server, and says why if that takes long.
+    fn announce_if_slow<T>(&self, location: &Location, open: impl FnOnce() -> T) -> T {
+        const LONG: Duration = Duration::from_secs(2);
+        let (opened, waits) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if waits.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                    let why = "opening takes long: multiple mount protection (MMP) waits until no other node can have \
+                               the volume, or the server does not answer";
+                    self.note(format_args!("{location}: {why}"));
+                }
+            });
+            let volume = open();
+            drop(opened);
+            volume
+        })
+    }
+}

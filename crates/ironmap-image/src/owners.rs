@@ -1,0 +1,97 @@
+//! Whose the files of a new image are, where that is not whose they are in its sources.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// Other owners for files that are copied.
+#[derive(Clone, Debug, Default)]
+pub struct Owners {
+    all: Option<(u32, u32)>,
+    users: HashMap<u32, u32>,
+    groups: HashMap<u32, u32>,
+}
+
+impl Owners {
+    /// One owner for all, and maps of users and groups, which `all` comes before.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line is no `UID:GID UID:GID`.
+    pub fn new(all: Option<(u32, u32)>, map: Option<&Path>) -> Result<Self, Failure> {
+        let mut owners = Self { all, ..Self::default() };
+        let Some(path) = map else { return Ok(owners) };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| Failure::host(path.display(), error))?;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            if !line.trim().is_empty() && owners.add(line).is_none() {
+                let (path, number) = (path.display(), number + 1);
+                let what = "is not FROM-UID:FROM-GID TO-UID:TO-GID, with new numbers for each";
+                return Err(Failure::usage(format!("{path}: line {number} {what}")));
+            }
+        }
+        Ok(owners)
+    }
+
+    /// `None` where the line is wrong, or says another thing than one before.
+    fn add(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split_whitespace();
+        let (from, to) = (pair(words.next()?)?, pair(words.next()?)?);
+        if words.next().is_some() {
+            return None;
+        }
+        for (map, from, to) in [(&mut self.users, from.0, to.0), (&mut self.groups, from.1, to.1)] {
+            let (Some(from), Some(to)) = (from, to) else {
+                // Nothing on both sides says nothing.
+                if from != to {
+                    return None;
+                }
+                continue;
+            };
+            if *map.entry(from).or_insert(to) != to {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The owner and the group of a file that are these in its source.
+    pub fn of(&self, uid: u32, gid: u32) -> (u32, u32) {
+        self.all.unwrap_or_else(|| {
+            let to = |map: &HashMap<u32, u32>, id| map.get(&id).copied().unwrap_or(id);
+            (to(&self.users, uid), to(&self.groups, gid))
+        })
+    }
+}
+
+/// `UID:GID`, either of which may be empty.
+fn pair(word: &str) -> Option<(Option<u32>, Option<u32>)> {
+    let (user, group) = word.split_once(':')?;
+    let number = |text: &str| match text {
+        "" => Some(None),
+        text => text.parse().ok().map(Some),
+    };
+    Some((number(user)?, number(group)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_mapped_each_by_itself() {
+        let mut owners = Owners::default();
+        for line in ["1000:1000 0:0", "1001:100 5:6", "7: 8:", ":9 :10"] {
+            assert!(owners.add(line).is_some(), "{line}");
+        }
+        assert_eq!(owners.of(1000, 100), (0, 6));
+        assert_eq!(owners.of(7, 9), (8, 10));
+        assert_eq!(owners.of(2, 3), (2, 3));
+        for wrong in ["1", "1:2", "1:2 3", "a:b 1:2", "1:2 3:4 5", "1000:5 1:5", "1: :2"] {
+            assert!(owners.add(wrong).is_none(), "{wrong}");
+        }
+        owners.all = Some((3, 4));
+        assert_eq!(owners.of(1000, 1), (3, 4));
+    }
+}

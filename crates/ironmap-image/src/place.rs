@@ -1,0 +1,67 @@
+//! Where the content of a source is.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::archive::{Archive, Input};
+use crate::failure::Failure;
+use crate::stop::Stop;
+
+/// Where the content of a source is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// It is only a part of the file: begin and length.
+    pub(crate) part: Option<(u64, u64)>,
+    /// The file that it is a part of, in the place of a compressed one.
+    pub(crate) unpacked: Option<Arc<File>>,
+    /// How messages name it.
+    pub(crate) shown: String,
+    /// An image layout names it as a layer.
+    pub(crate) in_layout: bool,
+}
+
+impl Place {
+    pub(crate) fn of(path: &Path) -> Self {
+        let (path, shown) = (path.to_owned(), shown(path));
+        Self { path, part: None, unpacked: None, shown, in_layout: false }
+    }
+
+    pub(crate) fn input(&self, stop: &Stop) -> io::Result<Input> {
+        match (self.part, &self.unpacked) {
+            _ if is_stdin(&self.path) => Input::stdin(stop),
+            (Some((at, len)), Some(file)) => Input::shared(file, at, len),
+            (Some((at, len)), None) => Input::part(&self.path, at, len),
+            (None, _) => Input::open(&self.path, stop),
+        }
+    }
+
+    pub(crate) fn archive(&self, stop: &Stop) -> Result<Archive, Failure> {
+        Archive::new(self.shown.clone(), || self.input(stop))
+    }
+}
+
+/// How messages name a source.
+pub fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Whether a path is `-`, which names standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Keeps a stream in an unnamed file.
+pub(crate) fn spool(dir: &Path, name: &str, mut input: &mut dyn Read) -> Result<File, Failure> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = File::from(file.map_err(|errno| Failure::host(dir.display(), errno))?);
+    io::copy(&mut input, &mut file)
+        .and_then(|_| file.rewind())
+        .map_err(|error| Failure::host(format_args!("{name}, kept in {}", dir.display()), error))?;
+    Ok(file)
+}

@@ -1,0 +1,101 @@
+//! The failures of a job so far, and the way of its messages to the caller.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::failure::{Failure, Reason};
+use crate::progress::Progress;
+use crate::stop::Stop;
+
+/// The state of a job: its worst failure so far, and its progress.
+pub struct Report {
+    worst: Option<Reason>,
+    /// Shows nothing until [`show_progress`](Self::show_progress).
+    pub progress: Progress,
+    context: Arc<Context>,
+}
+
+impl Report {
+    /// Of a job that nothing of has failed yet.
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { worst: None, progress: Progress::hidden(), context }
+    }
+
+    /// The data that the job has from its caller.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The request to end the job early.
+    pub fn stop(&self) -> &Stop {
+        self.context.stop()
+    }
+
+    /// Shows the progress of a copy whose totals are not known yet.
+    pub fn show_progress(&mut self) {
+        self.progress = Progress::shown(&self.context);
+    }
+
+    /// Prints a failure and remembers its reason.
+    pub fn error(&mut self, failure: &Failure) {
+        let (reason, stopped) = (failure.reason(), |reason| matches!(reason, Reason::Stopped(_)));
+        if stopped(reason) && self.worst.is_some_and(stopped) {
+            return;
+        }
+        self.worst = self.worst.max(Some(reason));
+        let message = failure.to_string();
+        if !message.is_empty() {
+            self.context.print(&message);
+        }
+    }
+
+    /// Works on each of several files: a failure is reported, and the rest goes on.
+    ///
+    /// # Errors
+    /// Nobody reads the output any more.
+    pub fn each<T>(
+        &mut self,
+        items: &[T],
+        mut work: impl FnMut(&T, &mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        for item in items {
+            match work(item, self) {
+                Err(failure) if failure.is_unread() => return Err(failure),
+                Err(failure) => self.error(&failure),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a line that does not change the result.
+    pub fn warning(&self, message: impl Display) {
+        self.context.warning(message);
+    }
+
+    /// The same for what went another way than the user may think.
+    pub fn note(&self, message: impl Display) {
+        self.context.note(message);
+    }
+
+    /// A line on standard output about finished work, for `-v`. Where its reader has gone the work goes on.
+    ///
+    /// # Errors
+    /// Of writing it.
+    pub fn say(&self, message: impl Display) -> Result<(), Failure> {
+        let said = self.context.say(&message.to_string()).map_err(Failure::stdout);
+        said.or_else(|failure| if failure.is_unread() { Ok(()) } else { Err(failure) })
+    }
+
+    /// The worst reason of all failures.
+    pub fn worst(&self) -> Option<Reason> {
+        self.worst
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").field("worst", &self.worst).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,198 @@
+//! An open volume: the library's names for what the job needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ironmap::fs::ext4::Ext4;
+use ironmap::fs::{Clock, DirEntry, FileSystem, FileType, Follow, Inode, Timestamp};
+use ironmap::units::InodeNo;
+use ironmap::{
+    Errno, Error, ErrorKind, File, FileOptions, Location, Queue, QueueOptions, Volume,
+    VolumeOptions,
+};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::report::Report;
+use crate::target::inode_of;
+
+/// An open volume and the name that the user gave it.
+pub struct Source {
+    /// The volume.
+    pub volume: Volume,
+    location: Location,
+    name: String,
+    context: Arc<Context>,
+}
+
+impl Source {
+    /// Opens for reading.
+    pub fn open(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
+        let options = VolumeOptions::new().no_load(context.no_load());
+        Self::open_with(location, options, context)
+    }
+
+    /// At the time of a reproducible build, where that is set.
+    pub fn open_for_writing(location: &Location, context: &Arc<Context>) -> Result<Self, Failure> {
+        Self::open_at(location, context.source_date()?, context)
+    }
+
+    /// Opens for writing: where a time is given everything happens then, and nothing depends on how long it takes.
+    pub fn open_at(
+        location: &Location,
+        time: Option<i64>,
+        context: &Arc<Context>,
+    ) -> Result<Self, Failure> {
+        let mut options = VolumeOptions::new().write(true).no_load(context.no_load());
+        if let Some(seconds) = time {
+            let at = Timestamp { seconds, nanoseconds: 0 };
+            options = options.clock(Clock::Fixed(at)).commit(Duration::ZERO);
+        }
+        Self::open_with(location, options, context)
+    }
+
+    fn open_with(
+        location: &Location,
+        options: VolumeOptions,
+        context: &Arc<Context>,
+    ) -> Result<Self, Failure> {
+        let volume = context.open_volume(location, options)?;
+        let (name, context) = (location.to_string(), Arc::clone(context));
+        let source = Self { volume, location: location.clone(), name, context };
+        source.tell_left();
+        Ok(source)
+    }
+
+    /// The data that the job has from its caller.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// All changes are on the device then, or the failure says that they are not.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.volume.close().map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// Reports faults that were passed over and work that was left undone.
+    fn tell_left(&self) {
+        for line in self.fs().take_notices() {
+            self.context.warning(format_args!("{}: {line}", self.name));
+        }
+    }
+
+    /// Commits all changes so far.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// The file system as the ext4 that it is.
+    pub fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
+        let other = || {
+            let what =
+                format!("this is {}, and that is of ext2, ext3 and ext4 only", self.fs().format());
+            Failure::new(format!("{}: {what}", self.name))
+        };
+        self.volume.ext4().ok_or_else(other)
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        self.volume.fs()
+    }
+
+    /// The file of a path; `<12>` and paths after it begin at inode 12.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
+        let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
+        let inode = self.fs().resolve_at(from, rest, follow);
+        inode.map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// As the user named it.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// How a path of the volume is named in messages.
+    pub fn name(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.name, String::from_utf8_lossy(path))
+    }
+
+    /// The failure of reading a file's data, with the first sector that did not fit its tag where that is why.
+    pub fn read_failed(&self, path: &[u8], error: &Error) -> Failure {
+        let failure = Failure::at(self.name(path), error);
+        if error.kind() != ErrorKind::Io(Errno::EILSEQ) {
+            return failure;
+        }
+        match self.volume.events().take_wrong_tuples().0.first() {
+            Some(wrong) => failure.because(wrong),
+            None => failure,
+        }
+    }
+
+    /// A queue for reads and writes.
+    pub fn queue(&self) -> Result<Queue, Failure> {
+        let queue = self.volume.queue(&QueueOptions::default());
+        queue.map_err(|error| Failure::at(&self.name, &error))
+    }
+
+    /// The inode of a directory's entry; `path` is for the error.
+    pub fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
+        self.volume.fs().known_inode(number).map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// All entries of a directory, `.` and `..` among them, in the order of their bytes.
+    pub fn entries(&self, dir: &Inode, path: &[u8]) -> Result<Vec<DirEntry>, Failure> {
+        let entries = dir.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
+        let mut entries = entries.map_err(|error| Failure::at(self.name(path), &error))?;
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// The same where blocks of the directory may be damaged: each of them is reported, and the names of all others are given. Says too
+    /// whether all was read.
+    pub fn entries_found(
+        &self,
+        dir: &Inode,
+        path: &[u8],
+        report: &mut Report,
+    ) -> (Vec<DirEntry>, bool) {
+        let (mut entries, mut all) = (Vec::new(), true);
+        let mut failed = |error: Error| {
+            report.error(&Failure::at(self.name(path), &error));
+            all = false;
+        };
+        match dir.read_dir() {
+            Ok(found) => entries.extend(found.filter_map(|entry| entry.map_err(&mut failed).ok())),
+            Err(error) => failed(error),
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        (entries, all)
+    }
+
+    /// A handle for a regular file's data.
+    pub fn file(&self, inode: Inode, path: &[u8]) -> Result<File, Failure> {
+        let file =
+            self.volume.open_inode(inode, FileOptions::new().write(self.volume.fs().is_writable()));
+        file.map_err(|error| Failure::at(self.name(path), &error))
+    }
+
+    /// The target of a symbolic link, `None` for any other file.
+    pub fn link_target(&self, inode: &Inode, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        if inode.file_type() != FileType::Symlink {
+            return Ok(None);
+        }
+        inode.read_link().map(Some).map_err(|error| Failure::at(self.name(path), &error))
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.tell_left();
+    }
+}
+
+/// A path below a directory.
+pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    [dir, slash, name].concat()
+}

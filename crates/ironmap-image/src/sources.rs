@@ -1,0 +1,314 @@
+//! The sources of a new volume: directories, archives and images, each over those before it, and a table of devices.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironmap::Location;
+
+use crate::archive::{Archive, Input};
+use crate::context::Context;
+use crate::copy::into::{Filler, Role, needs_of_archive, needs_of_tree};
+use crate::device_table::{self, Node};
+use crate::failure::Failure;
+use crate::needs::Needs;
+use crate::oci::{self, Choice};
+use crate::owners::Owners;
+use crate::place::{Place, is_stdin, shown, spool};
+use crate::progress::Total;
+use crate::report::Report;
+use crate::source::Source;
+use crate::spared::Spared;
+use crate::stop::Stop;
+
+/// The content of a new volume.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceOptions<'a> {
+    /// The volume.
+    pub volume: &'a Location,
+    /// Directories and archives, the lowest first; `-` is standard input.
+    pub paths: &'a [PathBuf],
+    /// They are OCI image layouts, archives of these, or layers.
+    pub oci: bool,
+    /// The image of a layout that has several.
+    pub choice: Choice<'a>,
+    /// The owner of all files.
+    pub owner: Option<(u32, u32)>,
+    /// A file with lines `FROM-UID:FROM-GID TO-UID:TO-GID`.
+    pub owner_map: Option<&'a Path>,
+    /// A table of devices and directories.
+    pub device_table: Option<&'a Path>,
+}
+
+/// The sources, opened.
+pub struct Layers(Vec<Layer>);
+
+/// A source that was looked at.
+enum Layer {
+    Directory(PathBuf),
+    /// A file, which is opened when its turn comes: an image may have more layers than a process may have files.
+    File(Place),
+    /// A stream, whose first bytes were read.
+    Stream(Box<Archive>),
+}
+
+impl Layer {
+    fn directory(&self) -> Option<PathBuf> {
+        match self {
+            Self::Directory(dir) => Some(dir.clone()),
+            _ => None,
+        }
+    }
+
+    fn role(&self, oci: bool) -> Role {
+        match self {
+            _ if !oci => Role::Tree,
+            Self::File(place) if place.in_layout => Role::Layer,
+            _ => Role::MaybeLayer,
+        }
+    }
+
+    fn archive(self, stop: &Stop) -> Result<Archive, Failure> {
+        match self {
+            Self::Stream(archive) => Ok(*archive),
+            Self::File(place) => place.archive(stop),
+            Self::Directory(dir) => Place::of(&dir).archive(stop),
+        }
+    }
+}
+
+/// The sources of a new volume, which may be opened again.
+pub struct Sources {
+    volume: Location,
+    context: Arc<Context>,
+    oci: bool,
+    /// In place of an OCI image layout, its layers.
+    places: Vec<Place>,
+    /// For each path that can be read once only, where what it gave is kept.
+    kept: Vec<Option<File>>,
+    table: Vec<Node>,
+    owners: Owners,
+    /// The number of files in them, and their sizes, if these were counted.
+    total: Option<Total>,
+}
+
+impl Sources {
+    /// Looks at the sources, and opens image layouts.
+    ///
+    /// # Errors
+    /// A layout, a table or a map cannot be read; a source is the volume itself.
+    pub fn new(options: &SourceOptions<'_>, context: &Arc<Context>) -> Result<Self, Failure> {
+        let SourceOptions { volume, paths, oci, .. } = *options;
+        if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+            return Err(Failure::usage("-d -: standard input is read once"));
+        }
+        refuse_own(options, paths, context)?;
+        let mut places = Vec::new();
+        for path in paths {
+            let layers = if oci && !is_stdin(path) {
+                let spool = |content: &mut dyn Read| spool(&beside(volume), &shown(path), content);
+                oci::layers(path, options.choice, context.stop(), &spool)?
+            } else {
+                None
+            };
+            match layers {
+                Some(layers) => places.extend(layers),
+                None => places.push(Place::of(path)),
+            }
+        }
+        let mut files: Vec<_> = places.iter().map(|place| place.path.clone()).collect();
+        files.dedup();
+        refuse_own(options, &files, context)?;
+        let table = options.device_table.map(device_table::read).transpose()?;
+        Ok(Self {
+            volume: volume.clone(),
+            context: Arc::clone(context),
+            oci,
+            kept: places.iter().map(|_| None).collect(),
+            places,
+            table: table.unwrap_or_default(),
+            owners: Owners::new(options.owner, options.owner_map)?,
+            total: None,
+        })
+    }
+
+    /// Whether nothing goes into the volume.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.table.is_empty()
+    }
+
+    fn stop(&self) -> &Stop {
+        self.context.stop()
+    }
+
+    fn spared(&self) -> Spared {
+        Spared::of(&self.volume, &self.context)
+    }
+
+    /// Has standard input, pipes and their like kept in unnamed files of this directory.
+    ///
+    /// # Errors
+    /// Of reading a source, or of writing the file.
+    pub fn keep_streams(&mut self, dir: &Path) -> Result<(), Failure> {
+        let stop = self.context.stop();
+        for (place, kept) in self.places.iter().zip(&mut self.kept) {
+            let Place { path, shown, .. } = place;
+            if !is_stdin(path) {
+                let kind = path.metadata().map(|found| found.file_type());
+                let kind = kind.map_err(|error| Failure::host(shown, error))?;
+                if kind.is_file() || kind.is_dir() || kind.is_block_device() {
+                    continue;
+                }
+            }
+            let mut input = place.input(stop).map_err(|error| Failure::host(shown, error))?;
+            *kept = Some(spool(dir, shown, &mut input)?);
+        }
+        Ok(())
+    }
+
+    /// Opens all sources.
+    ///
+    /// # Errors
+    /// A source is missing, or is no archive.
+    pub fn open(&self) -> Result<Layers, Failure> {
+        let places = self.places.iter().zip(&self.kept);
+        let layers = places.map(|(place, kept)| open(place, kept.as_ref(), self.stop()));
+        layers.collect::<Result<_, _>>().map(Layers)
+    }
+
+    /// Counts what all sources need of a volume with content in pieces of this size.
+    ///
+    /// # Errors
+    /// Of reading a source.
+    pub fn count(&mut self, unit: u64) -> Result<Needs, Failure> {
+        let (mut needs, stop) = (Needs::new(unit), self.stop());
+        for layer in self.open()?.0 {
+            match layer {
+                Layer::Directory(dir) => needs_of_tree(&dir, &self.spared(), &mut needs, stop)
+                    .map_err(|error| Failure::host(dir.display(), error))?,
+                layer => needs_of_archive(layer.archive(stop)?, &mut needs, stop)?,
+            }
+        }
+        for node in &self.table {
+            needs.name(&node.path);
+            needs.file(node.file_type, 0, std::iter::empty());
+        }
+        self.total = Some(needs.total);
+        Ok(needs)
+    }
+
+    /// Copies all layers into the new volume, one over the other. `time` is that of all changes. `advice` says which volume has room for what the
+    /// sources need, where this one has not.
+    ///
+    /// # Errors
+    /// The volume has no room, or a source cannot be read.
+    pub fn fill(
+        &self,
+        Layers(layers): Layers,
+        time: Option<i64>,
+        unit: u64,
+        advice: &dyn Fn(&Needs) -> Option<String>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let source = Rc::new(Source::open_at(&self.volume, time, &self.context)?);
+        let mut needs = Needs::new(unit);
+        let mut filler = Filler::new(&source, self.owners.clone(), self.total, report)?;
+        if self.total.is_none()
+            && let Some(dirs) = layers.iter().map(Layer::directory).collect()
+        {
+            filler.count(dirs);
+        }
+        let mut layers = layers.into_iter();
+        let filled = layers.try_for_each(|layer| match layer {
+            Layer::Directory(dir) => filler.directory(&dir),
+            layer => {
+                let role = layer.role(self.oci);
+                filler.archive(layer.archive(self.stop())?, role, &mut needs)
+            }
+        });
+        let filled = filled.and_then(|()| {
+            self.table.iter().try_for_each(|node| filler.node(&node.path, node.stat()))
+        });
+        let filled = filled.and(filler.finish());
+        let closed = source.close();
+        filled.and(closed).map_err(|failure| {
+            if !failure.is_for_space() {
+                return failure;
+            }
+            match self.needs_of_rest(layers, needs).and_then(|all| advice(&all)) {
+                Some(advice) => failure.because(advice),
+                None => failure,
+            }
+        })
+    }
+
+    /// Adds what archives that were not begun need, and all directories.
+    fn needs_of_rest(
+        &self,
+        layers: impl Iterator<Item = Layer>,
+        mut needs: Needs,
+    ) -> Option<Needs> {
+        let stop = self.stop();
+        for layer in layers {
+            if layer.directory().is_none() {
+                needs_of_archive(layer.archive(stop).ok()?, &mut needs, stop).ok()?;
+            }
+        }
+        let dirs = self.places.iter().map(|place| &place.path);
+        for dir in dirs.filter(|path| !is_stdin(path) && path.is_dir()) {
+            needs_of_tree(dir, &self.spared(), &mut needs, stop).ok()?;
+        }
+        Some(needs)
+    }
+}
+
+fn open(place: &Place, kept: Option<&File>, stop: &Stop) -> Result<Layer, Failure> {
+    let Place { path, shown, .. } = place;
+    if let Some(mut file) = kept {
+        let again =
+            || file.rewind().and_then(|()| file.try_clone()).map(|file| Input::new(file, stop));
+        return Archive::new(shown.clone(), again).map(|archive| Layer::Stream(Box::new(archive)));
+    }
+    if !is_stdin(path) {
+        let found = path.metadata().map_err(|error| Failure::host(shown, error))?;
+        if found.is_dir() {
+            return Ok(Layer::Directory(path.clone()));
+        }
+        if found.is_file() {
+            // A missing or unreadable archive is an error before the volume is made.
+            return place.archive(stop).map(|_| Layer::File(place.clone()));
+        }
+    }
+    place.archive(stop).map(|archive| Layer::Stream(Box::new(archive)))
+}
+
+/// Refuses sources that the volume is in: it would be written while it is read.
+fn refuse_own(
+    options: &SourceOptions<'_>,
+    paths: &[PathBuf],
+    context: &Context,
+) -> Result<(), Failure> {
+    let own = Spared::of(options.volume, context);
+    let paths = paths.iter().map(PathBuf::as_path);
+    for path in paths.chain(options.owner_map).chain(options.device_table) {
+        if own.has(path) || is_stdin(path) && own.has_stdin() {
+            let what = "is the volume that is made, and cannot be its source";
+            return Err(Failure::usage(format!("{}: {what}", shown(path))));
+        }
+    }
+    Ok(())
+}
+
+/// The directory for unnamed files: that of the image, which has room for it, or the one for temporary files.
+fn beside(volume: &Location) -> PathBuf {
+    let image = volume.data().path();
+    let image = image.filter(|path| !path.exists() || path.is_file());
+    match image.and_then(Path::parent) {
+        Some(dir) if dir.as_os_str().is_empty() => PathBuf::from("."),
+        Some(dir) => dir.to_owned(),
+        None => std::env::temp_dir(),
+    }
+}

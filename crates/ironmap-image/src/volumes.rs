@@ -1,0 +1,372 @@
+//! The volumes that a command changes, and names in them.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ironmap::fs::{FileSystem, FileType, Follow, Inode};
+use ironmap::units::InodeNo;
+use ironmap::{Error, ErrorKind, Location};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::quote::quoted;
+use crate::report::Report;
+use crate::source::{Source, join};
+use crate::target::{Target, inode_of};
+
+/// The location with canonical device paths.
+fn canonical(location: &Location) -> Location {
+    location.with_paths(&|path| path.canonicalize().ok())
+}
+
+/// The volumes of one command, each opened once, however many of the arguments are in it.
+pub struct Volumes {
+    write: bool,
+    opened: Vec<(Location, Rc<Source>)>,
+    context: Arc<Context>,
+}
+
+impl Volumes {
+    /// Of a command that changes nothing.
+    pub fn to_read(context: &Arc<Context>) -> Self {
+        Self { write: false, opened: Vec::new(), context: Arc::clone(context) }
+    }
+
+    /// Runs a command and closes what it has opened. A volume that cannot be closed is a failure of the command.
+    pub fn change(
+        report: &mut Report,
+        work: impl FnOnce(&mut Self, &mut Report) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let context = Arc::clone(report.context());
+        context.caller.catch_signals();
+        let mut volumes = Self { write: true, opened: Vec::new(), context };
+        let result = work(&mut volumes, report);
+        for (_, source) in volumes.opened {
+            if let Err(failure) = source.close() {
+                report.error(&failure);
+            }
+        }
+        result
+    }
+
+    /// The same for each target by itself: a failure is reported, and the rest goes on.
+    pub fn change_each(
+        targets: &[Target],
+        report: &mut Report,
+        mut work: impl FnMut(&mut Self, &Target, &mut Report) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        Self::change(report, |volumes, report| {
+            for target in targets {
+                report.stop().check()?;
+                if let Err(failure) = work(volumes, target, report) {
+                    report.error(&failure);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The volume at a location.
+    pub fn open(&mut self, location: &Location) -> Result<Rc<Source>, Failure> {
+        let canonical = canonical(location);
+        if let Some((_, source)) = self.opened.iter().find(|(known, _)| *known == canonical) {
+            return Ok(Rc::clone(source));
+        }
+        let open = if self.write { Source::open_for_writing } else { Source::open };
+        let source = Rc::new(open(location, &self.context)?);
+        self.opened.push((canonical, Rc::clone(&source)));
+        Ok(source)
+    }
+
+    /// The last name of a path, and the directory that it is in.
+    pub fn name(&mut self, target: &Target) -> Result<Name, Failure> {
+        if inode_of(&target.path).is_some() {
+            let what = "an inode number, where a name is needed";
+            return Err(Failure::usage(format_args!("{target}: {what}")));
+        }
+        Name::of(self.open(&target.volume)?, &target.path)
+    }
+
+    /// The file of a path.
+    pub fn find(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
+        let name = self.name(target)?;
+        let inode = name.find(follow)?;
+        Ok(Found { name, inode })
+    }
+
+    /// The file of a path, or of an inode's number, for a command that only reads it.
+    pub fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
+        let source = self.open(&target.volume)?;
+        let inode = source.resolve(&target.path, follow)?;
+        let (path, name) = (target.path.clone(), split(&target.path).1.to_vec());
+        Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
+    }
+
+    /// The meaning of DEST, as in `cp`, `mv` and `ln`: a directory to go into, or the name itself.
+    pub fn destination(
+        &mut self,
+        dest: &Target,
+        how: DestinationIs,
+    ) -> Result<Destination, Failure> {
+        let name = self.name(dest)?;
+        let follow = if how.follows { Follow::All } else { Follow::NotLast };
+        // A symbolic link to itself is not a directory: a new file may replace it as a name.
+        let may_loop = how.directory.is_none() && !name.wants_directory();
+        let there = match how.directory {
+            Some(false) => None,
+            _ => match name.try_look(follow) {
+                Err(error) if error.kind() == ErrorKind::Loop && may_loop => None,
+                there => there.map_err(|error| name.failed(&error))?,
+            },
+        };
+        match there {
+            Some(inode) if inode.file_type() == FileType::Directory => {
+                Ok(Destination::Into(name, inode.number()))
+            }
+            _ if how.directory == Some(true) => {
+                let kind =
+                    if there.is_some() { ErrorKind::NotADirectory } else { ErrorKind::NotFound };
+                Err(name.failed(&Error::new(kind, "the destination is not a directory")))
+            }
+            _ => Ok(Destination::As(name)),
+        }
+    }
+}
+
+/// The options of a command for its DEST.
+#[derive(Clone, Copy)]
+pub struct DestinationIs {
+    /// It has to be a directory (`-t`, or several sources), or is the name itself even if it is one (`-T`).
+    pub directory: Option<bool>,
+    /// A symbolic link to a directory is that directory.
+    pub follows: bool,
+}
+
+/// Where something goes.
+pub enum Destination {
+    /// Into this directory, by its own name.
+    Into(Name, InodeNo),
+    /// The new name of the file.
+    As(Name),
+}
+
+impl Destination {
+    /// The name that a source gets whose last name is this one.
+    pub fn name_for(&self, last: &[u8]) -> Name {
+        match self {
+            // The content of `..` goes into the directory itself, not above it.
+            Self::Into(dir, number) if last == b".." => dir.below(*number, b"."),
+            Self::Into(dir, number) => dir.below(*number, last),
+            Self::As(name) => name.clone(),
+        }
+    }
+}
+
+/// A name in a directory of a volume, with or without a file. The volume's root is `.` in itself.
+#[derive(Clone)]
+pub struct Name {
+    /// The volume.
+    pub source: Rc<Source>,
+    /// The directory.
+    pub dir: InodeNo,
+    /// The name in it.
+    pub name: Vec<u8>,
+    /// As the user wrote it, or from what he wrote on.
+    path: Vec<u8>,
+}
+
+impl Name {
+    fn of(source: Rc<Source>, path: &[u8]) -> Result<Self, Failure> {
+        let (above, name) = split(path);
+        let dir = source.fs().resolve(above, Follow::All);
+        let dir = dir.and_then(|dir| match dir.file_type() {
+            FileType::Directory => Ok(dir.number()),
+            _ => Err(Error::new(ErrorKind::NotADirectory, "its parent is not a directory")),
+        });
+        let dir = dir.map_err(|error| Failure::at(source.name(path), &error))?;
+        Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })
+    }
+
+    /// The root directory.
+    pub fn root(source: &Rc<Source>) -> Self {
+        Self {
+            source: Rc::clone(source),
+            dir: source.fs().root(),
+            name: b".".to_vec(),
+            path: b"/".to_vec(),
+        }
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        self.source.fs()
+    }
+
+    /// The path from the root of the volume.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// A slash at the end asks for a directory.
+    pub fn wants_directory(&self) -> bool {
+        self.path.ends_with(b"/")
+    }
+
+    /// Whether they are on one volume.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.source, &other.source)
+    }
+
+    /// The failure of an operation here.
+    pub fn failed(&self, error: &Error) -> Failure {
+        Failure::at(self, error)
+    }
+
+    /// A name in the directory that this name stands for, whose number is given.
+    pub fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
+        let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
+        Self { source, dir, name: name.to_vec(), path }
+    }
+
+    /// The file of a path that begins in the directory of this name, as the target of a symbolic link does.
+    pub fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
+        let path = match path.first() {
+            Some(b'/') => path.to_vec(),
+            _ => [split(&self.path).0, path].concat(),
+        };
+        Self::of(Rc::clone(&self.source), &path)
+    }
+
+    /// The failure of a refused operation.
+    pub fn refused(&self, why: impl fmt::Display) -> Failure {
+        Failure::new(format!("{self}: {why}"))
+    }
+
+    /// The file of this name.
+    pub fn find(&self, follow: Follow) -> Result<Inode, Failure> {
+        self.try_find(follow).map_err(|error| self.failed(&error))
+    }
+
+    /// The same where that may be nothing.
+    pub fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
+        self.try_look(follow).map_err(|error| self.failed(&error))
+    }
+
+    fn try_look(&self, follow: Follow) -> ironmap::Result<Option<Inode>> {
+        match self.try_find(follow) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses the name of a new file other than a directory if a slash after it asks for one, with the error of the kernel.
+    pub fn check_new_file(&self) -> Result<(), Failure> {
+        if !self.wants_directory() {
+            return Ok(());
+        }
+        let there = self.fs().lookup(self.dir, &self.name);
+        let error = there.err().unwrap_or(Error::new(ErrorKind::Exists, "a file has this name"));
+        Err(self.failed(&error))
+    }
+
+    /// Refuses a name that is removed or renamed where a path with a slash at the end asks for a directory. A link to one is not one.
+    pub fn check_directory(&self) -> Result<(), Failure> {
+        let inode = self.fs().lookup(self.dir, &self.name).map_err(|error| self.failed(&error))?;
+        match inode.file_type() {
+            FileType::Directory => Ok(()),
+            _ => Err(self.failed(&Error::new(ErrorKind::NotADirectory, "not a directory"))),
+        }
+    }
+
+    /// As `-v` of coreutils shows it.
+    pub fn quoted(&self) -> String {
+        let volume = self.source.location().to_string();
+        quoted(&[volume.as_bytes(), b":", &self.path].concat())
+    }
+
+    fn try_find(&self, follow: Follow) -> ironmap::Result<Inode> {
+        let inode = self.fs().lookup(self.dir, &self.name)?;
+        let link = inode.file_type() == FileType::Symlink;
+        if link && (follow == Follow::All || self.wants_directory()) {
+            return self.fs().resolve(&self.path, Follow::All);
+        }
+        if self.wants_directory() && inode.file_type() != FileType::Directory {
+            return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
+        }
+        Ok(inode)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source.name(&self.path))
+    }
+}
+
+/// A file and the name by which it was found. The name's directory counts only where the command changes names.
+pub struct Found {
+    /// The name.
+    pub name: Name,
+    /// The file.
+    pub inode: Inode,
+}
+
+impl Found {
+    /// The file system.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        self.name.fs()
+    }
+
+    /// Its inode.
+    pub fn number(&self) -> InodeNo {
+        self.inode.number()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.inode.file_type() == FileType::Directory
+    }
+
+    /// The file that a symbolic link leads to, if it is one and leads to a file.
+    pub fn link_leads_to(&self) -> Option<InodeNo> {
+        let link = self.inode.file_type() == FileType::Symlink;
+        let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
+        link.then(target)?.map(|inode| inode.number())
+    }
+
+    /// A name in this directory.
+    pub fn child(&self, name: &[u8]) -> Name {
+        self.name.below(self.number(), name)
+    }
+
+    /// The failure of an operation on it.
+    pub fn failed(&self, error: &Error) -> Failure {
+        self.name.failed(error)
+    }
+}
+
+/// The path of the directory, and the last name; slashes at the end do not count.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    match &path[start..end] {
+        b"" => (b"/", b"."),
+        name => (&path[..start], name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn the_last_name_is_split_off() {
+        assert_eq!(split(b"/a/b"), (&b"/a/"[..], &b"b"[..]));
+        assert_eq!(split(b"/a/b//"), (&b"/a/"[..], &b"b"[..]));
+        assert_eq!(split(b"/a/."), (&b"/a/"[..], &b"."[..]));
+        assert_eq!(split(b"//"), (&b"/"[..], &b"."[..]));
+        assert_eq!(split(b"/"), (&b"/"[..], &b"."[..]));
+    }
+}
