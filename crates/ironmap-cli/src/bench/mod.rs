@@ -182,6 +182,9 @@ pub(crate) struct BenchArgs {
     /// Make the devices, fill them, measure raw:, vol:, host: and kernel: (as root) on them, and remove everything.
     #[arg(long)]
     fixture: Option<FixtureKind>,
+    /// Measure only these of the fixture's targets; ratios are to the first.
+    #[arg(long, requires = "fixture", value_delimiter = ',', conflicts_with = "metadata")]
+    only: Vec<target::Kind>,
     /// Create, look up and remove this number of files on the fixture's device, and sync with several threads: ironmap beside the kernel's ext4.
     #[arg(long, requires = "fixture", value_name = "FILES", conflicts_with_all = ["targets", "json", "plot"])]
     metadata: Option<usize>,
@@ -292,6 +295,11 @@ fn measure(args: &BenchArgs, outputs: Outputs) -> std::result::Result<(), Failur
     let mut targets = args.targets.clone();
     if let Some(fixture) = &fixture {
         targets.extend(fixture.targets());
+    }
+    targets
+        .retain(|target| args.only.is_empty() || args.only.iter().any(|kind| kind.is_of(target)));
+    if targets.is_empty() {
+        return Err(Failure::usage("--only: the fixture has none of these targets"));
     }
     let targets = variants(&targets, args.simple, &args.integrity);
     let plans = plans(args, &targets);

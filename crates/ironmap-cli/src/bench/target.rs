@@ -1,5 +1,6 @@
 //! The syntax of the targets of a bench.
 
+use clap::ValueEnum;
 use ironmap::device::image;
 use ironmap::device::nbd::Address;
 use ironmap::location::INTEGRITY;
@@ -10,6 +11,26 @@ use crate::size::size;
 use crate::target::end_of_volume;
 
 const KINDS: &str = "a target is raw:, kernel:, vol:, host: or null:";
+
+/// A kind of target.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Kind {
+    Raw,
+    Vol,
+    Host,
+    Kernel,
+}
+
+impl Kind {
+    pub(super) fn is_of(self, target: &TargetSpec) -> bool {
+        match self {
+            Self::Raw => matches!(target, TargetSpec::Raw { .. }),
+            Self::Vol => matches!(target, TargetSpec::Vol { .. }),
+            Self::Host => matches!(target, TargetSpec::Host { .. }),
+            Self::Kernel => matches!(target, TargetSpec::Kernel { .. }),
+        }
+    }
+}
 
 /// The target that an argument names.
 pub(super) fn target(text: &str) -> Result<TargetSpec> {

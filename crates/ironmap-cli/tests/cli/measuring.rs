@@ -91,7 +91,8 @@ fn overwrite_above_raw(fixture: &str, engine: &str, depth: &str) -> f64 {
 
 /// Instructions of a target's request above the bare submission. The requested engine must serve both.
 fn above_raw(target: &str, args: &[&str]) -> f64 {
-    let rows = bench(&[args, &["--instructions"]].concat());
+    let only = format!("raw,{}", target.trim_end_matches(':'));
+    let rows = bench(&[args, &["--instructions", "--only", &only]].concat());
     let asked = args.iter().skip_while(|arg| **arg != "--engine").nth(1);
     let count = |target: &str| {
         let row = rows.iter().find(|row| row["target"].as_str().unwrap().starts_with(target));
