@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::process::{self, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ironmap_image::Failure;
 
+use super::fail::Log;
 use crate::terminal::one_line;
 
 /// What the one in the background says.
@@ -44,14 +44,8 @@ pub(super) fn start() -> Result<(), Failure> {
     process::exit(code.unwrap_or(1));
 }
 
-/// Whether this is the one in the background, which nobody watches.
-static UNWATCHED: AtomicBool = AtomicBool::new(false);
-
-/// Tells the system's log what nobody would hear of otherwise. In the foreground there is standard error.
+/// Writes a line to the system's log.
 pub(super) fn log(what: impl Display) {
-    if !UNWATCHED.load(Ordering::Relaxed) {
-        return;
-    }
     // 27: an error of a daemon.
     let line = format!("<27>ironmap[{}]: {}", process::id(), one_line(&what.to_string()));
     // Without a log, or with one that is full, there is nobody to tell.
@@ -66,13 +60,13 @@ pub(super) struct Ready;
 
 impl Ready {
     /// Says so, and leaves the terminal and the directory in which it was started.
-    pub(super) fn tell(&self) -> io::Result<()> {
+    pub(super) fn tell(&self, log: &Log) -> io::Result<()> {
         io::stdout().write_all(MOUNTED)?;
         io::stdout().flush()?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
-        UNWATCHED.store(true, Ordering::Relaxed);
+        log.is_in_background();
         // It fails where this is a group's leader already.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")

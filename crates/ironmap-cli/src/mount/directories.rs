@@ -47,7 +47,8 @@ impl Mount {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
             // Remembered before the kernel hears of it: it may forget it at once.
-            let told = self.entry(dir, entry.inode).unwrap_or_else(|_| {
+            let told = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
+                self.told(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
                 Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
             });
@@ -95,7 +96,10 @@ impl Mount {
                     }
                     any = true;
                 }
-                Err(_) if any => return Ok(()),
+                Err(fail) if any => {
+                    self.told(&fail);
+                    return Ok(());
+                }
                 Err(fail) => return Err(fail),
             }
         }

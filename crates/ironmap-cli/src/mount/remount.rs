@@ -74,7 +74,7 @@ struct Waiting {
 }
 
 /// Tells one who waits. Dropped, it says EIO.
-type Answer = Box<dyn FnOnce(Result<()>) + Send>;
+type Answer = Box<dyn FnOnce(std::result::Result<(), fuser::Errno>) + Send>;
 
 impl Syncs {
     pub(super) fn ask(self: &Arc<Self>, mount: &Arc<Mount>, answer: Answer) {
@@ -90,7 +90,7 @@ impl Syncs {
         // Where there is no thread to be had, what was to run in it is dropped.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
-                let synced = mount.sync_all();
+                let synced = mount.sync_all().map_err(|fail| mount.told(&fail));
                 answers.into_iter().for_each(|answer| answer(synced));
             }
         });
