@@ -1,11 +1,9 @@
 //! Failures as the program shows them: lines on standard error, and the exit code.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
-use ironmap::Error;
 use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
@@ -35,35 +33,6 @@ fn of_failure(reason: Reason) -> u8 {
 /// Prints a message as one line. Where nobody reads it, the exit code tells.
 pub(crate) fn print(message: &str) {
     let _ = writeln!(io::stderr(), "ironmap: {}", one_line(message));
-}
-
-/// The last commit of a mounted volume: programs that wrote to it get no other error.
-#[cfg(feature = "fuse")]
-pub(crate) fn lost(volume: impl Display, error: &Error) -> Failure {
-    Failure::with(
-        Reason::Corrupt,
-        format!(
-            "{volume}: closed with an error; changes that were not synced may be lost: {error}"
-        ),
-    )
-}
-
-/// The failure of the last commit, as the program told it that served the volume.
-#[cfg(feature = "fuse")]
-pub(crate) fn lost_with(message: &str) -> Failure {
-    Failure::with(Reason::Corrupt, message)
-}
-
-/// A mounted volume whose server has ended without a word.
-#[cfg(feature = "fuse")]
-pub(crate) fn not_closed(place: impl Display) -> Failure {
-    Failure::with(
-        Reason::Corrupt,
-        format!(
-            "{place}: its server ended without closing the volume: changes that were not synced are lost, and the rest is recovered when \
-             it is opened"
-        ),
-    )
 }
 
 /// A failure that another process has reported already; it ended with this code.

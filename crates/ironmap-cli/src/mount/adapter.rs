@@ -10,20 +10,20 @@ use std::thread;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use ironmap::fs::{Credentials, NewFile};
 
 use super::attributes::Changes;
-use super::fail::Result;
 use super::files::Opened;
 use super::lane::MOST;
-use super::names::{Entry, FOREVER};
+use super::names::Entry;
 use super::pool::Pool;
 use super::remount::Syncs;
+use super::replies::{reply_attr, reply_empty, reply_entry, reply_open, reply_value, send_value};
 use super::{Asker, Atime, Mount, remount};
 
 impl From<&Request> for Asker {
@@ -37,55 +37,7 @@ fn credentials(request: &Request, umask: u32) -> Credentials {
     Credentials::new(request.uid(), request.gid(), umask)
 }
 
-impl Opened {
-    fn flags(&self) -> FopenFlags {
-        if self.direct {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-        } else {
-            FopenFlags::empty()
-        }
-    }
-}
-
-fn reply_entry(entry: Result<Entry>, reply: ReplyEntry) {
-    match entry {
-        Ok(entry) => reply.entry(&entry.valid, &entry.attr, entry.generation),
-        Err(fail) => reply.error(fail.into()),
-    }
-}
-
-fn reply_empty(done: Result<()>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(fail) => reply.error(fail.into()),
-    }
-}
-
-fn reply_attr(attr: Result<fuser::FileAttr>, reply: ReplyAttr) {
-    match attr {
-        Ok(attr) => reply.attr(&FOREVER, &attr),
-        Err(fail) => reply.error(fail.into()),
-    }
-}
-
-fn reply_open(opened: Result<Opened>, reply: ReplyOpen) {
-    match opened {
-        Ok(opened) => reply.opened(opened.handle, opened.flags()),
-        Err(fail) => reply.error(fail.into()),
-    }
-}
-
-/// Replies with a value, or with its size if the caller has passed no buffer.
-fn reply_value(value: Result<Vec<u8>>, room: u32, reply: ReplyXattr) {
-    match value {
-        Ok(value) if room == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > room as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(fail) => reply.error(fail.into()),
-    }
-}
-
-/// The handler of fuser's calls.
+/// The implementation of the calls of fuser.
 pub(super) struct Server {
     mount: Arc<Mount>,
     pool: Pool,
@@ -152,7 +104,11 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(self.mount.lookup(self.mount.inode_of(parent), name.as_bytes()), reply);
+        reply_entry(
+            &self.mount,
+            self.mount.lookup(self.mount.inode_of(parent), name.as_bytes()),
+            reply,
+        );
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
@@ -160,7 +116,7 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(self.mount.getattr(self.mount.inode_of(node)), reply);
+        reply_attr(&self.mount, self.mount.getattr(self.mount.inode_of(node)), reply);
     }
 
     fn setattr(
@@ -182,13 +138,17 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, uid, gid, size, accessed, modified, changed };
-        reply_attr(self.mount.setattr(self.mount.inode_of(node), &changes, request.into()), reply);
+        reply_attr(
+            &self.mount,
+            self.mount.setattr(self.mount.inode_of(node), &changes, request.into()),
+            reply,
+        );
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
         match self.mount.read_link(self.mount.inode_of(node)) {
             Ok(target) => reply.data(&target),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(self.mount.told(&fail)),
         }
     }
 
@@ -204,7 +164,7 @@ impl Filesystem for Server {
     ) {
         let (dir, name) = (self.mount.inode_of(parent), name.as_bytes());
         let who = credentials(request, umask);
-        reply_entry(self.mount.mknod(dir, name, mode, device, &who), reply);
+        reply_entry(&self.mount, self.mount.mknod(dir, name, mode, device, &who), reply);
     }
 
     fn mkdir(
@@ -218,7 +178,7 @@ impl Filesystem for Server {
     ) {
         let (dir, name, file) = (self.mount.inode_of(parent), name.as_bytes(), NewFile::Directory);
         let who = credentials(request, umask);
-        reply_entry(self.mount.make(dir, name, file, mode, &who), reply);
+        reply_entry(&self.mount, self.mount.make(dir, name, file, mode, &who), reply);
     }
 
     fn symlink(
@@ -232,7 +192,7 @@ impl Filesystem for Server {
         let file = NewFile::Symlink(target.as_os_str().as_bytes());
         let (dir, name) = (self.mount.inode_of(parent), name.as_bytes());
         let who = credentials(request, 0);
-        reply_entry(self.mount.make(dir, name, file, 0o777, &who), reply);
+        reply_entry(&self.mount, self.mount.make(dir, name, file, 0o777, &who), reply);
     }
 
     fn link(
@@ -244,15 +204,23 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let (inode, dir) = (self.mount.inode_of(node), self.mount.inode_of(new_parent));
-        reply_entry(self.mount.link(inode, dir, new_name.as_bytes()), reply);
+        reply_entry(&self.mount, self.mount.link(inode, dir, new_name.as_bytes()), reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.unlink(self.mount.inode_of(parent), name.as_bytes()), reply);
+        reply_empty(
+            &self.mount,
+            self.mount.unlink(self.mount.inode_of(parent), name.as_bytes()),
+            reply,
+        );
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.rmdir(self.mount.inode_of(parent), name.as_bytes()), reply);
+        reply_empty(
+            &self.mount,
+            self.mount.rmdir(self.mount.inode_of(parent), name.as_bytes()),
+            reply,
+        );
     }
 
     fn rename(
@@ -268,11 +236,15 @@ impl Filesystem for Server {
         let (from, to) = (self.mount.inode_of(parent), self.mount.inode_of(new_parent));
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
         let who = credentials(request, 0);
-        reply_empty(self.mount.rename((from, name), (to, new_name), flags.bits(), &who), reply);
+        reply_empty(
+            &self.mount,
+            self.mount.rename((from, name), (to, new_name), flags.bits(), &who),
+            reply,
+        );
     }
 
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(self.mount.open(self.mount.inode_of(node), flags.0), reply);
+        reply_open(&self.mount, self.mount.open(self.mount.inode_of(node), flags.0), reply);
     }
 
     fn create(
@@ -300,7 +272,7 @@ impl Filesystem for Server {
             Ok((Entry { attr, generation, valid }, opened)) => {
                 reply.created(&valid, &attr, generation, opened.handle, opened.flags());
             }
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(self.mount.told(&fail)),
         }
     }
 
@@ -323,7 +295,7 @@ impl Filesystem for Server {
                 }
             });
             if let (Err(fail), Some(reply)) = (read, reply) {
-                reply.error(fail.into());
+                reply.error(mount.told(&fail));
             }
         };
         if self.pool.is_alone() { work(&self.mount) } else { self.give(work) }
@@ -349,7 +321,7 @@ impl Filesystem for Server {
             write_flags,
         ) {
             Ok(count) => reply.written(count as u32),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(mount.told(&fail)),
         };
         if self.pool.is_alone() {
             return work(&self.mount, data);
@@ -392,12 +364,12 @@ impl Filesystem for Server {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.give(move |mount| reply_empty(mount.sync_file(handle, data_only), reply));
+        self.give(move |mount| reply_empty(mount, mount.sync_file(handle, data_only), reply));
     }
 
     fn opendir(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.mount.open_directory(self.mount.inode_of(node), flags.0);
-        reply_open(opened.map(|handle| Opened { handle, direct: false }), reply);
+        reply_open(&self.mount, opened.map(|handle| Opened { handle, direct: false }), reply);
     }
 
     fn readdir(
@@ -410,7 +382,7 @@ impl Filesystem for Server {
     ) {
         match self.mount.read_directory(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(self.mount.told(&fail)),
         }
     }
 
@@ -424,7 +396,7 @@ impl Filesystem for Server {
     ) {
         match self.mount.read_directory_plus(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(self.mount.told(&fail)),
         }
     }
 
@@ -448,7 +420,7 @@ impl Filesystem for Server {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.give(move |mount| reply_empty(mount.sync_directory(), reply));
+        self.give(move |mount| reply_empty(mount, mount.sync_directory(), reply));
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
@@ -466,6 +438,7 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         reply_empty(
+            &self.mount,
             self.mount.setxattr(self.mount.inode_of(node), name.as_bytes(), value, flags),
             reply,
         );
@@ -481,19 +454,31 @@ impl Filesystem for Server {
     ) {
         let (inode, name) = (self.mount.inode_of(node), name.as_bytes());
         if !remount::is_sync(&self.mount, inode, name) {
-            return reply_value(self.mount.getxattr(inode, name), room, reply);
+            return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
-        let answer =
-            move |synced: Result<()>| reply_value(synced.map(|()| Vec::new()), room, reply);
+        let answer = move |synced: Result<(), Errno>| match synced {
+            // It has no value.
+            Ok(()) => send_value(&[], room, reply),
+            Err(errno) => reply.error(errno),
+        };
         self.syncs.ask(&self.mount, Box::new(answer));
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        reply_value(self.mount.listxattr(self.mount.inode_of(node), request.into()), room, reply);
+        reply_value(
+            &self.mount,
+            self.mount.listxattr(self.mount.inode_of(node), request.into()),
+            room,
+            reply,
+        );
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.mount.removexattr(self.mount.inode_of(node), name.as_bytes()), reply);
+        reply_empty(
+            &self.mount,
+            self.mount.removexattr(self.mount.inode_of(node), name.as_bytes()),
+            reply,
+        );
     }
 
     fn fallocate(
@@ -508,7 +493,7 @@ impl Filesystem for Server {
     ) {
         let asker = request.into();
         self.give(move |mount| {
-            reply_empty(mount.fallocate(handle, offset, length, mode, asker), reply);
+            reply_empty(mount, mount.fallocate(handle, offset, length, mode, asker), reply);
         });
     }
 
@@ -527,7 +512,7 @@ impl Filesystem for Server {
         let inode = self.mount.inode_of(node);
         self.give(move |mount| match mount.ioctl(inode, command, &data, asker) {
             Ok(answer) => reply.ioctl(0, &answer),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(mount.told(&fail)),
         });
     }
 
@@ -542,7 +527,7 @@ impl Filesystem for Server {
     ) {
         let work = move |mount: &Mount| match mount.seek(handle, offset, whence) {
             Ok(found) => reply.offset(found),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(mount.told(&fail)),
         };
         let inode = self.mount.inode_of(node);
         if !self.mount.is_open_for_writing(inode) {
@@ -573,7 +558,7 @@ impl Filesystem for Server {
         let asker = request.into();
         self.give(move |mount| match mount.copy_range(from, to, len, asker) {
             Ok(count) => reply.written(count as u32),
-            Err(fail) => reply.error(fail.into()),
+            Err(fail) => reply.error(mount.told(&fail)),
         });
     }
 }

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::process::{self, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ironmap_image::Failure;
 
+use super::fail::Log;
 use crate::terminal::one_line;
 
 /// The message of the background process after the mount.
@@ -44,15 +44,9 @@ pub(super) fn start() -> Result<(), Failure> {
     process::exit(code.unwrap_or(1));
 }
 
-/// Whether this process runs in the background, where no user sees its standard error.
-static UNWATCHED: AtomicBool = AtomicBool::new(false);
-
-/// Writes a message to the system's log if this process runs in the background. In the foreground the user sees standard error.
+/// Writes a line to the system's log.
 pub(super) fn log(what: impl Display) {
-    if !UNWATCHED.load(Ordering::Relaxed) {
-        return;
-    }
-    // Priority 27: an error of a daemon.
+    // 27: an error of a daemon.
     let line = format!("<27>ironmap[{}]: {}", process::id(), one_line(&what.to_string()));
     // Without a log, or with a full one, the message is lost.
     let _ = UnixDatagram::unbound().and_then(|socket| {
@@ -65,15 +59,15 @@ pub(super) fn log(what: impl Display) {
 pub(super) struct Ready;
 
 impl Ready {
-    /// Reports the mount to the starting process, and leaves its terminal and its directory.
-    pub(super) fn tell(&self) -> io::Result<()> {
+    /// Says so, and leaves the terminal and the directory in which it was started.
+    pub(super) fn tell(&self, log: &Log) -> io::Result<()> {
         io::stdout().write_all(MOUNTED)?;
         io::stdout().flush()?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
-        UNWATCHED.store(true, Ordering::Relaxed);
-        // The call fails if this process already leads a group.
+        log.is_in_background();
+        // It fails where this is a group's leader already.
         let _ = rustix::process::setsid();
         env::set_current_dir("/")
     }

@@ -46,8 +46,9 @@ impl Mount {
     ) -> Result<()> {
         let dir = self.directories.get(handle)?.held.number();
         self.entries(handle, position, |entry, behind| {
-            // The kernel may forget the inode as soon as it receives the entry, so the node comes first.
-            let told = self.entry(dir, entry.inode).unwrap_or_else(|_| {
+            // Remembered before the kernel gets the inode, because the kernel may forget it immediately.
+            let told = self.entry(dir, entry.inode).unwrap_or_else(|fail| {
+                self.told(&fail);
                 self.nodes.remember(entry.inode, Manner::default());
                 Entry { attr: unknown(entry), generation: Generation(0), valid: Duration::ZERO }
             });
@@ -95,7 +96,10 @@ impl Mount {
                     }
                     any = true;
                 }
-                Err(_) if any => return Ok(()),
+                Err(fail) if any => {
+                    self.told(&fail);
+                    return Ok(());
+                }
                 Err(fail) => return Err(fail),
             }
         }

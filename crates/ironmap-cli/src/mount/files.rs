@@ -173,7 +173,7 @@ impl Mount {
         });
         self.nodes.get(open.held.number()).changed();
         match done? {
-            done if done < data.len() && (cached || direct) => Err(Fail(Errno::EIO)),
+            done if done < data.len() && (cached || direct) => Err(Fail::new(Errno::EIO)),
             done => Ok(done),
         }
     }
@@ -221,7 +221,7 @@ impl Mount {
             mode::ZERO_RANGE => Fallocate::Zero { keep_size },
             mode::COLLAPSE_RANGE if !keep_size => Fallocate::Collapse,
             mode::INSERT_RANGE if !keep_size => Fallocate::Insert,
-            _ => return Err(Fail(Errno::EOPNOTSUPP)),
+            _ => return Err(Fail::new(Errno::EOPNOTSUPP)),
         };
         let open = self.files.get(handle)?;
         let inode = open.held.number();
@@ -248,13 +248,16 @@ impl Mount {
     pub(super) fn seek(&self, handle: FileHandle, pos: i64, whence: i32) -> Result<i64> {
         let open = self.files.get(handle)?;
         let (file, size) = (&open.file, open.file.size());
-        let pos = u64::try_from(pos).ok().filter(|pos| *pos < size).ok_or(Fail(Errno::ENXIO))?;
+        let pos = u64::try_from(pos)
+            .ok()
+            .filter(|pos| *pos < size)
+            .ok_or_else(|| Fail::new(Errno::ENXIO))?;
         let block = u64::from(self.fs().usage().block_size);
         let start = |pos: u64| pos / block * block;
         let data =
             |pos| Ok::<_, Fail>(file.seek_data(FilePos(start(pos)))?.map(|found| start(found.0)));
         let found = match whence {
-            SEEK_DATA => data(pos)?.ok_or(Fail(Errno::ENXIO))?,
+            SEEK_DATA => data(pos)?.ok_or_else(|| Fail::new(Errno::ENXIO))?,
             SEEK_HOLE => {
                 let mut hole = start(pos);
                 while hole < size && data(hole)? == Some(hole) {
@@ -263,7 +266,7 @@ impl Mount {
                 }
                 hole.min(size)
             }
-            _ => return Err(Fail(Errno::EINVAL)),
+            _ => return Err(Fail::new(Errno::EINVAL)),
         };
         Ok(found.max(pos) as i64)
     }
@@ -356,5 +359,5 @@ fn admit(inode: &Inode, flags: i32) -> Result<()> {
     let appends = flags & open_flags::APPEND != 0 && flags & open_flags::TRUNCATE == 0;
     let refused = inode.flags().contains(InodeFlags::IMMUTABLE)
         || inode.flags().contains(InodeFlags::APPEND) && !appends;
-    if writes && refused { Err(Fail(Errno::EPERM)) } else { Ok(()) }
+    if writes && refused { Err(Fail::new(Errno::EPERM)) } else { Ok(()) }
 }

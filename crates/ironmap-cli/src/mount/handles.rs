@@ -95,7 +95,7 @@ impl<T> Handles<T> {
     /// EBADF for an unknown number.
     pub(super) fn get(&self, handle: fuser::FileHandle) -> Result<Arc<T>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.get(&handle.0).map(Arc::clone).ok_or(Fail(Errno::EBADF))
+        open.get(&handle.0).map(Arc::clone).ok_or_else(|| Fail::new(Errno::EBADF))
     }
 
     /// Closes a handle. A file without a name may be freed by that.

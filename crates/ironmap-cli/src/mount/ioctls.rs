@@ -51,7 +51,7 @@ impl Mount {
                 Ok([bits, 0, 0, project, 0, 0, 0].map(u32::to_ne_bytes).concat())
             }
             SET_FLAGS => {
-                let bits = data.first_chunk().ok_or(Fail(Errno::EINVAL))?;
+                let bits = data.first_chunk().ok_or_else(|| Fail::new(Errno::EINVAL))?;
                 self.set_flags(
                     inode,
                     InodeFlags::from_bits_retain(u32::from_ne_bytes(*bits)),
@@ -59,7 +59,7 @@ impl Mount {
                 )
             }
             TRIM => self.trim(data, asker),
-            _ => Err(Fail(Errno::ENOTTY)),
+            _ => Err(Fail::new(Errno::ENOTTY)),
         }
     }
 
@@ -68,14 +68,14 @@ impl Mount {
             self.fs().inspect(inode, |inode| Ok((inode.flags(), inode.stat().uid)))?;
         let protects = (old ^ flags).intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
         if asker.uid != 0 && (asker.uid != owner || protects) {
-            return Err(Fail(Errno::EPERM));
+            return Err(Fail::new(Errno::EPERM));
         }
         if !InodeFlags::SHOWN.contains(flags) {
-            return Err(Fail(Errno::EOPNOTSUPP));
+            return Err(Fail::new(Errno::EOPNOTSUPP));
         }
         let new = (flags & MODIFIABLE) | (old - MODIFIABLE);
         if (old & new).contains(InodeFlags::IMMUTABLE) && old != new {
-            return Err(Fail(Errno::EPERM));
+            return Err(Fail::new(Errno::EPERM));
         }
         self.fs().writable()?.set_flags(inode, new)?;
         let manner = self.fs().inspect(inode, |inode| Ok(self.options.manner(inode)))?;
@@ -89,11 +89,11 @@ impl Mount {
     /// Discards the free space of the whole volume. `data` holds the first byte, the length and the shortest piece (`struct fstrim_range`).
     fn trim(&self, data: &[u8], asker: Asker) -> Result<Vec<u8>> {
         if asker.uid != 0 {
-            return Err(Fail(Errno::EPERM));
+            return Err(Fail::new(Errno::EPERM));
         }
         let number = |at: usize| {
             let bytes = data.get(8 * at..).and_then(|data| data.first_chunk());
-            bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(Fail(Errno::EINVAL))
+            bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| Fail::new(Errno::EINVAL))
         };
         let (from, len, least) = (number(0)?, number(1)?, number(2)?);
         let (block, end) = (u64::from(self.fs().usage().block_size), self.volume.device().size());
@@ -103,10 +103,10 @@ impl Mount {
             .map_or(end, |ext4| u64::from(ext4.superblock().blocks_per_group) * block);
         // EINVAL as in the kernel's ext4: a range outside of the volume, a range shorter than a block, or pieces larger than a group.
         if from >= end || len < block || least > group {
-            return Err(Fail(Errno::EINVAL));
+            return Err(Fail::new(Errno::EINVAL));
         }
         if from != 0 || len < end {
-            return Err(Fail(Errno::EOPNOTSUPP));
+            return Err(Fail::new(Errno::EOPNOTSUPP));
         }
         let trimmed = self.fs().writable()?.trim(least)?;
         Ok([from, trimmed, least].map(u64::to_ne_bytes).concat())

@@ -22,6 +22,7 @@ mod options;
 mod other_format;
 mod pool;
 mod remount;
+mod replies;
 mod session;
 mod unmount;
 mod xattrs;
@@ -34,7 +35,7 @@ use ironmap::Volume;
 use ironmap::fs::FileSystem;
 use ironmap::units::InodeNo;
 
-use self::fail::Result;
+use self::fail::{Fail, Log, Result};
 use self::handles::{Handles, OpenDirectory, OpenFile};
 use self::nodes::{Nodes, PROTOCOL_ROOT};
 pub(crate) use self::options::as_mount_helper;
@@ -46,6 +47,7 @@ pub(crate) use self::unmount::{Args as UnmountArgs, run as unmount};
 /// A mounted volume.
 pub(super) struct Mount {
     volume: Volume,
+    log: Arc<Log>,
     options: Options,
     nodes: Nodes,
     files: Handles<OpenFile>,
@@ -75,7 +77,24 @@ impl Mount {
         let (files, directories) = (Handles::default(), Handles::default());
         let (notifier, device) = (Arc::default(), Arc::default());
         let no_times = AtomicBool::new(options.is_read_only());
-        Ok(Self { volume, options, nodes, files, directories, ending, notifier, device, no_times })
+        let log = Arc::new(Log::new(volume.clone()));
+        Ok(Self {
+            volume,
+            log,
+            options,
+            nodes,
+            files,
+            directories,
+            ending,
+            notifier,
+            device,
+            no_times,
+        })
+    }
+
+    /// The errno of a failed request, whose cause is told.
+    fn told(&self, fail: &Fail) -> fuser::Errno {
+        self.log.told(fail)
     }
 
     fn fs(&self) -> &Arc<dyn FileSystem> {

@@ -27,13 +27,13 @@ pub(super) struct Entry {
 }
 
 fn check(name: &[u8]) -> Result<()> {
-    if name.len() > LONGEST { Err(Fail(Errno::ENAMETOOLONG)) } else { Ok(()) }
+    if name.len() > LONGEST { Err(Fail::new(Errno::ENAMETOOLONG)) } else { Ok(()) }
 }
 
 /// Refuses internal inodes. An entry of a damaged directory may lead to the journal: with its number, the kernel could write to
 /// it.
 pub(super) fn check_named(inode: &dyn InodeOps) -> Result<()> {
-    if inode.is_internal() { Err(Fail(Errno::EUCLEAN)) } else { Ok(()) }
+    if inode.is_internal() { Err(Fail::new(Errno::EUCLEAN)) } else { Ok(()) }
 }
 
 impl Mount {
@@ -106,7 +106,7 @@ impl Mount {
             Some(FileType::BlockDevice) => NewFile::BlockDevice(major, minor),
             Some(FileType::Fifo) => NewFile::Fifo,
             Some(FileType::Socket) => NewFile::Socket,
-            Some(FileType::Directory | FileType::Symlink) => return Err(Fail(Errno::EINVAL)),
+            Some(FileType::Directory | FileType::Symlink) => return Err(Fail::new(Errno::EINVAL)),
         };
         self.make(dir, name, file, mode, who)
     }
@@ -156,7 +156,9 @@ impl Mount {
     ) -> Result<()> {
         check(old_name)?;
         check(new_name)?;
-        let Some(flags) = RenameFlags::from_bits(flags) else { return Err(Fail(Errno::EINVAL)) };
+        let Some(flags) = RenameFlags::from_bits(flags) else {
+            return Err(Fail::new(Errno::EINVAL));
+        };
         let fs = self.fs();
         let moved = fs.lookup(from, old_name)?.number();
         let rename = || {

@@ -73,8 +73,8 @@ struct Waiting {
     served: bool,
 }
 
-/// The reply to a waiting request. If it is dropped, it replies with EIO.
-type Answer = Box<dyn FnOnce(Result<()>) + Send>;
+/// Tells one who waits. Dropped, it says EIO.
+type Answer = Box<dyn FnOnce(std::result::Result<(), fuser::Errno>) + Send>;
 
 impl Syncs {
     pub(super) fn ask(self: &Arc<Self>, mount: &Arc<Mount>, answer: Answer) {
@@ -90,7 +90,7 @@ impl Syncs {
         // If no thread can be started, the closure is dropped.
         let _ = thread::Builder::new().spawn(move || {
             while let Some(answers) = served.next() {
-                let synced = mount.sync_all();
+                let synced = mount.sync_all().map_err(|fail| mount.told(&fail));
                 answers.into_iter().for_each(|answer| answer(synced));
             }
         });

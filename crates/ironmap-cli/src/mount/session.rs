@@ -18,10 +18,8 @@ use rustix::mount::MountFlags;
 use super::adapter::Server;
 use super::daemon::{self, Ready};
 use super::end::End;
-use super::fail::name_sectors_of;
-use super::unmount::{Ending, said_by_fusermount};
+use super::unmount::{Ending, lost, said_by_fusermount};
 use super::{Mount, Options, remount};
-use crate::failure::lost;
 use crate::{interrupt, target};
 
 /// `MS_BIND`, which rustix only defines for another call.
@@ -204,6 +202,7 @@ fn serve_volume(
     let mount = Mount::new(volume.clone(), options, ending.place(writes));
     let mount = mount.map_err(|error| Failure::at(&name, &error))?;
     let (notifier, device) = (Arc::clone(&mount.notifier), Arc::clone(&mount.device));
+    let log = Arc::clone(&mount.log);
     let server = Server::new(mount, threads);
     let (connection, mount) = (server.connection(), server.mount());
     let session = Session::new(server, dir, &config);
@@ -234,12 +233,11 @@ fn serve_volume(
         ));
     }
     if args.tell {
-        Ready.tell().map_err(|error| Failure::host("standard output", error))?;
+        Ready.tell(&log).map_err(|error| Failure::host("standard output", error))?;
     } else if let Err(failure) = args.say_mounted(report) {
         report.error(&failure);
     }
-    // From here on every path closes the volume instead of dropping it.
-    name_sectors_of(&volume);
+    // From here on the volume is closed, and not dropped.
     let served = end.served(serve(session)).map_err(|error| Failure::host(dir.display(), error));
     if served.is_err() {
         end.cut();
@@ -247,9 +245,9 @@ fn serve_volume(
     let closed = volume.close().map_err(|error| lost(&name, &error));
     for line in volume.fs().take_notices() {
         report.warning(format!("{name}: {line}"));
-        daemon::log(format!("{name}: {line}"));
+        log.to_system(format_args!("{name}: {line}"));
     }
-    let ended = closed.and(served).inspect_err(|failure| daemon::log(failure));
+    let ended = closed.and(served).inspect_err(|failure| log.to_system(failure));
     ending.tell(&ended);
     ended
 }

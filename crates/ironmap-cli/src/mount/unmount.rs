@@ -1,5 +1,6 @@
 //! The command `ironmap umount`, which waits for the end of a mount.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ironmap::Error;
 use ironmap::units::InodeNo;
-use ironmap_image::{Failure, Report};
+use ironmap_image::{Failure, Reason, Report};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -16,7 +18,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::Mount;
-use crate::failure::{lost_with, not_closed};
 
 /// An attribute of the root that is not stored on the volume: the process id of the server, its descriptor that reports how the mount
 /// has ended, and whether the volume is open for writing (`rw` or `ro`).
@@ -70,6 +71,32 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         "" => Err(not_closed(dir.display())),
         why => Err(lost_with(why)),
     }
+}
+
+/// The last commit of a mounted volume: programs that wrote to it get no other error.
+pub(super) fn lost(volume: impl Display, error: &Error) -> Failure {
+    Failure::with(
+        Reason::Corrupt,
+        format!(
+            "{volume}: closed with an error; changes that were not synced may be lost: {error}"
+        ),
+    )
+}
+
+/// The failure of the last commit, as the program told it that served the volume.
+fn lost_with(message: &str) -> Failure {
+    Failure::with(Reason::Corrupt, message)
+}
+
+/// A mounted volume whose server has ended without a word.
+fn not_closed(place: impl Display) -> Failure {
+    Failure::with(
+        Reason::Corrupt,
+        format!(
+            "{place}: its server ended without closing the volume: changes that were not synced are lost, and the rest is recovered when \
+             it is opened"
+        ),
+    )
 }
 
 /// Waits until a mount ends. Where other mount namespaces keep it, their processes are named.

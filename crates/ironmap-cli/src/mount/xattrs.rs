@@ -19,8 +19,8 @@ const PREFIXES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"gnu."];
 /// Refuses a name that no attribute can have. For its own file systems the kernel does this itself.
 fn check(name: &[u8]) -> Result<()> {
     match PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
-        Some(b"") => Err(Fail(Errno::EINVAL)),
-        None if !ACLS.contains(&name) => Err(Fail(Errno::EOPNOTSUPP)),
+        Some(b"") => Err(Fail::new(Errno::EINVAL)),
+        None if !ACLS.contains(&name) => Err(Fail::new(Errno::EOPNOTSUPP)),
         _ => Ok(()),
     }
 }
@@ -32,7 +32,7 @@ impl Mount {
         }
         check(name)?;
         let value = self.fs().inspect(inode, |inode| inode.xattr(name))?;
-        value.ok_or(Fail(Errno::ENODATA))
+        value.ok_or_else(|| Fail::new(Errno::ENODATA))
     }
 
     /// The names, each with a final NUL. Only the superuser sees names with the prefix `trusted.`.
@@ -58,9 +58,9 @@ impl Mount {
             BOTH => {
                 return Err(self
                     .getxattr(inode, name)
-                    .map_or_else(|fail| fail, |_| Fail(Errno::EEXIST)));
+                    .map_or_else(|fail| fail, |_| Fail::new(Errno::EEXIST)));
             }
-            _ => return Err(Fail(Errno::EINVAL)),
+            _ => return Err(Fail::new(Errno::EINVAL)),
         };
         self.fs().writable()?.setxattr(inode, name, value, how)?;
         self.changed(&[inode])
