@@ -15,9 +15,9 @@ use crate::units::DevOffset;
 pub struct CrashState {
     /// The seed of all random choices.
     pub seed: u64,
-    /// The number of entries of the log that had happened.
+    /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// The part of the writes that were not durable: none for 0, all for 1, else a random part.
+    /// The writes that are present although they were not durable: none for 0, all for 1, otherwise a random part.
     pub subset: u32,
 }
 
@@ -44,16 +44,16 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged before the issue of a flush that was
-/// acknowledged in turn, or if it was acknowledged and had [FUA](Entry::Write::fua). Any part of all other writes can be present, in units of the
-/// device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes, and writes that a failed flush should have made
-/// durable, never become durable, even after later flushes.
+/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged with
+/// [FUA](Entry::Write::fua), or acknowledged before the issue of a flush that was acknowledged too. All other writes can be present wholly,
+/// in part or not at all, in units of the device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes,
+/// and writes that a failed flush should have made durable, never become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// How far the log was followed for the last state, and the base with all changes that no later entry can undo.
+    /// `fates` follows the log up to the last state's cut. `durable` is the base with all changes that no later entry can undo.
     fates: Fates,
     durable: Ram,
 }
@@ -66,8 +66,8 @@ impl Crashes {
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range in which the device never tears a write: all of the write is present or nothing. The reason: ext4's superblock has 1024 bytes and
-    /// one checksum, and Linux does not mount a torn one.
+    /// Adds a range in which the device never tears a write: the write is present wholly or not at all. The reason: ext4's superblock has
+    /// 1024 bytes and one checksum, and Linux does not mount a torn one.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
@@ -109,7 +109,7 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in a state, independent of later entries of the log. Ascending cuts are cheapest.
+    /// The content of the device in a state, independent of later entries of the log. Calls with ascending cuts are cheapest.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -144,7 +144,7 @@ struct Atomic {
 }
 
 impl Atomic {
-    /// The first sector of the block with this one: all sectors of a block share its fate.
+    /// The first sector of the block that contains `sector`. All sectors of a block are present, or none is.
     fn first(&self, sector: u64) -> Option<u64> {
         let (start, block) = (self.sectors.start, self.block);
         self.sectors.contains(&sector).then(|| start + (sector - start) / block * block)
@@ -204,7 +204,7 @@ enum Fate {
 
 #[derive(Debug)]
 struct Open {
-    /// The index of the log entry that issued it.
+    /// The index of the log entry that issued the request.
     entry: usize,
     fua: bool,
     fate: Fate,

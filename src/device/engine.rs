@@ -29,7 +29,7 @@ pub enum Engine {
     IoUringPoll,
     /// Loads from a mapping of an image.
     Dax,
-    /// Requests for file data complete at once without a transfer. This measures the engine itself.
+    /// Requests for file data complete immediately, without a transfer. This measures the engine itself.
     Null,
     /// Requests to an NBD server. Only exports use it.
     Nbd,
@@ -140,7 +140,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. The error comes here, and not with the first queue.
+        // A kernel may lack io_uring or forbid it. This call reports that error here, and not with the first queue.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {

@@ -14,7 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// A page of memory. It is also the smallest unit of a controller's largest transfer: no `ioctl` reports the real unit.
+/// A page of memory. It is also the assumed unit of a controller's largest transfer, because no `ioctl` reports the real unit, which is at
+/// least as large.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -60,7 +61,7 @@ impl Namespace {
         })
     }
 
-    /// Refuses metadata other than tuples that can be computed: a command must contain all metadata.
+    /// Refuses metadata other than tuples that can be computed, because a command must contain all metadata.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {

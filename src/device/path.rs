@@ -1,8 +1,8 @@
 //! The device paths to the block device beneath a mounted file system, and the choice among them.
 //!
-//! A direct read of a block device first checks that device's page cache. It costs more if the cache holds any page, and more again if one
-//! of them is dirty, anywhere on the device. A mounted ext4 keeps its metadata there. The disk beneath a partition has a page cache of its
-//! own, and an NVMe character device has none.
+//! A direct read of a block device first checks that device's page cache. The read costs more if the cache holds any page, and still more
+//! if any page of the device is dirty. A mounted ext4 keeps its metadata there. The disk beneath a partition has a page cache of its own,
+//! and an NVMe character device has none.
 //!
 //! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
 //! whose page cache holds no dirty page; else the first.
@@ -93,8 +93,8 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // A partition is the one mapping known to be linear. Loop, dm and md map blocks in other ways, so the devices
-    // below them are not device paths.
+    // Only a partition is known to map its blocks linearly. Loop, dm and md map blocks in other ways, so the
+    // devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
@@ -172,8 +172,8 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 
 impl DevicePath {
     /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe character
-    /// device does not have. The pages of a whole disk are dropped first: no program needs them, and they would stay while one of its
-    /// partitions is mounted.
+    /// device does not have. The pages of a whole disk are dropped first, because no program needs them, and they would stay while one
+    /// of its partitions is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -236,11 +236,11 @@ impl fmt::Display for Candidate {
 /// The reason for the choice of a device path, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It is the first whose page cache is empty.
+    /// The device path is the first whose page cache is empty.
     Empty,
-    /// No page cache is empty; it is the first without dirty pages.
+    /// No page cache is empty. The device path is the first without dirty pages.
     Clean,
-    /// It is the first that can be opened: all have dirty pages, or the kernel does not count them.
+    /// The device path is the first that can be opened: all have dirty pages, or the kernel does not count them.
     First,
 }
 

@@ -52,8 +52,8 @@ impl DeviceProtection {
     /// The kernel's description of an open block device. `None` without protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel reports the place of the tuple. On older kernels the code must assume that the metadata contain only
-        // the tuple.
+        // Since Linux 6.17 the kernel reports the position of the tuple in the metadata. On older kernels the code must assume that the
+        // metadata contain only the tuple.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
         Some(Self { metadata, tuples: alone, ..said })

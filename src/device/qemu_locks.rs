@@ -67,7 +67,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file system has no locks: QEMU takes none there either.
+/// Whether the error shows that the file system has no locks. QEMU takes no locks there either.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

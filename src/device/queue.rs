@@ -45,13 +45,13 @@ pub enum Drained {
     /// The kernel has refused the queue permanently while bios were in flight, and will not report their ends. Their memory is never freed, and
     /// their files stay open until the process ends.
     Leaked {
-        /// Whether writes are among them. They may reach the device at any time.
+        /// Whether any of these bios are writes, which may reach the device at any time.
         writes: bool,
     },
 }
 
 impl Drained {
-    /// The state with these bios in flight.
+    /// The result for a queue with these bios in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -128,11 +128,12 @@ pub trait DeviceQueue {
 
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
-    /// # Errors
-    /// The errno of the submission. It is permanent: bios that the device has not accepted can be popped, with that errno.
+    /// The errno of the submission, which is permanent. Bios that the device has not accepted can then be popped, with
+    /// that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
-    /// Does the same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
+    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios (or all that are in flight, if fewer) can be
+    /// popped.
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit).
@@ -145,8 +146,8 @@ pub trait DeviceQueue {
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Takes a completed bio. Of most bios only the parts that their completion needs are moved, because each moved word costs an instruction or
-    /// two.
+    /// Takes a completed bio. For most bios this moves only the parts that their completion needs, because each moved word costs an
+    /// instruction or two.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)

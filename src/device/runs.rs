@@ -5,8 +5,8 @@ use crate::protection::{Mismatch, Protection};
 /// An application tag that switches off the check of its sector (T10 SBC, NVM Command Set): sectors that were never written have it.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// Calls `run` for whole contiguous intervals, with the number of intervals before them. An interval that several buffers share is
-/// assembled in `parted`; an incomplete interval at the end is ignored.
+/// Calls `run` for each run of whole contiguous intervals, with the number of intervals before it. An interval that several
+/// buffers share is assembled in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,

@@ -30,8 +30,8 @@ pub struct UringOptions {
 
 /// A block device or image that is read and written through io_uring.
 ///
-/// It needs a device that supports NOWAIT: otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
-/// faster. An NVMe namespace that was opened by its character device gets commands.
+/// The device must support NOWAIT. Otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is faster.
+/// An NVMe namespace that was opened by its character device gets commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,

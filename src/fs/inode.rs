@@ -35,8 +35,8 @@ impl From<Inode> for InodeRef {
 /// The entries of a directory, in any order.
 pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
 
-/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that stays appears exactly once, in a stable
-/// order. The listing ends after an error.
+/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that exists throughout the listing
+/// appears exactly once, in a stable order. The listing ends after an error.
 pub type Listing = Box<dyn ListDir>;
 
 /// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
@@ -60,8 +60,7 @@ pub trait InodeOps: MapFile + Send + Sync {
 
     /// The extended attributes, with the names and values that the system calls give.
     ///
-    /// # Errors
-    /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
+    /// # Errors `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
 
     /// The value of one extended attribute; `None` if this name does not exist.
@@ -94,7 +93,7 @@ pub trait InodeOps: MapFile + Send + Sync {
 
 /// A listing of a directory that can continue from a cursor.
 pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
-    /// The cursor after the last entry that was given.
+    /// The cursor after the last entry that the listing returned.
     fn cursor(&self) -> DirCursor;
 }
 

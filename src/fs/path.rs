@@ -31,8 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The rest of the path, with the targets of at most MAX_LINKS links inserted. A position walks it: removing each component from the front
-    // would take quadratic time in a length that the volume controls.
+    // The rest of the path, with the targets of at most MAX_LINKS links inserted. The walk advances a position in it. Removing each
+    // component from the front would take quadratic time, in a length that the volume controls.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();

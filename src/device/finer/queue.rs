@@ -1,7 +1,7 @@
 //! A queue of a device whose requests may be parts of the units below.
 //!
-//! Reads, and requests of whole units, are in flight below. A write of a part is finished when it is submitted: it holds a lock, which must not
-//! depend on when a thread takes its completions.
+//! Reads, and requests of whole units, are in flight below. A write of a part is finished when `submit` returns. It holds a lock, which
+//! must be released no matter when a thread takes its completions.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -272,7 +272,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the queue below has not accepted come back with the error.
+        // Bios that the queue below did not accept are among its completions, with the error.
         self.collect();
         committed
     }

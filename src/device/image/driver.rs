@@ -18,7 +18,8 @@ pub(super) trait Driver: Send + Sync {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range from a byte on, before the `end` of the disk or of a part, that may contain nonzero bytes; empty at the end.
+    /// The first range between `at` and `end` that may contain nonzero bytes; an empty range at `end` if there is none. `end` is the end of
+    /// the disk or of a part.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }

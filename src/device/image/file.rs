@@ -77,7 +77,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Fills one buffer as [`read`](Self::read) does. The error contains the place.
+    /// Fills one buffer as [`read`](Self::read) does. The error contains the position.
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {

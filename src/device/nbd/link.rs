@@ -45,9 +45,9 @@ pub(super) struct Tag {
     pub(super) flush: u64,
     /// Whether the common link carries out a request of another link. The mailbox is that of the other link's queue.
     pub(super) away: bool,
-    /// The time at which it was accepted.
+    /// The time at which the request was accepted.
     pub(super) since: Instant,
-    /// The number of requests of its link that had been answered at that time.
+    /// The number of requests of its link that had been answered when the request was accepted.
     pub(super) after: u64,
 }
 
@@ -60,7 +60,7 @@ impl Tag {
 /// A link.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The link of the whole session; `None` for that link itself, which several queues use.
+    /// The common link of the session; `None` in the common link itself, which several queues use.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
@@ -71,7 +71,7 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// Flushes that were answered, but do not count yet.
     pub(super) held: Vec<Held>,
-    /// The time of the last reply, or of the begin of the wait for the first one.
+    /// The time of the last reply, or the time at which the wait for the first reply began.
     pub(super) heard: Instant,
     /// The number of answered requests.
     pub(super) answered: u64,
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests still exists: the end of a closed one would wake event loops for ever.
+    /// Checks whether a connection without requests is still open. A closed connection would wake event loops for ever.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -382,7 +382,8 @@ impl Link {
         match (request.command, result) {
             // Data that the flush has not made durable are lost to all queues, and the next flush could succeed.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // The server may have flushed for the write, and that flush may have failed. This does not apply to zeros that it refused.
+            // The server may have flushed for the write, and that flush may have failed. This does not apply to a request for zeros that
+            // the server refused.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
                 if request.flushes() && self.session.keeps() =>

@@ -1,7 +1,7 @@
 //! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
 //!
-//! A queue has a connection of its own if the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Otherwise all queues
-//! share one connection, because a flush covers only the writes of its own connection.
+//! A queue has a connection of its own if the server allows several (`CAN_MULTI_CONN`: a flush over one connection covers the others).
+//! Otherwise all queues share one connection, because a flush covers only the writes of its own connection.
 //!
 //! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement the policy:
 //! lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older generation is void, so
@@ -73,7 +73,7 @@ struct Known {
     extents: Vec<Extent>,
     /// The session's generation at the time of the question: another server may serve the export in the meantime.
     generation: u64,
-    /// The number of bytes of the next question. A server computes all extents in it.
+    /// The number of bytes that the next question covers. The server computes all extents in them.
     range: u64,
 }
 
@@ -126,7 +126,7 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // A server may do so without reporting it.
+                // A server may flush for a write-through request without reporting it.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
@@ -145,9 +145,9 @@ impl Export {
 impl Nbd {
     /// Connects to an export.
     ///
-    /// # Errors
-    /// `NotFound` without such an export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a flush, unless its
-    /// address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
+    /// # Errors `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export
+    /// without a flush, unless its address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the
+    /// protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
@@ -296,7 +296,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // Writes of this client would make more of a long answer void.
+        // A long answer is of little use if this client writes, because writes make parts of it void.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -311,7 +311,7 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held here: other threads may already have the answer that they need.
+        // The lock is not held during the question, because other threads may already have the answer that they need.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
         // The next answer should have about as many extents as are stored.
@@ -337,7 +337,7 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // A server may limit its clients, or be away for a moment: the common link serves instead.
+        // If the server limits its clients, or is briefly unreachable, the queue uses the common link instead.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

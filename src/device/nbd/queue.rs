@@ -15,7 +15,8 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest number of zeros in a request: within it a server has a fast method, and can write them well within the time-out.
+/// The largest number of zeros in one request: zeros for which the server has a fast method, and zeros that it must write well within the
+/// time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
@@ -79,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Builds the request of an operation. `Err` for an operation that is already complete.
+    /// Builds the request of an operation. Returns `Err` if the operation is already complete.
     fn request(
         &self,
         op: BioOp,
@@ -192,7 +193,7 @@ impl Client {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut bytes = bufs.iter().map(|buf| &**buf);
         let mut done = 0;
-        // All parts except the last may become durable later, if one flush covers them.
+        // The parts of a long write need not be durable one by one, because one flush covers all of them.
         let many = len > self.max;
         let flags = if fua && !many { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut part: &[u8] = &[];
@@ -273,7 +274,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a range read as zeros. The zeros are durable at once: the session keeps no copy of them for a server that restarts.
+    /// Makes a range read as zeros. The zeros are durable when this returns, because the session keeps no copy of them for a server that
+    /// restarts.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);

@@ -13,7 +13,7 @@ pub enum Severity {
     Note,
     /// Metadata contradict each other; the volume holds everything that a repair needs.
     Repairable,
-    /// Content or names of files are lost, or cannot be told apart from those of other files.
+    /// Content or names of files are lost, or cannot be distinguished from those of other files.
     DataLoss,
     /// The volume as a whole cannot be used as it is.
     Fatal,
@@ -160,7 +160,7 @@ pub enum Kind {
         /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name lies in a leaf of the hash tree that does not cover its hash: lookups do not find it.
+    /// A name lies in a leaf of the hash tree that does not cover its hash, so lookups do not find the name.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
@@ -217,7 +217,7 @@ pub enum Kind {
     Backup,
     /// Inodes without a name that the next mount removes or truncates.
     Orphans {
-        /// Their number.
+        /// The number of orphans.
         count: u64,
     },
     /// The journal was recovered in memory, and the check reads the recovered volume.
@@ -227,7 +227,7 @@ pub enum Kind {
     },
     /// The superblock records errors.
     RecordedErrors {
-        /// Their number.
+        /// The number of errors.
         count: u32,
     },
     /// A structure was not checked.
@@ -440,7 +440,7 @@ impl Findings {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// Adds an error of the reading code: its text, at its own place, or at `site` if it names none.
+    /// Adds an error of the reading code: its text, at the place that the error names, or else at `site`.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }
@@ -458,7 +458,7 @@ impl Findings {
         self.add(site, what);
     }
 
-    /// Compares a value with the expected one and adds a finding if they differ. Gives whether they are equal.
+    /// Compares a value with the expected one and adds a finding if they differ. Returns whether they are equal.
     pub(in crate::fs) fn expect(
         &mut self,
         site: impl Into<FindingSite>,
@@ -478,7 +478,7 @@ impl Findings {
         self.keep(None, site, Kind::Value { stored, expected });
     }
 
-    /// Compares two checksums and adds a finding if they differ. Gives whether they are equal.
+    /// Compares two checksums and adds a finding if they differ. Returns whether they are equal.
     pub(in crate::fs) fn checksum(
         &mut self,
         site: impl Into<FindingSite>,

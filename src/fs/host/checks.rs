@@ -96,7 +96,7 @@ fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
-/// The first reason against raw reads of a file that does not depend on its users.
+/// The first reason against raw reads of a file that holds regardless of the file's users.
 pub(super) fn refuse(
     file: BorrowedFd<'_>,
     facts: &Facts,

@@ -16,7 +16,7 @@ use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// The delay after a break before all leases are checked.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// The longest sleep of the thread without files: a wake-up may be lost if the signal queue is full.
+/// The longest sleep of the thread without files. A wake-up may be lost if the signal queue is full.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
@@ -158,8 +158,8 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the owner of the leases. It shares the leases and the watches, but not the threads. A lock that
-    /// a thread held at the fork is never released.
+    /// Whether this process was forked from the owner of the leases. Such a process shares the leases and the watches, but has no such
+    /// threads. A lock that a thread held at the fork is never released.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
@@ -184,11 +184,11 @@ impl Keeper {
         })
     }
 
-    /// Registers a file: breaks of its lease are handled.
+    /// Registers a file, so that breaks of its lease are handled.
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // The time is read before another file, whose lease it would wrongly prove, can be registered.
+        // The time is read before another file can be registered, because it would wrongly prove the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
@@ -214,7 +214,7 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. This loop waits only for the next break: while it is busy, writers wait.
+    /// Handles breaks until the keeper ends. This loop waits only for the next break, because writers wait while it is busy.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until no thread uses a file that its user has dropped: such a file is then closed, and its file system can be unmounted.
+    /// Waits until no thread uses a file that its user has dropped. The file is then closed, and its file system can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -267,7 +267,7 @@ impl Keeper {
         });
     }
 
-    /// Checks all leases, and handles breaks whose signal was lost. Gives the time at which the next proof is due.
+    /// Checks all leases, and handles breaks whose signal was lost. Returns the time at which the next proof is due.
     fn prove(&self) -> Instant {
         let begun = Proof::begin();
         self.answer_changes();

@@ -16,7 +16,7 @@ pub enum Refusal {
     Device(String),
     /// A process has the file open, or mapped, for writing.
     Writers,
-    /// A process opened the file for writing or truncated it, so the lease was released. It is taken again when no writer remains.
+    /// A process opened the file for writing or truncated it, so the lease was released. The lease is taken again when no writer remains.
     Broken,
     /// The file belongs to another user, and `CAP_LEASE` is missing.
     LeasePermission,

@@ -1,5 +1,5 @@
-//! Permission events of fanotify: a program that scans or fills files can ask the kernel to wait for it before a read. A raw read asks no
-//! program.
+//! Permission events of fanotify: a program that scans or fills files can ask the kernel to wait for it before a read. A raw read would
+//! bypass these programs.
 //!
 //! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so the descriptors of all
 //! processes are read, as far as permitted. The result is cached; a result that took longer is kept for longer.
@@ -22,8 +22,8 @@ const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. A mark takes a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked for
-/// ours.
+/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked
+/// when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
 /// The flag of a directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;

@@ -190,7 +190,7 @@ impl Xfs {
         }
     }
 
-    /// The superblock as the log leaves it, with the sums of the groups' counters.
+    /// The superblock after the recovery of the log, with the sums of the groups' counters.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();

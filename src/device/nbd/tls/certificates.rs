@@ -36,7 +36,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // All bytes that are written to it are sent before more are accepted.
+    // No limit is needed, because all bytes that are written to the session are sent before more are accepted.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }

@@ -28,7 +28,7 @@ const MAX_FILE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of bytes for a server that accepts none: it may request answers without end.
+/// The largest number of unsent bytes. A server that accepts no bytes may still request answers without end.
 const MAX_UNSENT: usize = 1 << 20;
 /// TLS 1.2: ephemeral keys only, so that a stolen key does not decrypt earlier recordings; no certificates, and no cipher without encryption.
 const CIPHERS_1_2: &str =
@@ -95,7 +95,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// Reads a file of keys. It may be a pipe: one without a writer is empty.
+/// Reads a file of keys. The file may be a pipe; a pipe without a writer is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");

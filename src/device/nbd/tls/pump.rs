@@ -199,7 +199,7 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message contains its reason.
+                    // The server's last message states the reason for the end.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();
