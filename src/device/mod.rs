@@ -155,8 +155,8 @@ pub trait Device: Send + Sync {
 
     /// Discards the content of a range. The content of later reads is undefined.
     ///
-    /// # Errors `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does
-    /// not support discards.
+    /// # Errors
+    /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support discards.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "discard", at, len)?;
         self.discard_within(at, len, checked)
@@ -173,8 +173,9 @@ pub trait Device: Send + Sync {
     /// Makes a range read as zeros without a transfer of zeros. Position and length must be aligned as [`limits`](Self::limits) require;
     /// the zeros become durable as written data do. The call may take longer than one write, but no longer than writing zeros.
     ///
-    /// # Errors `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support this request and has
-    /// changed nothing; the caller must then write zeros. After another error any part may be zeros.
+    /// # Errors
+    /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support this request and has changed
+    /// nothing; the caller must then write zeros. After another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
@@ -246,7 +247,8 @@ pub trait Fence: Send + Sync {
     /// Checks the content of the block in `block`, and replaces it with new content. The caller writes the new content durably before any
     /// other write.
     ///
-    /// # Errors `Busy` if another node has taken the device over; the caller then writes nothing.
+    /// # Errors
+    /// `Busy` if another node has taken the device over; the caller then writes nothing.
     fn confirm(&self, block: &mut [u8]) -> Result<()>;
 }
 

@@ -128,6 +128,7 @@ pub trait DeviceQueue {
 
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
+    /// # Errors
     /// The errno of the submission, which is permanent. Bios that the device has not accepted can then be popped, with
     /// that errno.
     fn commit(&mut self) -> Result<(), Errno>;

@@ -62,8 +62,9 @@ pub trait FileSystem: Any + Send + Sync {
 
     /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
-    /// # Errors Faults of the volume are in the report and are not errors. `Unsupported` for a format without a check; errors of the device
-    /// at the superblock, and of memory allocation.
+    /// # Errors
+    /// Faults of the volume are in the report and are not errors. `Unsupported` for a format without a check; errors of the device at the
+    /// superblock, and of memory allocation.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("a check of {}", self.format())))
     }
@@ -78,7 +79,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// look up such a number in its tables of inodes.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode).
+    /// The errors of [`inode`](Self::inode).
     fn known_inode(&self, number: InodeNo) -> Result<Inode> {
         self.inode(number)
     }
@@ -87,7 +88,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// [`inspect`](#method.inspect).
     ///
     /// # Errors
-    /// As [`inode`](Self::inode), and the errors of `look`.
+    /// The errors of [`inode`](Self::inode), and the errors of `look`.
     fn look(
         &self,
         number: InodeNo,
@@ -104,7 +105,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// root. A path with slashes at its end must name a directory.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
+    /// The errors of [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         path::resolve(self, path, follow)
     }
@@ -113,7 +114,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// the link is not followed.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
+    /// The errors of [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve_at(&self, from: InodeNo, path: &[u8], follow: Follow) -> Result<Inode> {
         path::walk(self, from, path, follow)
     }
@@ -124,10 +125,10 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if the inode has no name and no other handle holds it.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
-    /// Opens an inode that was read earlier, and gives its present state.
+    /// Opens an inode that was read earlier, and returns its present state.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
+    /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
     /// The operations that change the file system; `None` for a format that is only read, or whose metadata never
@@ -147,7 +148,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// Ends writing: writes all data to their final locations, so that the next open needs no recovery. Further changes are refused.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync); `Busy` if the calling thread has requests in flight.
+    /// The errors of [`sync`](Self::sync); `Busy` if the calling thread has requests in flight.
     fn close(&self) -> Result<()> {
         Ok(())
     }
@@ -164,7 +165,7 @@ impl dyn FileSystem {
     /// inode, but must not call the file system: the call would deadlock.
     ///
     /// # Errors
-    /// As [`inode`](FileSystem::inode), and the errors of `look`.
+    /// The errors of [`inode`](FileSystem::inode), and the errors of `look`.
     pub fn inspect<T>(
         &self,
         number: InodeNo,
@@ -180,8 +181,9 @@ impl dyn FileSystem {
 
     /// The operations that change the file system.
     ///
-    /// # Errors `ReadOnly` if the file system has no [`Writer`]. On a volume that was opened for reading, each
-    /// operation of the writer fails instead.
+    /// # Errors
+    /// `ReadOnly` if the file system has no [`Writer`]. On a volume that was opened for reading, each operation of the writer fails
+    /// instead.
     pub fn writable(&self) -> Result<&dyn Writer> {
         self.writer().ok_or_else(|| self.not_written())
     }

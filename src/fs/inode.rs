@@ -55,18 +55,19 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` for anything else; `Encrypted`, `Corrupt`.
+    /// `WrongFileType` if the inode is no symbolic link; `Encrypted`, `Corrupt`.
     fn read_link(&self) -> Result<Vec<u8>>;
 
     /// The extended attributes, with the names and values that the system calls give.
     ///
-    /// # Errors `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
+    /// # Errors
+    /// `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
 
     /// The value of one extended attribute; `None` if this name does not exist.
     ///
     /// # Errors
-    /// As [`xattrs`](Self::xattrs), for this value only; `NameTooLong`.
+    /// The errors of [`xattrs`](Self::xattrs), for this value only; `NameTooLong`.
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let all = self.xattrs()?;
         Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
@@ -87,7 +88,7 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The entries from a cursor on, for a directory that may change during the listing.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir); `NotFound` if the directory has been removed.
+    /// The errors of [`read_dir`](Self::read_dir); `NotFound` if the directory has been removed.
     fn list(&self, from: DirCursor) -> Result<Listing>;
 }
 

@@ -17,8 +17,8 @@ use crate::units::{FilePos, InodeNo};
 /// ([`Capabilities`](super::Capabilities)).
 #[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
 pub trait Writer: Send + Sync {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a symbolic
-    /// link.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a
+    /// symbolic link.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
@@ -33,8 +33,9 @@ pub trait Writer: Send + Sync {
 
     /// Adds a name to a file.
     ///
-    /// # Errors As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a
-    /// file of another project if the directory passes its own project to its entries.
+    /// # Errors
+    /// The errors of [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice`
+    /// for a file of another project if the directory passes its own project to its entries.
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()>;
 
     /// Removes a name of a file. A file without names is freed when it is no longer open.
@@ -46,14 +47,14 @@ pub trait Writer: Send + Sync {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
+    /// The errors of [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
 
     /// Moves a name to another name or directory. A file with the new name is replaced atomically. A whiteout belongs to `who`.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory that
-    /// would move into itself, and for flags that exclude each other.
+    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput`
+    /// for a directory that would move into itself, and for flags that exclude each other.
     fn rename(
         &self,
         from: (InodeNo, &[u8]),
@@ -65,7 +66,8 @@ pub trait Writer: Send + Sync {
     /// Changes attributes of an inode.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`, `ReadOnly`.
+    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`,
+    /// `ReadOnly`.
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()>;
 
     /// Sets an inode's flags (`chattr`); other flags keep their value.
@@ -79,7 +81,8 @@ pub trait Writer: Send + Sync {
     /// Sets an extended attribute. The name includes the prefix.
     ///
     /// # Errors
-    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
+    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`,
+    /// `ReadOnly`.
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         Err(Error::unsupported("extended attributes"))
     }
@@ -87,7 +90,7 @@ pub trait Writer: Send + Sync {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` if it does not exist; as [`setxattr`](Self::setxattr).
+    /// `NoData` if it does not exist; the errors of [`setxattr`](Self::setxattr).
     fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
         Err(Error::unsupported("extended attributes"))
     }
@@ -100,8 +103,9 @@ pub trait Writer: Send + Sync {
 
     /// Changes the allocation of a range of a regular file.
     ///
-    /// # Errors `InvalidInput` for an empty range, or for partial blocks if the operation needs whole blocks; `Unsupported` if the file's
-    /// map does not support the operation; as [`truncate`](Self::truncate).
+    /// # Errors
+    /// `InvalidInput` for an empty range, or for partial blocks if the operation needs whole blocks; `Unsupported` if the file's map does
+    /// not support the operation; the errors of [`truncate`](Self::truncate).
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
         Err(Error::unsupported("a change of the space of a range"))
     }
@@ -110,7 +114,7 @@ pub trait Writer: Send + Sync {
     /// written.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); as [`truncate`](Self::truncate).
+    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); the errors of [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
 
     /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Returns whether there were any.

@@ -77,8 +77,9 @@ impl fmt::Display for Problem {
 
 /// Reads the superblocks, the dirty map and the journal of an integrity device that no program has open for writing.
 ///
-/// # Errors `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is whole;
-/// `Unsupported`, with the feature's name; `Io`.
+/// # Errors
+/// `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is whole; `Unsupported`, with the
+/// feature's name; `Io`.
 pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<CheckedArea> {
     let (device, tail) = (tags.unwrap_or(data), tags.is_none());
     let superblock = Superblock::read(&**device, tail)?;

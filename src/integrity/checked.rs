@@ -100,8 +100,8 @@ impl Checked {
 
     /// Begins a write of whole sectors. When this returns its regions are durably dirty, and the new tuples are visible to readers.
     ///
-    /// # Errors The errors of the tag device; EAGAIN with `nowait`. After an error the write has
-    /// not begun.
+    /// # Errors
+    /// The errors of the tag device; EAGAIN with `nowait`. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -262,7 +262,8 @@ impl Checked {
 
     /// Makes all earlier writes durable. With a journal a write is durable when it returns.
     ///
-    /// # Errors `Io`, also after an earlier failed flush of this device.
+    /// # Errors
+    /// `Io`, also after an earlier failed flush of this device.
     pub(super) fn flush(&self) -> Result<()> {
         self.durability.check()?;
         if self.journal.is_some() {

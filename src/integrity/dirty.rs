@@ -164,7 +164,8 @@ impl Regions {
     /// Begins a write. When this returns, its regions are durably dirty, until [`end`](Self::end). With `nowait` it fails with EAGAIN if
     /// they are not dirty yet.
     ///
-    /// # Errors The errors of the tag device. After an error the write has not begun.
+    /// # Errors
+    /// The errors of the tag device. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
         let mut dirty = true;
@@ -310,7 +311,8 @@ impl Regions {
     /// If no region is dirty, prevents all regions from becoming dirty, and writes that state to the map on the device. Returns false if a
     /// region is dirty.
     ///
-    /// # Errors The errors of the tag device. After an error the map is not closed.
+    /// # Errors
+    /// The errors of the tag device. After an error the map is not closed.
     pub(super) fn close(&self) -> Result<bool> {
         let mut map = self.map.lock();
         if self.dirty_count() == 0 {

@@ -82,8 +82,8 @@ impl Integrity {
     /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. The result is read-only if either device
     /// is.
     ///
-    /// # Errors `UnknownFormat` if there is no tag area; `Corrupt`, with block and field;
-    /// `Unsupported`, with the feature's name; `Io`.
+    /// # Errors
+    /// `UnknownFormat` if there is no tag area; `Corrupt`, with block and field; `Unsupported`, with the feature's name; `Io`.
     pub fn open(data: Arc<dyn Device>, tags: Option<Arc<dyn Device>>) -> Result<Opened> {
         Self::open_with(data, tags, &IntegrityOptions::default())
     }

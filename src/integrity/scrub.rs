@@ -229,8 +229,8 @@ impl Scrub<'_> {
 
     /// Records that a device has refused to read sectors, or their tags.
     ///
-    /// # Errors Returns `error` if it does not concern a single position, because all other
-    /// positions would fail too.
+    /// # Errors
+    /// Returns `error` if it does not concern a single position, because all other positions would fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl Checked {
     /// Verifies a read. A sector that does not match its tag is read again into `data`.
     ///
-    /// # Errors EILSEQ with the first wrong sector; the errors of the tag device. With `nowait`, EAGAIN if the tags are not
-    /// in memory.
+    /// # Errors
+    /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait`, EAGAIN if the tags are not in memory.
     #[inline]
     pub(super) fn verify(&self, at: DevOffset, data: &mut [u8], nowait: bool) -> Result<()> {
         if self.unverified {

@@ -145,9 +145,9 @@ impl Export {
 impl Nbd {
     /// Connects to an export.
     ///
-    /// # Errors `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export
-    /// without a flush, unless its address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the
-    /// protocol.
+    /// # Errors
+    /// `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a
+    /// flush, unless its address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;

@@ -21,7 +21,7 @@ pub(super) struct GroupTree {
     /// The root: a block of the group.
     pub(super) root: u32,
     pub(super) levels: u32,
-    /// `bb_magic` of its blocks.
+    /// `bb_magic` of the tree's blocks.
     pub(super) magic: [u8; 4],
     /// The name of the structure, for errors.
     pub(super) name: &'static str,
@@ -51,8 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // A circle of empty leaves would be walked as many times as the group has blocks. In other circles the order of the records is
-            // wrong.
+            // A circular chain of empty leaves would be followed for as many steps as the group has blocks. In a circular chain of other
+            // leaves the order of the records is wrong.
             if leaf.records == 0 {
                 return Err(leaf
                     .place

@@ -1,4 +1,4 @@
-//! Checksums, and the header in which a block of metadata records its kind, its place and its owner.
+//! Checksums, and the header in which a block of metadata records its kind, its position and its owner.
 //!
 //! Source: "Self-Describing Metadata" in the book. The checksum is CRC32C of the whole structure with the checksum field as zeros, stored
 //! little-endian.
@@ -111,7 +111,7 @@ impl Xfs {
     }
 }
 
-/// The bytes of a field. The caller guarantees the length, because it has a whole block.
+/// The bytes of a field. The caller guarantees the length, because it passes a whole block.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

@@ -44,7 +44,7 @@ impl Xfs {
     /// The inode with a number from outside the volume. The inode tree is checked too, because file content can look like an inode.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
+    /// The errors of [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
     pub fn inode_by_number(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         self.superblock.geometry.inode_place(number)?;
         if !self.is_in_use(number)? {
@@ -191,7 +191,7 @@ impl Xfs {
         })
     }
 
-    /// The forks of an inode. An extent list must fit into the inode by the inode's own counter.
+    /// The forks of an inode. An extent list of the length in the inode's counter must fit into the inode.
     fn forks(
         &self,
         bytes: &[u8],

@@ -14,7 +14,7 @@ use super::map_changes::{MapChange, MapChanges};
 /// A map with at most this many leaves is read completely at the first use and kept. In a larger map, lookups read single leaves through
 /// the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept: they take 96 MiB, and the index 80 MiB.
+/// A map with more extents than this is not kept. This many extents take 96 MiB, and their index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl XfsInode {

@@ -77,7 +77,7 @@ impl Xfs {
     /// Opens the file system for reading and for overwrites of existing data.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
+    /// The errors of [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let mut fs = Self::read(device, events, Rescue::default())?;
         fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
@@ -90,7 +90,7 @@ impl Xfs {
     /// missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Unsupported` for a backup of the superblock.
+    /// The errors of [`open`](Self::open); `Unsupported` for a backup of the superblock.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,

@@ -33,7 +33,7 @@ pub(super) struct Realtime {
     blocks: u64,
     /// Blocks of a realtime extent, the unit of allocation.
     pub(super) extent: u64,
-    /// Whether groups are as far apart as their numbers, not adjacent.
+    /// Whether groups begin at positions that their numbers determine, with gaps between them.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,

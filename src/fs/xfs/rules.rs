@@ -62,7 +62,7 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_features2.get().into(),
         rule: "a bit is missing that each volume of version 5 has, or one is not known",
         holds: |raw| {
-            // Some machines read the field at another offset: Linux combines the bits of both.
+            // Some machines read the field at another offset, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
             !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
         },

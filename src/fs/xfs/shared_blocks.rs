@@ -58,7 +58,7 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // The reserved blocks come last, and their order starts again at the first block.
+        // The records of reserved blocks come last, and their order starts again at the first block.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {

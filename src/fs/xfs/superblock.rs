@@ -34,9 +34,9 @@ pub struct Superblock {
     pub version: u8,
     /// Features that permit reads by a program that does not support them.
     pub ro_compat: RoCompat,
-    /// Features that do not.
+    /// Features that a program must support in order to read the volume.
     pub incompat: Incompat,
-    /// Features of the log. An unknown one matters only if the log needs recovery.
+    /// Features of the log. An unknown feature matters only if the log needs recovery.
     log_incompat: u32,
     /// The log position up to which the superblock has all changes; 0 in version 4.
     pub(super) lsn: u64,
@@ -305,7 +305,7 @@ impl Superblock {
         }
     }
 
-    /// Whether metadata have checksums and record their own places.
+    /// Whether metadata have checksums and record their own positions.
     pub(crate) fn is_v5(&self) -> bool {
         self.version == 5
     }
@@ -327,7 +327,7 @@ impl Superblock {
         features.into_iter().map(|name| name.replace('_', "-")).collect()
     }
 
-    /// The number of free blocks. After a crash it is the sum of the allocation groups' headers.
+    /// The number of free blocks. After a crash the number is the sum of the allocation groups' headers.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks

@@ -118,7 +118,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks of a chunk that hold an inode of it.
+    /// Claims the blocks of a chunk that hold at least one of its inodes.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
@@ -147,7 +147,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree of chunks with free inodes has exactly those chunks of the other tree.
+    /// Checks that the tree of free inodes has exactly those chunks of the inode tree that have a free
+    /// inode.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

@@ -17,7 +17,7 @@ const MOST_LINKS: u32 = i32::MAX as u32;
 const LONGEST_TARGET: u64 = 1024;
 
 impl Checker<'_> {
-    /// Reports wrong fields of an inode in use. Gives whether its forks can be read.
+    /// Reports wrong fields of an inode in use. Returns whether its forks can be read.
     pub(super) fn check_core(&mut self, found: &Found) -> bool {
         let Some(file_type) = found.file_type() else {
             let (stored, rule) = (found.mode().into(), "it names no file type");
@@ -32,7 +32,7 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // Version 1 had the link count in this field, and metadata files have their kind.
+        // Version 1 had the link count in this field; metadata files have their kind in it.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -233,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the formats of the forks. Gives whether they can be read.
+    /// Checks the formats of the forks. Returns whether they can be read.
     fn check_formats(&mut self, found: &Found, file_type: FileType) -> bool {
         let (raw, findings) = (&found.raw, &mut self.findings);
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);

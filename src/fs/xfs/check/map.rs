@@ -151,7 +151,7 @@ impl Xfs {
         }
     }
 
-    /// Checks the children of a node. Gives the first block of the fork that they map.
+    /// Checks the children of a node. Returns the first block of the fork that they map.
     fn map_children(
         &self,
         walk: &mut Walk<'_>,

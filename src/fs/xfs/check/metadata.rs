@@ -138,7 +138,7 @@ impl Checker<'_> {
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }
-            // The number of groups may be wrong too.
+            // The number of groups may be wrong too, so the search stops after a few missing files.
             if directory.is_none() || missing >= TOLD {
                 break;
             }

@@ -30,8 +30,8 @@ struct Used {
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` of the blocks are
-    /// realtime blocks.
+    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` is the number
+    /// of its blocks that are realtime blocks.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;

@@ -1,4 +1,5 @@
-//! The self-describing fields of metadata blocks: checksum, place, volume, owner, age. A wrong field is reported, and the check continues.
+//! The self-describing fields of metadata blocks: checksum, position, volume, owner, age. A wrong field is reported, and the check
+//! continues.
 
 use super::super::header::{Header, array, crc_of};
 use super::super::overlay::Replayed;

@@ -46,7 +46,7 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// Checks the first superblock. It obeys the rules of opening, otherwise the volume would not be open.
+    /// Checks the first superblock. Opening the volume has checked the rules for the other fields.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);

@@ -286,7 +286,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a block and the subtree below it. Gives the lowest and the highest key, or `None` for a block of another structure.
+    /// Checks a block and the subtree below it. Returns the lowest and the highest key, or `None` for a block of another structure.
     fn tree_block(&mut self, walk: &mut Walk<'_>, block: u64, level: u32) -> Option<(Key, Key)> {
         let site = self.site_of(walk, Some(block), "");
         let Some(number) = self.block_of(walk, block) else {

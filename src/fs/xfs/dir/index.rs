@@ -122,7 +122,7 @@ impl XfsInode {
             }
             let children = Self::index_entries(&block, self.index_header(), place)?;
             let at = children.partition_point(|entry| entry.hashval.get() < hash);
-            // Past the last hash there is no entry: the last leaf is searched and has none.
+            // No entry has a hash past the last one. The search then ends in the last leaf.
             let Some(child) = children.get(at).or(children.last()) else {
                 return Err(place.field("count").corrupt("a node without children"));
             };

@@ -12,7 +12,7 @@ use crate::fs::{DirCursor, DirEntry};
 use crate::iomap::IomapType;
 use crate::units::{FileBlock, FilePos};
 
-/// The rest of a directory.
+/// The entries of a directory that remain to be listed.
 pub struct XfsListing {
     inode: Arc<XfsInode>,
     /// The position in units of 8 bytes from the start of the directory.

@@ -40,7 +40,7 @@ pub(super) struct Intents {
 
 struct Intent {
     what: &'static str,
-    /// The position in the log: intents are finished in the order in which they were logged.
+    /// The position in the log. Intents are finished in the order in which they were logged.
     order: u64,
     regions: Vec<Vec<u8>>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Ended {
 }
 
 impl Intents {
-    /// Handles an intent or the end of one. False for items of other types. Both have the number at byte 8.
+    /// Handles an intent or the end of one. Returns false for items of other types. An intent and its end have the number at byte 8.
     pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
@@ -116,7 +116,7 @@ impl Intents {
     }
 }
 
-/// Adds the changes of an intent. False if they are not of data.
+/// Adds the changes of an intent. Returns false if they do not concern data.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -160,7 +160,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange. False if it is not of data.
+/// Adds an exchange. Returns false if it does not concern data.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {

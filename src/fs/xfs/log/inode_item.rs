@@ -33,7 +33,7 @@ const FIELDS: [(usize, usize); 16] = [
     (92, 4), // di_gen
     (6, 2),  // di_onlink, or the type of a metadata file
 ];
-/// The same fields that version 3 adds.
+/// The fields that version 3 adds, in the same form.
 const FIELDS_V3: [(usize, usize); 4] = [
     (104, 8), // di_changecount
     (120, 8), // di_flags2

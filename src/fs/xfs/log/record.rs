@@ -57,7 +57,7 @@ pub(super) struct Record {
 /// The unchecked header of a record: an unmount record may come from another kind of machine.
 pub(super) struct Outline {
     pub(super) tail: Position,
-    /// The maximum number of blocks of a record in its mount.
+    /// The maximum number of blocks of a record in the mount that wrote it.
     pub(super) most_blocks: u32,
     /// The block after the record.
     end: u32,
@@ -82,7 +82,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Self { device, range, count })
     }
 
-    /// Reads consecutive blocks; the first block follows the last one.
+    /// Reads consecutive blocks. The log's first block follows its last one.
     pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count as usize * BLOCK];
         let before_end = (self.count - first).min(count) as usize * BLOCK;

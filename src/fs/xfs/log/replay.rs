@@ -1,4 +1,4 @@
-//! Transactions are applied in order to sectors in memory.
+//! Applies transactions, one after the other, to sectors in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation: after the last one, the buffer may be reused for other content.
+    /// Processes a cancellation. After the last one, the buffer may be reused for other content.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -162,7 +162,7 @@ impl<'a> Replay<'a> {
         self.overlay.put(at, bytes);
     }
 
-    /// Stores a part of a buffer, rounded to whole sectors: the inodes around a changed one keep their content on the device.
+    /// Stores a part of a buffer, rounded to whole sectors, so that inodes in other sectors keep their content on the device.
     pub(super) fn put_part(&mut self, at: u64, bytes: &[u8], part: Range<usize>) {
         const SECTOR: usize = 1 << BASIC_SHIFT;
         let start = part.start / SECTOR * SECTOR;
@@ -205,7 +205,7 @@ impl<'a> Replay<'a> {
             };
             let from = field.start - range.start;
             let inode = &mut bytes[start..start + size];
-            // A wrong checksum stays wrong: this change does not repair the inode.
+            // A wrong checksum stays wrong, because this change does not repair the inode.
             let is_sound = self.superblock.is_v5() && is_sealed(inode);
             inode[NEXT_UNLINKED..NEXT_UNLINKED + 4].copy_from_slice(&content[from..from + 4]);
             if is_sound {
@@ -326,7 +326,7 @@ impl Turn {
     }
 }
 
-/// The log position up to which a structure has all changes; `None` if it has no such field, and is always written.
+/// The log position up to which a structure has all changes; `None` if it has no such field; the structure is then always written.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (24, 32),

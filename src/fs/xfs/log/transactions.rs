@@ -72,7 +72,7 @@ impl Transactions {
                 self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
                 continue;
             }
-            // The transaction began before the tail: all of it is already written home.
+            // The transaction began before the tail: all of it has already been written to its final position.
             let Some(open) = self.0.get_mut(&number) else { continue };
             if flags & operation::UNMOUNT != 0 {
                 self.0.remove(&number);
