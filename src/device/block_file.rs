@@ -125,7 +125,7 @@ impl BlockFile {
         if base.checked_add(size).is_none_or(|end| end > whole) {
             let end = base.saturating_add(size);
             return Err(Error::invalid(format!(
-                "{}: the part {base}..{end} exceeds its {whole} bytes",
+                "{}: the part {base}..{end} exceeds the device's {whole} bytes",
                 path.display()
             )));
         }
@@ -183,7 +183,7 @@ impl BlockFile {
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
         // The file is closed first, because two exclusive opens conflict.
         drop(file);
-        let why = format!("blocks of {block} bytes where direct requests have {unit}");
+        let why = format!("blocks of {block} bytes, but direct requests of at least {unit}");
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 

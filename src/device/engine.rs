@@ -87,11 +87,13 @@ pub struct OpenedEngine {
 }
 
 fn not_nbd() -> Error {
-    Error::invalid("the engine nbd is for exports of NBD servers, and they need no other")
+    Error::invalid("the engine nbd is only for exports of NBD servers, which use it by default")
 }
 
 fn not_image() -> Error {
-    Error::invalid("the engine image is for images of virtual machines, and they need no other")
+    Error::invalid(
+        "the engine image is only for images of virtual machines, which use it by default",
+    )
 }
 
 /// Opens a queue without a device of its own. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
@@ -116,7 +118,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUring => uring(false),
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
-        Engine::Dax => Err(Error::invalid("dax needs an image of its own")),
+        Engine::Dax => Err(Error::invalid("the engine dax is bound to one image")),
         Engine::Nbd => Err(not_nbd()),
         Engine::Image => Err(not_image()),
     }
@@ -157,13 +159,13 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
         Engine::IoUring | Engine::IoUringPoll if !limits.nowait => {
             notices.push(
-                "the device does not know NOWAIT, io_uring would punt every request: psync is used"
+                "the device does not support NOWAIT, and io_uring would punt every request, so psync is used"
                     .into(),
             );
             (psync(), Engine::Psync)
         }
         Engine::IoUringPoll if !limits.poll => {
-            notices.push("the device has no poll queues: completions are not polled".into());
+            notices.push("the device has no poll queues, so completions are not polled".into());
             (uring(false)?, Engine::IoUring)
         }
         Engine::IoUring => (uring(false)?, Engine::IoUring),

@@ -99,7 +99,7 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
         if base.checked_add(size).is_none_or(|end| end > bytes(&disk, "size").unwrap_or(0)) {
-            let what = "the partition extends past its disk's end";
+            let what = "the partition extends past the end of its disk";
             return Err(Error::new(ErrorKind::Corrupt, what).at(own.display()));
         }
         device_paths.push(device_path(&disk, DevicePathKind::WholeDisk, base, size)?);
@@ -184,7 +184,8 @@ impl DevicePath {
         let file = BlockFile::open(&self.path, &mode)?;
         let path = || self.path.display();
         if file.protected_namespace().is_some() {
-            let what = "protection information goes with each command: its block device is used";
+            let what =
+                "each command must carry protection information, so the block device is used";
             return Err(Error::unsupported(what).at(path()));
         }
         let node = file.namespace().map_or(file.fd(), Namespace::fd);
@@ -259,7 +260,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "the first without cached pages",
-            Self::Clean => "the first without dirty pages, where all have cached ones",
+            Self::Clean => "the first without dirty pages; all have cached pages",
             Self::First => "the first that can be opened",
         })
     }

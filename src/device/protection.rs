@@ -99,7 +99,9 @@ impl fmt::Display for DeviceProtection {
             (_, true, true) => "computed and verified by the kernel",
             (_, true, false) => "computed by the kernel and not verified by it",
             (_, false, true) => "verified by the kernel and not computed by it",
-            (_, false, false) => "left to the device: the kernel has it switched off",
+            (_, false, false) => {
+                "left to the device, because the kernel has protection switched off"
+            }
         })
     }
 }

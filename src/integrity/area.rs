@@ -191,7 +191,7 @@ impl Superblock {
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place.field("area_start").corrupt("it records a different place"));
+                return Err(place.field("area_start").corrupt("it records a different position"));
             }
             Ok(found)
         };

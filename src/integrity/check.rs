@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
         match self {
             Self::Superblock { copy, why } => write!(f, "{copy} superblock: {why}"),
             Self::ShortData { size, needed } => {
-                write!(f, "data device: {size} bytes, the tags are for {needed}")
+                write!(f, "data device: {size} bytes, but the tags cover {needed}")
             }
             Self::Map { blocks } => write!(f, "dirty map: {blocks} blocks are not whole"),
             Self::Unreadable { why } => f.write_str(why),

@@ -176,7 +176,7 @@ fn lay_out(
     };
     if info.generations && info.mode == Mode::Journal {
         return Err(Error::invalid(
-            "generations are counted in bitmap mode only: a journal has none",
+            "generations are tracked only in bitmap mode, not with a journal",
         ));
     }
     let smallest = size.div_ceil(MOST_REGIONS).next_power_of_two().max(BLOCK_LEN);
@@ -189,12 +189,12 @@ fn lay_out(
     // The check comes before a division by the requested values.
     info.check().map_err(|field| {
         Error::invalid(match field {
-            "interval" => format!("an interval of {} bytes: it is 512 or 4096", info.interval),
-            "region" => format!("a region of {} bytes: it is a power of two from 4096 on", info.region),
+            "interval" => format!("an interval of {} bytes; it must be 512 or 4096", info.interval),
+            "region" => format!("a region of {} bytes; it must be a power of two, 4096 or more", info.region),
             "journal_len" => format!(
-                "a journal size of {journal} bytes: it is a multiple of 4096, from {SMALLEST_JOURNAL} on and below 1 TiB"
+                "a journal size of {journal} bytes; it must be a multiple of 4096, at least {SMALLEST_JOURNAL} and below 1 TiB"
             ),
-            field => format!("no integrity device has this {field}"),
+            field => format!("this {field} is not valid for an integrity device"),
         })
     })?;
     let area_len = match tags {

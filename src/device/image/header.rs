@@ -148,7 +148,7 @@ impl Header {
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
             format!(
-                "an image with {entries} L2 tables is only read: one with larger clusters has fewer"
+                "an image with {entries} L2 tables can only be read; with larger clusters it has fewer tables"
             )
         })
     }

@@ -43,7 +43,7 @@ impl Metadata {
                 continue;
             }
             if entry & COPIED == 0 {
-                return Err(place.corrupt("an L2 table is shared: the image is only read"));
+                return Err(place.corrupt("an L2 table is shared, so the image can only be read"));
             }
             clusters.add(at, header.cluster(), place)?;
             found.l2.insert(at);

@@ -94,8 +94,7 @@ impl Qcow2 {
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
-            let what =
-                "a write to the image's tables or a flush has failed: no later write succeeds";
+            let what = "a write to the image's tables or a flush has failed, so all later writes are refused";
             return Err(Error::io(Errno::EIO, what));
         }
         self.guarded(|| run(&mut access))

@@ -122,7 +122,7 @@ fn check_header(file: &ImageFile) -> Result<()> {
         return Err(Error::unsupported(format!("VHDX of version {version}")));
     }
     if header[48..64] != [0; 16] {
-        let what = "the image was not closed, and its log is not replayed here: qemu-img check -r all does so";
+        let what = "the image was not closed, and ironmap does not replay its log; qemu-img check -r all does";
         return Err(Error::unsupported(what));
     }
     Ok(())

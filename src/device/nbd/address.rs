@@ -185,7 +185,9 @@ impl TlsFields {
             // The server is always verified, so this value changes nothing.
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
-                return refused("any server would be accepted; tls-certificates=DIR names one");
+                return refused(
+                    "any server would be accepted; tls-certificates=DIR names the trusted authorities",
+                );
             }
             _ => return Err(Error::invalid(format!("{name}={value} has no meaning here"))),
         }
@@ -227,7 +229,7 @@ impl TlsFields {
 fn timeout(seconds: &str) -> Result<Duration> {
     let seconds = seconds.parse().ok().filter(|seconds| (1..=MAX_TIMEOUT).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
-        Error::invalid(format!("timeout= is a number of seconds from 1 to {MAX_TIMEOUT}"))
+        Error::invalid(format!("timeout= must be a number of seconds from 1 to {MAX_TIMEOUT}"))
     })
 }
 
@@ -244,7 +246,7 @@ fn tcp_server(authority: &str) -> Result<Server> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.is_none() && host.contains([':', '[', ']']) {
         return Err(Error::invalid(format!(
-            "{host:?} is not a host: an IPv6 address is in brackets"
+            "{host:?} is not a host; an IPv6 address must be in brackets"
         )));
     }
     let host = bare.unwrap_or(host);
@@ -266,7 +268,7 @@ fn decoded(text: &str) -> Result<String> {
         let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
         match (digit(), digit()) {
             (Some(high), Some(low)) => bytes.push((high << 4 | low) as u8),
-            _ => return Err(Error::invalid("after a % come two hexadecimal digits")),
+            _ => return Err(Error::invalid("a % must be followed by two hexadecimal digits")),
         }
     }
     String::from_utf8(bytes).map_err(|_| Error::invalid("it is not UTF-8"))

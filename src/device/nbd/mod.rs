@@ -156,7 +156,7 @@ impl Nbd {
             return refused(ErrorKind::ReadOnly, "the server does not permit writing");
         }
         if write && !export.has(ExportFlags::SEND_FLUSH) && !address.without_flush {
-            let what = "the server has no flush, so nobody knows when data are durable: ?flush=none \
+            let what = "the server has no flush command, so it is unknown when data are durable: ?flush=none \
                         in the address takes each answered write as durable";
             return refused(ErrorKind::Unsupported, what);
         }
@@ -198,9 +198,11 @@ impl Nbd {
         let mut notices = Vec::new();
         if self.is_writable {
             let address = &self.session.address;
-            notices.push(format!("{address}: NBD does not tell whether other programs write it"));
+            notices.push(format!(
+                "{address}: NBD does not report whether other programs write to the export"
+            ));
             if !self.session.export.has(ExportFlags::SEND_FLUSH) {
-                notices.push(format!("{address}: no flush: answered writes count as durable"));
+                notices.push(format!("{address}: the server has no flush command, so answered writes count as durable"));
             }
         }
         notices

@@ -119,7 +119,7 @@ impl Session {
             || export.blocks.minimum > self.export.blocks.minimum
             || export.blocks.maximum < self.export.blocks.maximum
         {
-            return Err(Error::invalid("the export has changed: it can do less than before"));
+            return Err(Error::invalid("the export has changed: it lacks an ability that it had"));
         }
         Ok(export)
     }

@@ -309,19 +309,19 @@ impl fmt::Display for Kind {
                 write!(f, "{} outside the volume", Run("block", *block, *count))
             }
             Self::ClaimedTwice { block, count } => {
-                write!(f, "{} in use by something else too", Run("block", *block, *count))
+                write!(f, "{} also in use by another structure", Run("block", *block, *count))
             }
             Self::ClaimsMetadata { block, count, structure } => {
                 write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
             }
             Self::EntryToUnused { name, target } => {
-                write!(f, "{} names inode {target}, not in use", text(name))
+                write!(f, "{} names inode {target}, which is not in use", text(name))
             }
             Self::EntryToInvalid { name, target } => {
                 write!(f, "{} names inode {target}, which has no name", text(name))
             }
             Self::EntryType { name, stored, actual } => {
-                write!(f, "{} has type {stored}, but is a {actual:?}", text(name))
+                write!(f, "{} records type {stored}, but the inode is a {actual:?}", text(name))
             }
             Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
             Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
@@ -329,7 +329,7 @@ impl fmt::Display for Kind {
                 write!(f, "{} is another name of directory inode {target}", text(name))
             }
             Self::WrongLeaf { name, hash } => {
-                write!(f, "{} with hash {hash:#010x} is in a wrong block", text(name))
+                write!(f, "{} with hash {hash:#010x} is in the wrong block", text(name))
             }
             Self::MissingDots => f.write_str("the first entries are not . and .."),
             Self::WrongParent { stored, actual } => {
@@ -348,7 +348,7 @@ impl fmt::Display for Kind {
                 "id {id} has {} bytes and {} inodes, should be {} and {}",
                 bytes.0, inodes.0, bytes.1, inodes.1
             ),
-            Self::Backup => f.write_str("it differs from the first one, or is damaged"),
+            Self::Backup => f.write_str("it differs from the primary superblock, or is damaged"),
             Self::Orphans { count } => {
                 write!(f, "{count} inodes that the next mount removes or truncates")
             }

@@ -85,7 +85,9 @@ fn inodes_of_any_age(
         return Err(place.corrupt("it is cut short"));
     };
     if raw.agi_magicnum != INODES_MAGIC || raw.agi_seqno.get() != group {
-        return Err(place.field("agi_seqno").corrupt(format!("it is not of group {group}")));
+        return Err(place
+            .field("agi_seqno")
+            .corrupt(format!("it does not belong to group {group}")));
     }
     Ok((raw, place))
 }
@@ -125,7 +127,9 @@ fn free_space_of_any_age(
         return Err(place.corrupt("it is cut short"));
     };
     if free.agf_magicnum != FREE_MAGIC || free.agf_seqno.get() != group {
-        return Err(place.field("agf_seqno").corrupt(format!("it is not of group {group}")));
+        return Err(place
+            .field("agf_seqno")
+            .corrupt(format!("it does not belong to group {group}")));
     }
     Ok((free, place))
 }

@@ -61,7 +61,7 @@ impl GroupTree {
             }
             leaf = self.node(fs, leaf.right, 0)?;
         }
-        Err(leaf.place.field("bb_rightsib").corrupt("its leaves are a circle"))
+        Err(leaf.place.field("bb_rightsib").corrupt("its leaves form a circular chain"))
     }
 
     /// The last record whose key, by `key_of`, is not greater than `key`.
@@ -112,7 +112,7 @@ impl GroupTree {
         let place = self.place(fs);
         let geometry = &fs.superblock.geometry;
         if at == 0 || u64::from(at) >= geometry.group_len(self.group) {
-            let what = format!("block {at} of group {} is outside of it", self.group);
+            let what = format!("block {at} of group {} is outside the group", self.group);
             return Err(place.field("bb_ptr").corrupt(what));
         }
         let block = FsBlock(geometry.group_block(self.group).0 + u64::from(at));
@@ -128,7 +128,7 @@ impl GroupTree {
             fs.check_group_header(&content, block, self.group, place)
         })?;
         if u32::from(raw.bb_level.get()) != level {
-            let what = format!("level {} in the place of level {level}", raw.bb_level);
+            let what = format!("level {} instead of level {level}", raw.bb_level);
             return Err(place.field("bb_level").corrupt(what));
         }
         let (records, right) = (raw.bb_numrecs.get().into(), raw.bb_rightsib.get());

@@ -58,7 +58,7 @@ impl Xfs {
         self.check_place(bytes, header, blocks, place)?;
         let found = u64::from_be_bytes(array(bytes, header.owner));
         if found != owner.0 {
-            return Err(place.field("owner").corrupt(format!("it is of inode {found}")));
+            return Err(place.field("owner").corrupt(format!("it belongs to inode {found}")));
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Xfs {
         self.check_place(bytes, Header::GROUP, &[block], place)?;
         let found = u32::from_be_bytes(array(bytes, Header::GROUP.owner));
         if found != group {
-            return Err(place.field("owner").corrupt(format!("it is of group {found}")));
+            return Err(place.field("owner").corrupt(format!("it belongs to group {found}")));
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Xfs {
             return Err(place.field("blkno").corrupt(format!("{blkno} at sector {at}")));
         }
         if array(bytes, header.uuid) != self.superblock.meta_uuid {
-            return Err(place.field("uuid").corrupt("it is of another volume"));
+            return Err(place.field("uuid").corrupt("it belongs to another volume"));
         }
         Ok(())
     }

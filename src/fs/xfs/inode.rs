@@ -112,7 +112,7 @@ impl Xfs {
                 return Err(place.field("di_ino").corrupt(format!("it is inode {}", v3.di_ino)));
             }
             if v3.di_uuid != self.superblock.meta_uuid {
-                return Err(place.field("di_uuid").corrupt("it is of another volume"));
+                return Err(place.field("di_uuid").corrupt("it belongs to another volume"));
             }
         }
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)
@@ -239,7 +239,7 @@ impl Xfs {
                 )));
             }
             (format, _) => {
-                let what = format!("format {format} of a file of this type and size");
+                let what = format!("format {format} does not fit the file's type and size");
                 return Err(field.corrupt(what));
             }
         };

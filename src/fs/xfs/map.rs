@@ -90,7 +90,7 @@ impl XfsInode {
     fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
         let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
         if change.is_realtime != self.data.is_realtime {
-            return Err(place.corrupt("its blocks are on another device than the file's"));
+            return Err(place.corrupt("its blocks are on a different device from the file's"));
         }
         if change.is_realtime {
             self.fs.realtime_extent(number, change.len.into(), place)

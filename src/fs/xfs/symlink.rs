@@ -33,7 +33,7 @@ impl XfsInode {
             _ => self.remote_target(len, place)?,
         };
         if target.contains(&0) {
-            return Err(place.corrupt("its target has a NUL"));
+            return Err(place.corrupt("its target contains a NUL"));
         }
         Ok(target)
     }

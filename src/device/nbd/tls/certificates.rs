@@ -113,7 +113,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
             (InvalidData, format!("the server sends something else than TLS ({error})"))
         }
         rustls::Error::DecryptError => {
-            (InvalidData, "the bytes of the server are damaged".to_owned())
+            (InvalidData, "the bytes from the server are damaged".to_owned())
         }
         other => (InvalidData, other.to_string()),
     };

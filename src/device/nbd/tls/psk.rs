@@ -263,7 +263,7 @@ fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
         let why = "the server shows a certificate instead of knowing the key";
         (PermissionDenied, why.to_owned())
     } else if reason == "decryption failed or bad record mac" {
-        (InvalidData, "the bytes of the server are damaged".to_owned())
+        (InvalidData, "the bytes from the server are damaged".to_owned())
     } else {
         (InvalidData, format!("the server does not speak TLS with such keys ({reason})"))
     };

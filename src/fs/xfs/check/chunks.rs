@@ -53,7 +53,7 @@ impl Checker<'_> {
             if start < end {
                 self.wrong(
                     site,
-                    format!("the chunk of inode {start} of the group overlaps the one before"),
+                    format!("the chunk of inode {start} of the group overlaps the previous chunk"),
                 );
                 continue;
             }

@@ -177,7 +177,7 @@ impl Checker<'_> {
             self.compare_parents(number, both);
         }
         for number in more {
-            let what = "its parent pointers are not its names".into();
+            let what = "its parent pointers differ from its names".into();
             self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }

@@ -92,7 +92,7 @@ impl Checker<'_> {
         let has_tree = self.fs.superblock.metadata_root.is_some();
         if has_quota && !has_tree && files.iter().all(|file| matches!(file.number, 0 | u64::MAX)) {
             let place = Place::new("superblock").field("sb_versionnum");
-            self.findings.wrong(place, "it has quota, and no file of it");
+            self.findings.wrong(place, "it has quota, but no quota file");
         }
         let accounts = std::mem::take(&mut self.accounts);
         for (file, usage) in files.into_iter().zip(accounts.0) {

@@ -69,7 +69,7 @@ impl Checker<'_> {
                 continue;
             }
             if is_copy == was_copy && u64::from(start) < end {
-                self.wrong(site, format!("the run at block {start} overlaps the one before"));
+                self.wrong(site, format!("the run at block {start} overlaps the previous run"));
             }
             (end, was_copy) = (run_end, is_copy);
             if is_copy {

@@ -8,7 +8,7 @@ use crate::fs::check::{FindingSite, Findings};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-const OTHER_VOLUME: &str = "it is of another volume";
+const OTHER_VOLUME: &str = "it belongs to another volume";
 
 impl Xfs {
     /// Reports a wrong header of a structure of an inode. The structure lies in these blocks.

@@ -312,7 +312,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("{:02x?} is not of this tree", header.magic);
+            let what = format!("{:02x?} does not belong to this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -342,7 +342,7 @@ impl Checker<'_> {
             _ => room / 2,
         };
         if count < least || count > room {
-            let what = format!("{count} records, of {least} to {room}");
+            let what = format!("{count} records, but {least} to {room} are valid");
             self.findings.add(field("bb_numrecs"), Kind::Damaged { what });
             walk.found.whole &= count <= room;
         }

@@ -68,7 +68,7 @@ impl XfsInode {
                 return Err(place.field("forw").corrupt("the leaf after a leaf is a node"));
             }
         }
-        Err(place.field("forw").corrupt("the leaves make a circle"))
+        Err(place.field("forw").corrupt("the leaves form a circular chain"))
     }
 
     /// Looks for a name in the only block of a directory, which holds its index.

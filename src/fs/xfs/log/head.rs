@@ -118,7 +118,7 @@ fn find_tail(
             return Err(log
                 .place(last.block)
                 .field("h_tail_lsn")
-                .corrupt("the records make a circle"));
+                .corrupt("the records form a circular chain"));
         }
         at = next;
     }
@@ -189,7 +189,8 @@ fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> R
 
 /// The last record that begins before a position. A log that was written has one.
 fn last_record(log: &LogBlocks<'_>, end: Position) -> Result<Position> {
-    let none = || log.place(end.block % log.count).corrupt("none is before the head of the log");
+    let none =
+        || log.place(end.block % log.count).corrupt("no record precedes the head of the log");
     last_header(log, end)?.ok_or_else(none)
 }
 

@@ -83,13 +83,13 @@ impl Replay<'_> {
             return Err(place.field("ilf_boffset").corrupt(what));
         };
         if u16::from_be_bytes(array(inode, 0)) != MAGIC {
-            return Err(place.field("di_magic").corrupt("no inode is at its place"));
+            return Err(place.field("di_magic").corrupt("no inode is at its position"));
         }
         let core = item.region(1, self.place)?;
         if u16::from_le_bytes(array(core, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("its fields in the log are not an inode's"));
+                .corrupt("its fields in the log are not those of an inode"));
         }
         let is_v3 = core.get(4) == Some(&3);
         if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }
@@ -305,7 +305,7 @@ fn copy_root(
     let [room_in_log, room] =
         [content.len(), fork.len().saturating_sub(4)].map(|len| len / (first + second));
     if count > room || count > room_in_log || fork.len() < size_of::<RawRoot>() {
-        return Err(place.corrupt(format!("a root of {count} records, of {room}")));
+        return Err(place.corrupt(format!("a root of {count} records, with room for {room}")));
     }
     fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());
     fork[2..4].copy_from_slice(&raw.bb_numrecs.get().to_be_bytes());

@@ -214,7 +214,7 @@ impl<'a> LogBlocks<'a> {
             return Ok(());
         }
         let (found, own) = (uuid_text(&found), uuid_text(&own));
-        let what = format!("the log is that of the volume {found}, and this is {own}");
+        let what = format!("the log belongs to volume {found}, not to this volume {own}");
         Err(self.place(at.block).field("h_fs_uuid").corrupt(what))
     }
 }

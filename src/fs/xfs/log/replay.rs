@@ -265,7 +265,7 @@ impl<'a> Replay<'a> {
         let bytes = length << geometry.block.shift();
         let most = geometry.inodes_made();
         if size != geometry.inode || count > most || bytes != u64::from(count) * size as u64 {
-            let what = format!("{count} inodes of {size} bytes, of {most} at most");
+            let what = format!("{count} inodes of {size} bytes, but at most {most} are valid");
             return Err(place.field("icl_count").corrupt(what));
         }
         let (group, within) = (u64::from(raw.icl_ag.get()), u64::from(raw.icl_agbno.get()));
