@@ -84,8 +84,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call matches the kind once. This implementation serves queues above this one, and callers that drive a device without a file
-/// system.
+/// Each call matches the variant once. This implementation serves queues above this queue, and callers that drive a device without a
+/// file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

@@ -33,13 +33,13 @@ const BOUNCE: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub struct OpenMode {
     /// Requests bypass the page cache (`O_DIRECT`). If the file system below an image refuses such requests, they go through the
-    /// page cache, and [`BlockFile::notice`] says so.
+    /// page cache, and [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
     /// Fail if another program has the device mounted, attached or locked. Raw measurements on the device of an open volume turn this off.
     pub exclusive: bool,
     /// Open for writing too.
     pub write: bool,
-    /// The first byte and the length of the part to use: a partition of an image. `None` is the whole device.
+    /// The first byte and the length of the part to use, such as a partition of an image. `None` means the whole device.
     pub window: Option<(u64, u64)>,
 }
 
@@ -397,7 +397,7 @@ impl BlockFile {
         }
     }
 
-    /// The length of the shortest direct request, if it has grown since the device was opened.
+    /// The length of the shortest direct request, if this length has grown since the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {

@@ -10,7 +10,7 @@ use super::{Device, Entry, Log, Ram};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// The name of a state: the same base, log and name give the same state. Its text is `seed:cut:subset`, all hexadecimal.
+/// The name of a state. The same base, log and name give the same state. The text of a name is `seed:cut:subset`, all hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     /// The seed of all random choices.
@@ -66,8 +66,8 @@ impl Crashes {
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range in which the device never tears a write: the write is present wholly or not at all. The reason: ext4's superblock has
-    /// 1024 bytes and one checksum, and Linux does not mount a torn one.
+    /// Adds a range in which the device never tears a write: the write is present wholly or not at all. ext4's superblock, for example,
+    /// has 1024 bytes and one checksum, and Linux does not mount a volume whose superblock is torn.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
@@ -144,14 +144,15 @@ struct Atomic {
 }
 
 impl Atomic {
-    /// The first sector of the block that contains `sector`. All sectors of a block are present, or none is.
+    /// The first sector of the block that contains `sector`. The sectors of a block are present or absent together.
     fn first(&self, sector: u64) -> Option<u64> {
         let (start, block) = (self.sectors.start, self.block);
         self.sectors.contains(&sector).then(|| start + (sector - start) / block * block)
     }
 }
 
-/// A random part of a request: usually all of it or nothing, and sometimes any of its sectors. Some states keep most requests and some only few.
+/// A random part of a request: usually the whole request or nothing, and sometimes any of its sectors. Some states keep most requests,
+/// and some keep only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -196,7 +197,7 @@ enum Fate {
     Issued,
     /// It was acknowledged by this entry, and a flush issued later makes it durable.
     Acknowledged(usize),
-    /// All of it is there.
+    /// All of the request is durable.
     Durable,
     /// It failed, or a flush that covered it failed: its data may never become durable.
     Doubtful,
@@ -267,7 +268,7 @@ impl Fates {
         changed
     }
 
-    /// Removes the oldest request if it is durable: later entries can change its data only by overwriting them.
+    /// Removes the oldest request if it is durable, because later entries can change its data only by overwriting them.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)

@@ -22,7 +22,7 @@ use crate::units::DevOffset;
 /// error. In an image that is opened for reading, holes read as zeros without access to the mapping, because tmpfs would allocate each page
 /// of them. On a file system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
 ///
-/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image keeps out
+/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping. The lock on the image keeps out
 /// programs that ask for a lock. A device below the image that fails to read a page kills the program too.
 #[derive(Debug)]
 pub struct Dax {

@@ -23,7 +23,7 @@ const CONDITIONS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
-    /// The index of the device among those that share the cache.
+    /// The index of this device among the devices that share the cache.
     device: usize,
     through_flushes: ThroughFlushes,
 }
@@ -85,7 +85,7 @@ impl Durability {
     /// `Io` with the device's errno, from the first failure on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has already begun may not cover the caller's writes.
+        // A flush that has already begun might not cover the caller's writes.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -301,7 +301,8 @@ mod tests {
         });
     }
 
-    /// A flush that has begun may not cover later writes. A thread that asks during it waits for the next flush, and all such threads share that one.
+    /// A flush that has begun might not cover later writes. A thread that asks during a flush waits for the next flush, and all such
+    /// threads share that next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();

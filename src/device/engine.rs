@@ -29,7 +29,7 @@ pub enum Engine {
     IoUringPoll,
     /// Loads from a mapping of an image.
     Dax,
-    /// Requests for file data complete immediately, without a transfer. This measures the engine itself.
+    /// Requests for file data complete immediately, without a transfer. This engine serves to measure the library itself.
     Null,
     /// Requests to an NBD server. Only exports use it.
     Nbd,
@@ -106,7 +106,8 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A file of an NVMe namespace may be attached, which needs wide entries. Linux before 5.19 has none.
+            // A file of an NVMe namespace may be attached later, and its commands need wide entries. Linux before 5.19 has no
+            // wide entries.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -142,7 +143,8 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. This call reports that error here, and not with the first queue.
+        // A kernel may lack io_uring or forbid it. This call reports that error, so that the first queue does not fail with
+        // it.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {

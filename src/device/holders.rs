@@ -94,9 +94,9 @@ fn swaps_of(devices: &[u64]) -> Vec<String> {
     swaps.lines().skip(1).filter_map(swap).collect()
 }
 
-/// The programs that have one of these devices open.
+/// The programs that have any of these devices open.
 fn openers_of(devices: &[u64]) -> Vec<String> {
-    // Other files are skipped, because their file system may not answer.
+    // Other files are skipped, because their file system might not answer.
     let is_one = |file: std::fs::DirEntry| {
         let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
         let stat = node.and_then(|node| rustix::fs::stat(&node).ok());

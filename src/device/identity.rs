@@ -61,7 +61,8 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same part of its disk have the same identity; another disk has another; a device without a name has none.
+    /// A partition and the same part of its disk have the same identity. Another disk has a different identity, and a device without a
+    /// name has no identity.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 /// The limits and promises of a device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The device refuses all writes, regardless of how it is opened.
+    /// The device refuses all writes, regardless of the mode in which it is opened.
     pub read_only: bool,
     /// Offsets and lengths of direct requests are multiples of this.
     pub logical_block: u32,
@@ -29,7 +29,7 @@ pub struct Limits {
     pub direct: bool,
     /// The device has already repeated a read whose data do not match their tuples, into memory that no other code can reach.
     pub rereads: bool,
-    /// The longest write that the device carries out wholly or not at all (`RWF_ATOMIC`); 0 if it has no such writes.
+    /// The longest write that the device carries out wholly or not at all (`RWF_ATOMIC`); 0 if the device has no atomic writes.
     pub atomic_write: u32,
 }
 

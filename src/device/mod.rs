@@ -81,7 +81,7 @@ pub(crate) use yielding::yielding;
 /// The trait serves metadata and set-up, through `dyn`. File data goes through a [queue](Device::queue). All positions are bytes from the
 /// start of the part in use. Threads share a device. A queue keeps the parts of its device that it needs, and may outlive the device.
 ///
-/// A device implements the methods whose names end in `_within`: the argument [`InRange`] proves that their ranges are within the device.
+/// A device implements the methods whose names end in `_within`. The argument [`InRange`] proves that their ranges are within the device.
 /// Callers use the methods without that suffix, which check each range first. No device overrides the methods without the suffix.
 pub trait Device: Send + Sync {
     /// The limits of the device.

@@ -43,7 +43,7 @@ impl Null {
         Self { limits, size, metadata: None }
     }
 
-    /// Creates a device with the metadata of another one.
+    /// Creates a device that reads its metadata from another device.
     #[must_use]
     pub fn over(device: Arc<dyn Device>) -> Self {
         Self { limits: *device.limits(), size: device.size(), metadata: Some(device) }

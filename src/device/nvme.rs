@@ -1,5 +1,5 @@
-//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Its requests are commands, which go around the block layer and the page
-//! cache.
+//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Requests to it are NVMe commands, which bypass the block layer and
+//! the page cache.
 //!
 //! The block device of the same namespace, `/dev/nvmeXnY`, is opened too: exclusively if required, because a character device has no
 //! exclusive open; and for requests whose speed does not matter, such as reads of metadata.

@@ -49,7 +49,7 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. A lease cannot distinguish them from those of another process.
+/// Images that this process has open for writing. A lease cannot distinguish them from images that another process has open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The mark that this process has an image open for writing. Dropping it removes the mark.
@@ -198,7 +198,7 @@ enum Served {
 
 /// Finds the file of a disk by its directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // Only an error that the file does not exist proves that the disk serves none.
+    // Only an error that the file does not exist proves that the disk serves no file.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
@@ -222,7 +222,7 @@ fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
 }
 
-/// Queries a loop device. This needs its node and the permission to open it.
+/// Queries a loop device. The query needs the device's node and the permission to open it.
 fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty())?;

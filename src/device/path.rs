@@ -1,8 +1,8 @@
 //! The device paths to the block device beneath a mounted file system, and the choice among them.
 //!
 //! A direct read of a block device first checks that device's page cache. The read costs more if the cache holds any page, and still more
-//! if any page of the device is dirty. A mounted ext4 keeps its metadata there. The disk beneath a partition has a page cache of its own,
-//! and an NVMe character device has none.
+//! if any page of the device is dirty. A mounted ext4 keeps its metadata in that cache. The disk beneath a partition has a page cache of
+//! its own, and an NVMe character device has none.
 //!
 //! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
 //! whose page cache holds no dirty page; else the first.
@@ -277,12 +277,12 @@ pub struct Chosen<T> {
     pub reason: Reason,
 }
 
-/// The state of each device path, and the chosen one. Its text is one line.
+/// The state of each device path, and the chosen path. `Display` shows them on one line.
 #[derive(Debug)]
 pub struct Choice<T> {
     /// All device paths, best first.
     pub candidates: Vec<Candidate>,
-    /// The chosen device path; `None` if none can be opened.
+    /// The chosen device path; `None` if no path can be opened.
     pub chosen: Option<Chosen<T>>,
 }
 

@@ -12,7 +12,7 @@ use crate::sys::metadata_size;
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field that does not match. `None` if the device compared the tuples itself: it does not report the field.
+    /// The field that does not match. `None` if the device compared the tuples itself, because the device does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for WrongTuple {
 
 /// The protection information of a device: tuples that it stores with its sectors and compares with them.
 ///
-/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies those of each read, unless a request
-/// contains its own. So memory must not change during a write.
+/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
+/// request contains its own tuples. So memory must not change during a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.

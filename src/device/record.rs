@@ -38,7 +38,7 @@ pub enum Entry {
     End {
         /// The entry's index.
         of: usize,
-        /// Whether it was acknowledged: without an error, and not short.
+        /// Whether the entry was acknowledged: without an error, and not short.
         ok: bool,
     },
     /// The application has reached a point that it names.

@@ -1,4 +1,4 @@
-//! Runs of sectors in the memory of a request, however it is divided into buffers, and their tuples.
+//! Runs of sectors in the memory of a request, whatever its division into buffers, and the tuples of these sectors.
 
 use crate::protection::{Mismatch, Protection};
 
@@ -38,7 +38,7 @@ pub(super) fn each_run<'a, E>(
     Ok(())
 }
 
-/// Compares adjacent sectors with their tuples, except those whose check is switched off.
+/// Compares adjacent sectors with their tuples, except sectors whose check is switched off.
 pub(super) fn verify_run(
     protection: Protection,
     mut data: &[u8],

@@ -39,7 +39,7 @@ pub struct Faults {
     pub latency: u32,
 }
 
-/// A device over another that injects [`Faults`] into its requests and those of its queues.
+/// A device over another device that injects [`Faults`] into its own requests and into the requests of its queues.
 pub type Sim = Layered<Faulty>;
 
 impl Sim {
@@ -93,7 +93,7 @@ impl Faults {
     }
 }
 
-/// A hash of two numbers (splitmix64's finalizer): the randomness of a request depends on its number alone.
+/// A hash of two numbers (splitmix64's finalizer). The random choices for a request depend only on the seed and on its number.
 pub(super) fn mix(seed: u64, number: u64) -> u64 {
     let mut x = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -73,7 +73,7 @@ impl Part<'_> {
     }
 
     /// Allocates space for all holes. Returns true if no later write needs space; false on a file system that may need space for an
-    /// overwrite, because it does not write in place.
+    /// overwrite, because that file system does not write in place.
     ///
     /// # Errors
     /// `Io`: ENOSPC if there is not enough space, in which case the call allocates none if it can determine this in advance; EOPNOTSUPP if the image
@@ -132,7 +132,7 @@ impl Part<'_> {
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),
-            // A file system that does not report holes has none that need space.
+            // A file system that does not report holes has no holes that need space.
             Err(OsErrno::NXIO | OsErrno::INVAL | OsErrno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(failed("look for holes", errno)),
         }

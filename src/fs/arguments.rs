@@ -133,7 +133,7 @@ pub enum SetXattr {
     Any,
     /// Creates the attribute; `Exists` if there is one.
     Create,
-    /// Replaces the attribute; `NoData` if it does not exist.
+    /// Replaces the attribute; `NoData` if the attribute does not exist.
     Replace,
 }
 
@@ -193,7 +193,7 @@ pub enum KeepSetId {
     /// The set-id bits are cleared.
     #[default]
     No,
-    /// The set-id bits stay: the caller has `CAP_FSETID`.
+    /// The caller has `CAP_FSETID`, so the set-id bits stay.
     Yes,
 }
 
@@ -212,8 +212,8 @@ impl KeepSetId {
     }
 }
 
-/// The mode without set-user-ID, and without set-group-ID if the group may execute: a set-group-ID bit without group execute permission has
-/// another meaning.
+/// The mode without set-user-ID, and without set-group-ID if the group may execute. Without group execute permission the set-group-ID bit
+/// has another meaning and stays.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -235,7 +235,7 @@ pub enum Fallocate {
         /// The file's size does not change.
         keep_size: bool,
     },
-    /// Removes whole blocks; the rest of the file moves down.
+    /// Removes whole blocks. The part of the file after them moves down.
     Collapse,
     /// Inserts whole blocks that read as zeros.
     Insert,
@@ -259,7 +259,7 @@ pub enum Access {
 pub struct DirCursor(pub(crate) u64);
 
 impl DirCursor {
-    /// Before all entries.
+    /// The position before all entries.
     pub const START: Self = Self(0);
 
     /// The cursor for a number that came from [`to_raw`](Self::to_raw). Every other number stands for some position, too.
@@ -292,7 +292,7 @@ pub enum Clock {
 pub struct Usage {
     /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks, without those that hold the file system's static metadata.
+    /// The number of blocks, without the blocks of the file system's static metadata.
     pub blocks: u64,
     /// The maximum number of inodes.
     pub inodes: u64,

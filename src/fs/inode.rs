@@ -1,4 +1,4 @@
-//! An inode as it was when it was read.
+//! An inode in the state in which it was read.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
-/// An inode as it was when it was read: its attributes, and access to its content and names. The file may change afterwards; reads through this value
-/// give the present state, or an error if its number belongs to another file.
+/// An inode in the state in which it was read: its attributes, and access to its content and names. The file may change afterwards. Reads
+/// through this value return the present content, or an error if the inode number belongs to another file.
 pub struct Inode(Box<dyn InodeOps>);
 
 /// The inode to open: a number, or an inode that was read earlier. The latter is opened only if its number still belongs to that file.
@@ -44,12 +44,12 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The attributes of the inode, as `stat` gives them.
     fn stat(&self) -> &Stat;
 
-    /// Whether the inode is internal to the file system, as a journal or a quota file is: no name may refer to it.
+    /// Whether the inode is internal to the file system, such as a journal or a quota file. No name may refer to an internal inode.
     fn is_internal(&self) -> bool {
         false
     }
 
-    /// The map, if all of it is in memory.
+    /// The map, if the whole map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.

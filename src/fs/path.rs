@@ -78,7 +78,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     (&path[..start], &path[start..end])
 }
 
-/// The first component of a path and the rest, with its slashes.
+/// The first component of a path, and the remaining path with its leading slashes.
 pub(super) fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     let path = &path[start..];

@@ -38,7 +38,7 @@ pub trait Writer: Send + Sync {
     /// for a file of another project if the directory passes its own project to its entries.
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()>;
 
-    /// Removes a name of a file. A file without names is freed when it is no longer open.
+    /// Removes a name of a file. A file without names is freed when its last open handle is dropped.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`.

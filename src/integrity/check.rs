@@ -30,7 +30,7 @@ pub struct CheckedArea {
 /// A fault in a tag area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A copy of the superblock cannot be used; the other one can.
+    /// One copy of the superblock cannot be used, but the other copy can.
     Superblock {
         /// Which of the two copies.
         copy: &'static str,

@@ -327,7 +327,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // This is handled as a write of the present content with an unknown result.
+            // The sector is handled as a write of the present content with an unknown result.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);

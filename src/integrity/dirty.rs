@@ -32,7 +32,7 @@ pub(super) struct Regions {
     /// The generations of the regions; empty if generations are not tracked. The map's lock is held while they are written.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// Regions that wait for their bit. One flush serves all of them.
+    /// Regions that wait for their bit to be set. One flush serves all of these regions.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -322,8 +322,8 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Corrects the bits and generations on the device of doubtful regions, none of which is dirty. The generations are written first,
-    /// because a region whose bit is not set must have sectors of its generation.
+    /// Corrects, on the device, the bits and generations of doubtful regions. No doubtful region is dirty. The generations are written
+    /// first, because a region whose bit is not set must have sectors of its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -336,7 +336,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The dirty regions without a write in flight, to be [cleared](Self::clear), except those whose generation has no sector.
+    /// The dirty regions without a write in flight, which can be [cleared](Self::clear). Regions whose generation has no sector are left
+    /// out.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {

@@ -48,7 +48,7 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. Their new tuples are durable before the device gets the discard. After a crash a read may return the earlier
+    /// Discards sectors. The new tuples are durable before the device gets the discard. After a crash a read may return the earlier
     /// data, and a later read other data.
     ///
     /// # Errors

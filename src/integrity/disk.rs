@@ -36,10 +36,10 @@ pub(super) const STATE_OPEN: u8 = 2;
 pub(super) struct RawSuperblock {
     pub(super) magic: [u8; 8],
     pub(super) version: U32,
-    /// A program that does not know one of these bits must not open the device.
+    /// A program that does not support one of these features must not open the device.
     pub(super) features: U32,
     pub(super) uuid: [u8; 16],
-    /// The identity of the data device, or zeros if it has none.
+    /// The identity of the data device, or zeros if the device has no identity.
     pub(super) data_uuid: [u8; 16],
     /// The size of the data in bytes.
     pub(super) data_size: U64,

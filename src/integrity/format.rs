@@ -46,11 +46,11 @@ pub struct FormatOptions {
     /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. If not set, the length is large enough
     /// for a map of one block.
     pub region: Option<u64>,
-    /// The application tag, if it does not count generations.
+    /// The application tag, if the tag does not count generations.
     pub application: u16,
     /// The length of the journal in bytes; 16 MiB if not set.
     pub journal: Option<u64>,
-    /// The identity of the data device, if it has one.
+    /// The identity of the data device, or zeros if the device has no identity.
     pub data_uuid: [u8; 16],
     /// Whether to replace an existing integrity device.
     pub force: bool,

@@ -34,7 +34,7 @@ pub struct Info {
     pub region: u64,
     /// Whether the application tag counts generations.
     pub generations: bool,
-    /// The application tag, if it does not count generations.
+    /// The application tag, if the tag does not count generations.
     pub application: u16,
     /// The length of the journal; 0 in bitmap mode.
     pub journal: u64,
@@ -156,7 +156,8 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region: the map is one block if the region then has at least a mebibyte.
+/// The default size of a region. The map is one block if regions of that size have at least a mebibyte; otherwise regions have a
+/// mebibyte.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -29,7 +29,7 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The largest number of data bytes of a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The longest record: it has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
+/// The longest record. It has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
 const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring. They are written alternately.
 const HEADS: u64 = 2;
@@ -179,7 +179,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record of this sequence, if it is whole and at its position.
+    /// Reads the record of this sequence, if the record is whole and at its position.
     fn read_record(
         area: &Area,
         info: &Info,

@@ -26,8 +26,8 @@ impl Checked {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Carries out writes that do not overlap. After a crash all of them are present or none. `in_place` writes the sectors of the writes
-    /// with these numbers.
+    /// Carries out writes that do not overlap. After a crash either all of the writes are present or none of them. `in_place` writes the
+    /// sectors of the writes with the given numbers.
     ///
     /// # Errors
     /// The errors of the devices, for each write.

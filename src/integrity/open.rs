@@ -29,8 +29,8 @@ pub struct IntegrityOptions {
     pub clean_after: Duration,
     /// A flush that finds more dirty regions than this also clears the map.
     pub most_dirty: u32,
-    /// The identity of the data device; zeros if it has none. If it differs from the identity for which the tags were made, the device is
-    /// refused.
+    /// The identity of the data device, or zeros if the device has no identity. If this differs from the identity for which the tags were
+    /// made, the device is refused.
     pub data_uuid: [u8; 16],
     /// Accept another data device, for which the tags are valid from then on. Also give up what the recovery after a crash cannot read or
     /// write: sectors that the journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose

@@ -240,7 +240,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // No write was carried out, because one of them failed.
+            // One of the writes failed, so no write was carried out.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))

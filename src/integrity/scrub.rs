@@ -34,7 +34,7 @@ pub enum ScrubFinding {
     LostWrites {
         /// The start of the region.
         at: DevOffset,
-        /// Its length in bytes.
+        /// The length of the region in bytes.
         len: u64,
         /// The missing generation.
         generation: u16,
@@ -89,8 +89,8 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// The number of sectors that a device refuses to read, or whose tags it refuses.
     pub unreadable: u64,
-    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and their tags are
-    /// computed again when it is next opened for writing.
+    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and the tags of
+    /// these sectors are computed again when the device is next opened for writing.
     pub skipped: u64,
     /// The number of regions whose last writes are missing.
     pub lost: u64,
@@ -140,7 +140,7 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Checks contiguous sectors. Returns whether one of them may have this generation.
+    /// Checks contiguous sectors. Returns whether any of them may have this generation.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
@@ -155,7 +155,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Checks contiguous sectors whose tags are in one block. Returns whether one of them may have this generation.
+    /// Checks contiguous sectors whose tags are in one block. Returns whether any of them may have this generation.
     fn piece(
         &mut self,
         piece: Piece,

@@ -179,7 +179,7 @@ impl TagBlock {
         }
     }
 
-    /// Ends a write. Its writer must [resolve](Self::resolve) the returned sectors.
+    /// Ends a write. The writer must [resolve](Self::resolve) the returned sectors.
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {

@@ -172,7 +172,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write. Waits while another write is in flight to one of these sectors.
+    /// Begins a write. Waits while another write is in flight to any of these sectors.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();

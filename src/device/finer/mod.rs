@@ -25,12 +25,12 @@ use crate::bio::Buffer;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The length of the shortest request that it accepts: no volume has shorter blocks or sectors.
+/// The length of the shortest request that the device accepts. No volume has shorter blocks or sectors.
 const SECTOR: u32 = 512;
 /// The largest number of bytes that one step copies.
 const MOST: u64 = 1 << 20;
 
-/// A device over another one that accepts only longer requests.
+/// A device over another device that accepts only longer requests.
 #[derive(Debug)]
 pub struct Finer {
     inner: Arc<Inner>,
@@ -74,7 +74,7 @@ impl Finer {
         )
     }
 
-    /// Creates a device over another one, for requests of 512 bytes and more.
+    /// Creates a device over another device, for requests of 512 bytes and more.
     #[must_use]
     pub fn over(below: Arc<dyn Device>) -> Self {
         let limits = *below.limits();

@@ -25,7 +25,7 @@ pub(super) struct FinerQueue {
 }
 
 enum Flying {
-    /// The caller's bio, and the ticket if it is a write of whole units.
+    /// The caller's bio, and the ticket if the bio is a write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
     /// A read of the units around the caller's bio.
     Around(Bio),

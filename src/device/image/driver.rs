@@ -11,7 +11,7 @@ pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
-    /// Whether the image cannot be written, regardless of how it is opened.
+    /// Whether the image cannot be written, regardless of the mode in which it is opened.
     fn is_read_only(&self) -> bool {
         true
     }

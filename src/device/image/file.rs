@@ -35,7 +35,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
 }
 
 impl ImageFile {
-    /// Opens the file, and locks it if it is used for more than a description.
+    /// Opens the file, and locks it unless only a description is wanted.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };

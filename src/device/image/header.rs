@@ -52,7 +52,7 @@ pub(super) struct Header {
     pub(super) autoclear: u64,
     /// The logarithm to base two of the number of bits of a refcount.
     pub(super) refcount_order: u32,
-    /// The name of the backing file, and its format if it is stated.
+    /// The name of the backing file, and the format of the backing file if the header states it.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
 }
 

@@ -166,8 +166,9 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger one that imago has written. imago writes a new header to do so. The header's other fields
-    /// must equal those that imago has seen; otherwise the write is a table that is placed over the header because of wrong refcounts.
+    /// Replaces the refcount table by a larger table that imago has written. imago writes a new header to do so. The header's other
+    /// fields must equal those that imago has seen; otherwise the write is a table that is placed over the header because of wrong
+    /// refcounts.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];

@@ -46,7 +46,7 @@ pub enum Tls {
         /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the
         /// authorities of the system are trusted.
         directory: Option<PathBuf>,
-        /// The name that the server's certificate must have, if it is not the host's.
+        /// The name that the server's certificate must have, if this is not the host's name.
         hostname: Option<String>,
     },
     /// The server and this client share a key (pre-shared keys, PSK).

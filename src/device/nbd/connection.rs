@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) at: u64,
     /// The number of bytes of the device that the request concerns.
     pub(super) len: u32,
-    /// Whether the request is a write and a flush, so that it is durable only after both.
+    /// Whether the request is a write followed by a flush. It is durable only after both.
     pub(super) flush_after: bool,
     /// The data of a read or write, `len` bytes; or received extents of the status of blocks, [`STATUS`] bytes each.
     pub(super) memory: Memory,
@@ -487,7 +487,8 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request: the data can still be read.
+    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request, because the data can
+    /// still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a status comes unasked");

@@ -5,7 +5,8 @@
 //! the data that it covers are freed. A request with FUA is treated as a flush, because the server may flush for it. A failed flush ends the session
 //! for all owners.
 //!
-//! All flushes go over the common link, also the session's own. A thread that waits there for its flush receives the answers to all of them.
+//! All flushes go over the common link, including the session's own flushes. A thread that waits on that link for its flush receives the
+//! answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,7 +61,7 @@ impl Link {
         state.held.push(Held { request, tag, until });
     }
 
-    /// Returns held flushes to their owners if no earlier flush is unanswered, and all of them if one has failed.
+    /// Returns held flushes to their owners if no earlier flush is unanswered. Returns all held flushes if an earlier flush has failed.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;

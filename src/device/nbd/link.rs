@@ -1,4 +1,4 @@
-//! A link to an export: one connection, made again when it is lost, and the requests that it carries.
+//! A link to an export: one connection, which is replaced when it is lost, and the requests that the link carries.
 //!
 //! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had answered but not made durable. So a
 //! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After reconnecting, the common link sends these
@@ -357,7 +357,7 @@ impl Link {
                 is_void
             };
             if is_void {
-                // The next step finds that the connection is old, and sends the request again over another one.
+                // The next step finds that the connection is old, and sends the request again over another connection.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -377,13 +377,14 @@ impl Link {
         }
     }
 
-    /// Keeps or forgets the data of an answered request; [`release`](Self::release) does so for flushes. Returns whether a flush is due.
+    /// Keeps or drops the copy of the data of an answered request. [`release`](Self::release) does this for flushes. Returns whether a
+    /// flush is due.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
             // Data that the flush has not made durable are lost to all queues, and the next flush could succeed.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // The server may have flushed for the write, and that flush may have failed. This does not apply to a request for zeros that
-            // the server refused.
+            // The server may have flushed for the write, and that flush may have failed. The session does not end for a request for
+            // zeros that the server refused.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
                 if request.flushes() && self.session.keeps() =>
@@ -400,7 +401,7 @@ impl Link {
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
-            // After a failed write any part may have been written; the data that were kept before remain valid.
+            // After a failed write any part of its data may have been written. Data that were kept before remain valid.
             _ => {}
         }
         false

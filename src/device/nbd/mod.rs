@@ -298,7 +298,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // A long answer is of little use if this client writes, because writes make parts of it void.
+        // Long answers are of little use to a client that writes, because its writes make parts of them void.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));

@@ -100,7 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Both can be read.
+        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Reads may reach the end of
+        // both units.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -301,7 +302,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // On this error the caller writes zeros.
+                // The caller writes zeros after this error.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }

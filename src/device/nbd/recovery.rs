@@ -54,8 +54,8 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later ones were answered. On a slow
-    /// link a request takes longer without being passed over, because all requests before it are answered first.
+    /// Ends the session if the server passes over a request. Such a request is older than the time-out, and many later requests were
+    /// answered. On a slow link a request takes longer without being passed over, because all requests before it are answered first.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -141,7 +141,7 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down regularly waits until all of its clients have disconnected, also those of idle threads.
+            // A server that shuts down regularly waits until all of its clients have disconnected, including the clients of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }

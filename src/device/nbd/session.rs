@@ -61,7 +61,7 @@ impl Shared {
         self.sockets.push(Arc::downgrade(socket));
     }
 
-    /// Ends the session, if it has not ended before.
+    /// Ends the session, unless it has already ended.
     pub(super) fn end(&mut self, errno: Errno, why: &str) {
         if self.ended.is_none() {
             (self.ended, self.why) = (Some(errno), Some(why.to_owned()));

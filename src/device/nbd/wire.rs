@@ -86,13 +86,13 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether a lost request can always be sent again. Its answer is void if the session has another connection.
+    /// Whether a lost request can always be sent again. An answer over an earlier connection is void.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
 }
 
-/// The flag of a write that is durable when it is answered.
+/// The flag that makes a write durable before it is answered.
 pub(super) const FUA: u16 = 1;
 /// The flag of zeros that the server refuses with EOPNOTSUPP unless they are faster than a write.
 pub(super) const FAST_ZERO: u16 = 1 << 4;

@@ -15,7 +15,7 @@ pub enum Severity {
     Repairable,
     /// Content or names of files are lost, or cannot be distinguished from those of other files.
     DataLoss,
-    /// The volume as a whole cannot be used as it is.
+    /// The volume as a whole cannot be used in its present state.
     Fatal,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for FindingSite {
     }
 }
 
-/// A fault. Fields and values are those of the finding's place.
+/// A fault. The fields and values are those of the structure at the finding's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -127,7 +127,7 @@ pub enum Kind {
         /// The inode.
         target: InodeNo,
     },
-    /// An entry names an inode that entries may not name.
+    /// An entry names an inode to which no entry may refer.
     EntryToInvalid {
         /// The entry's name.
         name: Vec<u8>,
@@ -185,7 +185,7 @@ pub enum Kind {
         /// Names found.
         names: u32,
     },
-    /// The bitmap marks a range as free, but it is in use.
+    /// The bitmap marks a range as free, but the range is in use.
     MarkedFree {
         /// First block or inode.
         first: u64,
@@ -363,7 +363,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One number, or a run of them.
+/// One number, or a run of numbers.
 struct Run(&'static str, u64, u64);
 
 impl fmt::Display for Run {
@@ -376,7 +376,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// One finding. Its one-line `Display` gives the severity, the place and the fault.
+/// One finding. `Display` shows the severity, the place and the fault on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The severity.

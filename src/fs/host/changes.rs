@@ -80,7 +80,7 @@ impl Changes {
         *files -= 1;
         if *files == 0 {
             watches.remove(&watch);
-            // This fails if the watch has ended with an event.
+            // The removal fails if the watch has ended with an event.
             let _ = self.fd().map(|inotify| inotify::remove_watch(inotify, watch));
         }
     }

@@ -83,7 +83,7 @@ impl Ord for Plan {
     }
 }
 
-/// Ends the threads of a keeper when it is dropped.
+/// Ends the threads of a keeper when this value is dropped.
 #[derive(Debug)]
 pub struct Keeping {
     keeper: Arc<Keeper>,
@@ -158,8 +158,8 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the owner of the leases. Such a process shares the leases and the watches, but has no such
-    /// threads. A lock that a thread held at the fork is never released.
+    /// Whether this process was forked from the owner of the leases. Such a process shares the leases and the watches, but does not
+    /// run the keeper's threads. A lock that a thread held at the fork is never released.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
@@ -223,7 +223,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // After many breaks at once, the kernel may have dropped signals.
+                    // After many simultaneous breaks, the kernel may have dropped signals.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -347,7 +347,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Releases the lease of a file if the kernel is breaking it.
 fn answer(file: &Arc<HostFile>) {
-    // A signal may be stale: the descriptor's number may have belonged to another file, or the lease was taken again.
+    // A signal may be stale, because the descriptor's number belonged to another file or the lease was taken again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
         file.break_lease();
     }

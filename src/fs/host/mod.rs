@@ -65,7 +65,7 @@ pub struct HostFile {
     facts: Facts,
     block: BlockSize,
     assume_no_dedupe: bool,
-    /// The underlying device, or the reason why it is unknown.
+    /// The underlying device, or the reason why the device is unknown.
     beneath: Result<Beneath, Refusal>,
     /// The file's index among all files of its keeper.
     index: u32,
@@ -87,7 +87,7 @@ pub struct HostFile {
 pub struct Status {
     /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// The reason why the kernel serves the file, while it does.
+    /// The reason why the kernel serves the file; `None` while the file is read raw.
     pub refusal: Option<Refusal>,
     /// The number of broken leases.
     pub breaks: u64,
@@ -228,7 +228,7 @@ impl HostFile {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
 
-    /// Records that a read had to go through the kernel, so that the lease is taken again.
+    /// Records that a read had to go through the kernel, so that the keeper takes the lease again.
     pub fn want(self: &Arc<Self>) {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::SeqCst);
@@ -369,7 +369,7 @@ impl HostFile {
     }
 }
 
-/// The block size for a file system that reports none.
+/// The block size to assume for a file system that reports none.
 const PAGE: BlockSize = match BlockSize::from_shift(12) {
     Some(size) => size,
     None => panic!("4 KiB is a block size"),

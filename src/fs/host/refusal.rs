@@ -33,8 +33,8 @@ pub enum Refusal {
     UnknownDataMode,
     /// The file is encrypted.
     Encrypted,
-    /// A program asks through fanotify for permission events of reads (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). This is checked when the file
-    /// is opened and when its lease is taken again.
+    /// A program must permit reads, through fanotify (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such programs when it
+    /// opens the file and when it takes the lease again.
     Watched,
     /// fs-verity checks the content at each read.
     Verity,

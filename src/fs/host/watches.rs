@@ -1,5 +1,5 @@
-//! Permission events of fanotify: a program that scans or fills files can ask the kernel to wait for it before a read. A raw read would
-//! bypass these programs.
+//! Permission events of fanotify. A program that scans or fills files can ask the kernel to wait for its permission before a read. A
+//! raw read would bypass such a program.
 //!
 //! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so the descriptors of all
 //! processes are read, as far as permitted. The result is cached; a result that took longer is kept for longer.
@@ -87,7 +87,7 @@ fn look() -> Vec<Mark> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
     for process in processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes())) {
-        // This fails for a process of another user, and for one that has just ended.
+        // The look-up fails for a process of another user, and for a process that has just ended.
         let _ = look_into(&process.path(), &mut marks);
     }
     marks

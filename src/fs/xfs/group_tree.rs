@@ -36,7 +36,7 @@ struct Node {
 }
 
 impl GroupTree {
-    /// Calls `each` with the records of every leaf, from the first one on.
+    /// Calls `each` with the records of every leaf, beginning at the first leaf.
     pub(super) fn leaves<R>(
         &self,
         fs: &Xfs,

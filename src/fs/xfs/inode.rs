@@ -27,7 +27,7 @@ const BIGTIME_EPOCH: i64 = 1 << 31;
 const FS_DAX_FL: u32 = 0x0200_0000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// An inode in memory. Its map is loaded at the first use.
+/// An inode in memory. The map of its data is loaded at the first use.
 pub struct XfsInode {
     pub(super) fs: Arc<Xfs>,
     pub(super) stat: Stat,
@@ -65,7 +65,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// The inode with this number, even if it has no name.
+    /// The inode with this number, even if the inode has no name.
     pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let mut inode = self.inode_as_stored(number)?;
         if self.changes.has(number) {

@@ -18,7 +18,7 @@ const RESIDENT_LEAVES: usize = 16 << 10;
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl XfsInode {
-    /// The whole map in memory; `None` if it is too large to be kept.
+    /// The whole map in memory; `None` if the map is too large to be kept.
     pub(super) fn resident(&self) -> Result<Option<&Arc<ExtentMap>>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
@@ -27,7 +27,7 @@ impl XfsInode {
         Ok(self.map.get_or_init(|| map).as_ref())
     }
 
-    /// Reads all of a fork's map; `None` if it is too large.
+    /// Reads all of a fork's map; `None` if the map is too large.
     pub(super) fn load(&self, fork: &Fork) -> Result<Option<ExtentMap>> {
         let Some(extents) = self.load_extents(fork)? else { return Ok(None) };
         self.to_map(extents).map(Some)
@@ -154,7 +154,7 @@ impl XfsInode {
         }
     }
 
-    /// The blocks of a structure in consecutive blocks of a fork; `None` if one of them is a hole.
+    /// The blocks of a structure in consecutive blocks of a fork; `None` if any of the blocks is a hole.
     pub(super) fn fs_blocks(
         &self,
         fork: &Fork,

@@ -164,7 +164,7 @@ impl Xfs {
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
-        // This must follow the log's recovery, which can create or grow the realtime space.
+        // This step must follow the log's recovery, which can create or grow the realtime space.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
         let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));

@@ -146,7 +146,7 @@ pub(super) struct OpenFile {
 /// The map of a file for writes and reads: unwritten extents are holes in it.
 #[derive(Clone)]
 struct WrittenMap {
-    /// The whole map; `None` if it is too large to be kept.
+    /// The whole map; `None` if the map is too large to be kept.
     resident: Option<Arc<ExtentMap>>,
     /// Whether some blocks may belong to other files too.
     may_share: bool,
@@ -254,7 +254,7 @@ impl XfsInode {
         Ok(())
     }
 
-    /// Refuses a write to a range within the file if it has blocks that are unwritten or shared with other files.
+    /// Refuses a write to a range within the file if any block of the range is unwritten or shared with other files.
     fn check_range(&self, range: Range<u64>) -> Result<()> {
         let (size, mut at) = (self.fs.superblock.geometry.block, FilePos(range.start));
         let refuse = |at: FilePos, what: &str| {

@@ -231,7 +231,7 @@ fn bytes(raw: &RawSuperblock, blocks: u32) -> u64 {
     u64::from(blocks) << raw.sb_blocklog
 }
 
-/// Refuses a superblock that breaks a rule. Its geometry was checked before.
+/// Refuses a superblock that breaks a rule. The caller has checked the geometry.
 pub(super) fn obey(raw: &RawSuperblock) -> Result<()> {
     match RULES.iter().find(|rule| !(rule.holds)(raw)) {
         None => Ok(()),

@@ -49,7 +49,7 @@ pub struct Superblock {
     pub(crate) root: InodeNo,
     /// The realtime bitmap and summary on volumes without metadata directories.
     pub(crate) realtime_files: [InodeNo; 2],
-    /// The inodes of internal files, with those of quota; empty with metadata directories.
+    /// The inodes of internal files, including quota files. The list is empty on a volume with metadata directories.
     pub(crate) internal: Vec<InodeNo>,
     /// The inodes of quota files.
     pub(crate) quota: Vec<InodeNo>,
@@ -259,7 +259,7 @@ impl Superblock {
         })
     }
 
-    /// The location of the log: `outside`, if it is external.
+    /// The location of the log. If the log is external, this is `outside`.
     pub(super) fn log_range(&self, outside: Option<DeviceRange>) -> Result<LogRange> {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
@@ -333,7 +333,7 @@ impl Superblock {
         self.free_blocks
     }
 
-    /// The number of inodes, and how many of them are free.
+    /// The number of inodes, and the number of free inodes among them.
     #[must_use]
     pub fn inodes(&self) -> (u64, u64) {
         (self.inodes, self.free_inodes)

@@ -132,7 +132,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // The library's own texts contain the names and the times; two of them consist of its own identifiers.
+    // The library's own texts contain the names and the times. Two of these texts consist of the library's
+    // identifiers.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {

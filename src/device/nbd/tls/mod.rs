@@ -41,7 +41,7 @@ trait Session: Send {
     /// Whether the session has bytes for the server.
     fn wants_write(&self) -> bool;
 
-    /// Writes bytes for the server, as many as it accepts.
+    /// Writes as many bytes of the session as the server accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
     /// The probable reason if the server closes the connection before it has sent anything over TLS, and states no reason.

@@ -1,6 +1,6 @@
 //! Authentication by a key that the server and this client share (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS 1.3.
 //!
-//! This module uses OpenSSL, because rustls does not support such keys.
+//! This module uses OpenSSL, because rustls does not support pre-shared keys.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -79,7 +79,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons; a key contains none.
+    // A user's name may contain colons; a key contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(ErrorKind::NotFound, format!("it has no key of the user {user:?}")));
     };

@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end: `None` if this side ends the connection, or the server does so regularly.
+/// The reason for the end; `None` if this side ends the connection, or if the server ends it regularly.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
@@ -146,14 +146,14 @@ impl Pump {
             }
             Ok(State::Handshake | State::Open) => {}
             Err(error) => {
-                // This sends the alert that reports the error to the server.
+                // This write sends the alert that reports the error to the server.
                 let _ = self.session.write(&mut Unwaiting(&self.server));
                 self.end = Some(Some(error));
             }
         }
     }
 
-    /// Records that the server's side is lost, if it has not ended before.
+    /// Records that the server's side is lost, unless it has already ended.
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {

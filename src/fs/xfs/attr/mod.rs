@@ -52,7 +52,7 @@ impl XfsInode {
     }
 }
 
-/// The attributes found so far, without those that the system calls hide.
+/// The attributes found so far, except attributes that the system calls hide.
 struct Attributes {
     all: Vec<Attribute>,
     bytes: usize,

@@ -151,7 +151,7 @@ impl<'l> Leaves<'l> {
         }
         let sum: usize = used.iter().map(|(start, end)| end - start).sum();
         checker.findings.expect(place.field("usedbytes"), counts.usedbytes.get(), sum as u64);
-        // In a block of 64 KiB without names the field holds 0.
+        // The field holds 0 in a block of 64 KiB without names.
         let first = match counts.firstused.get() {
             0 => 1 << 16,
             first => usize::from(first),

@@ -122,7 +122,7 @@ impl Checker<'_> {
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
-            // If several chunks share a block, only the first one claims it.
+            // If several chunks share a block, only the first chunk claims it.
             let block = record.start >> log;
             let before = self.inodes.chunks.last();
             let geometry = &self.fs.superblock.geometry;

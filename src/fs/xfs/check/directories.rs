@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 /// The valid codes of types in entries.
 const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
 
-/// A directory while it is checked.
+/// A directory that is being checked.
 pub(super) struct Dir<'d> {
     pub(super) found: &'d Found,
     pub(super) map: &'d Map,

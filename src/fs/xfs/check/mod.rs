@@ -4,8 +4,8 @@
 //! parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters,
 //! quota. The log is recovered first, and the check reads the recovered volume.
 //!
-//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. It shares the layouts, the checksums, the
-//! name hashes and the recovery with ordinary reads.
+//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. Layouts, checksums, name hashes
+//! and recovery are those of ordinary reads.
 //!
 //! **Memory**: 24 bytes for each extent of a file and for each free extent, and as many again with a tree of owners; 24 bytes for each inode of all
 //! chunks; 24 bytes for each free realtime extent, for at most four million of them; 48 bytes for each directory; the names in metadata directories;

@@ -1,4 +1,4 @@
-//! The owners of the blocks of each group: every block has exactly one owner, unless files share it.
+//! The owners of the blocks of each group. Every block has exactly one owner, unless files share it.
 //!
 //! The groups of realtime files are treated like the groups of the volume. Only zones have blocks that are neither owned nor free: blocks
 //! whose content a file has overwritten elsewhere.

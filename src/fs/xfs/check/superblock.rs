@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a copy. Copies are not kept up to date: only constant fields are compared.
+    /// Checks a copy. Only constant fields are compared, because copies are not kept up to date.
     fn check_copy(&mut self, site: FindingSite, bytes: &[u8]) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };

@@ -107,7 +107,7 @@ pub(super) struct Directory {
     pub(super) number: InodeNo,
     /// The target of `..`; 0 if it was not found.
     pub(super) dot_dot: InodeNo,
-    /// The directory that contains this one; 0 for none.
+    /// The directory that contains this directory; 0 if there is none.
     pub(super) parent: InodeNo,
     /// The number of subdirectories.
     pub(super) children: u32,

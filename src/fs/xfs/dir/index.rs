@@ -26,7 +26,7 @@ struct IndexBlock {
     count: usize,
     /// 0 for a leaf.
     level: u16,
-    /// The next leaf; 0 for none.
+    /// The next leaf; 0 if there is none.
     next: u64,
 }
 
@@ -84,7 +84,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// The inode of an entry of the index, if it has that name.
+    /// The inode of an entry of the index, if the entry has that name.
     fn entry_of_address(
         &self,
         map: Option<&ExtentMap>,

@@ -19,7 +19,8 @@ pub struct XfsListing {
     cursor: u64,
     /// Entries that were read but not returned yet.
     ready: VecDeque<Entry>,
-    /// The next block to read, in file-system blocks of the file; `None` after the last one, or an error.
+    /// The next block to read, in file-system blocks of the file; `None` after the last block or after an
+    /// error.
     next_block: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
-//! Unfinished intents: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
+//! Unfinished intents. The part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
 //!
-//! This part is changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these are only counted.
+//! Recovery in memory finishes changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these
+//! intents are only counted.
 
 use std::collections::BTreeMap;
 

@@ -162,7 +162,7 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         // No crash leaves zeroed blocks. As in Linux they count as blocks before the head, so a record that ends at them is not the last
-        // one.
+        // record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
     // The end of the log, before block 0, has the previous cycle, unless that was not written either.

@@ -259,7 +259,7 @@ const OWNER_KEY: usize = 20;
 /// The layout of a tree's root in an inode.
 #[derive(Clone, Copy)]
 struct Root {
-    /// The length of a child's keys. Its pointer has 8 bytes.
+    /// The length of a child's keys. A child's pointer has 8 bytes.
     keys: usize,
     /// The length of a record, if the root can also be a leaf.
     record: Option<usize>,

@@ -61,7 +61,7 @@ pub(super) struct Outline {
     pub(super) most_blocks: u32,
     /// The block after the record.
     end: u32,
-    /// Whether it is an unmount record.
+    /// Whether the record is an unmount record.
     pub(super) is_unmount: bool,
 }
 

@@ -45,7 +45,7 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation. After the last one, the buffer may be reused for other content.
+    /// Processes a cancellation of a buffer. After its last cancellation, the buffer may be reused for other content.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -100,8 +100,8 @@ impl<'a> Replay<'a> {
         Ok((self.overlay, self.intents.end(self.superblock)?))
     }
 
-    /// Applies a transaction: first buffers, then items that change parts of them, then unlinked lists. Cancellations come last, because
-    /// they apply to later transactions.
+    /// Applies a transaction: first buffers, then items that change parts of buffers, then unlinked lists. Cancellations come last,
+    /// because they apply to later transactions.
     pub(super) fn transaction(&mut self, transaction: &Transaction) -> Result<()> {
         let lsn = transaction.lsn;
         self.place = transaction.place;
@@ -253,7 +253,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// Creates new unused inodes. Their first use comes later in the log.
+    /// Creates new unused inodes. The first use of these inodes comes later in the log.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
@@ -326,7 +326,7 @@ impl Turn {
     }
 }
 
-/// The log position up to which a structure has all changes; `None` if it has no such field; the structure is then always written.
+/// The log position up to which a structure has all changes. A structure without such a field gives `None`, and is always written.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (24, 32),
