@@ -10,9 +10,9 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only the methods of [`Device`](super::Device) and this crate make one, so a caller cannot
-/// call a method whose name ends in `_within`. A device over another device calls the other device's methods without that suffix, which
-/// check the range again. It must not pass on its own proof, which is not valid for the device below.
+/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) make such a proof, so a
+/// caller cannot call a method whose name ends in `_within`. A device over another device calls the other device's methods without that
+/// suffix, which check the range again. It must not pass on its own proof, which is not valid for the device below.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
@@ -36,9 +36,9 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
     len <= end && at.0 <= end - len
 }
 
-/// The queue of a device for callers that drive it without a file system. A request past the end of its device fails with EINVAL, and nothing is
-/// transferred. The caller can pop such a bio as soon as it has submitted it. [`readiness`](DeviceQueue::readiness) is not signalled for it, so
-/// an event loop pops before it waits.
+/// The queue of a device for callers that drive the device without a file system. A request past the end of its device fails with EINVAL,
+/// and nothing is transferred. The caller can pop such a bio as soon as `submit` has returned. [`readiness`](DeviceQueue::readiness) is
+/// not signalled for such a bio, so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
     /// The end of each device by its number. A detached file has no end; the queue below refuses its number.

@@ -89,9 +89,9 @@ impl Crashes {
         &self.log
     }
 
-    /// Names of states at every cut: one without the writes that were not durable, one with all of them, and `random` ones with a part of them. A cut
-    /// at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut is named, because the application
-    /// had advanced furthest then.
+    /// Names of states at every cut: one state without the writes that were not durable, one with all of them, and `random` states with a
+    /// part of them. A cut at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut
+    /// is named, because the application had advanced furthest then.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);

@@ -1,7 +1,7 @@
 //! Flushes of one device, or of two devices that may share a cache: parts of one disk, files of one file system or exports of one server.
 //!
-//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure: no flush of
-//! either device succeeds after it or concurrently with it.
+//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure, and
+//! no flush of either device succeeds after it or concurrently with it.
 //!
 //! On some devices a write-through request also flushes, and only that request gets the error. Such a device gets no write-through
 //! requests. A durable write is then a write and a flush, so this module makes all flushes of the device.

@@ -12,8 +12,9 @@ use rustix::fs::FileType;
 use super::owner::{self, busy};
 use crate::error::Error;
 
-/// The error for a file that another program has locked. It names the program, and the directory if the program serves the file as a mounted file
-/// system. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid` hides the names of other users' programs.
+/// The error for a file that another program has locked. The error names the program, and, if the program serves the file as a mounted
+/// file system, the directory of the mount. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid`
+/// hides the names of other users' programs.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -27,9 +28,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 /// The largest number of users of a device that the error names.
 const NAMED: usize = 8;
 
-/// The error for a block device that cannot be opened exclusively. It names the directories where the device, its disk or a partition of it
-/// is mounted, and the devices that are built on it; if it finds none of them, it names the programs that have the device open. Mounts in
-/// another mount namespace and the files of other users' programs are not visible.
+/// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of
+/// its partitions is mounted, and the devices that are built on the device. If there are none, the error names the programs that have the
+/// device open. Mounts in another mount namespace and the files of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);

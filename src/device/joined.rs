@@ -1,4 +1,5 @@
-//! A volume's device with its further devices past its end: blocks of a journal or of realtime files are read like blocks of the volume.
+//! A volume's device, with further devices of the volume past its end. Blocks of a journal or of realtime files are read like blocks of
+//! the volume.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A device over another, with a [`Layer`] between the two that sees each request first and each result last. [`Sim`](super::Sim) injects
-//! failures, [`Record`](super::Record) logs requests.
+//! A device over another device. A [`Layer`] between the two sees each request before the device below does, and each result after it.
+//! [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
 
 use std::fmt;
 use std::io::IoSlice;

@@ -1,4 +1,5 @@
-//! A device that completes requests for file data immediately, without a transfer. Only the cost of the engine itself remains.
+//! A device that completes requests for file data immediately, without a transfer. A measurement of this device shows only the cost of
+//! the library itself.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! An NVMe namespace by its generic character device, `/dev/ngXnY`. Requests to it are NVMe commands, which bypass the block layer and
 //! the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too: exclusively if required, because a character device has no
-//! exclusive open; and for requests whose speed does not matter, such as reads of metadata.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. It is opened exclusively if required, because a character
+//! device has no exclusive open. It also serves requests whose speed does not matter, such as reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -2,8 +2,8 @@
 //!
 //! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive openers of the same disk, in any mount namespace. An
 //! image is locked, which programs that ask for locks respect. A loop device neither opens its file exclusively nor locks it, so ironmap
-//! searches for the loop device: by the file that it reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere, or
-//! to another file, if it was made in another mount namespace. Leases show whether any program has an image open.
+//! searches for the loop device: by the file that it reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere,
+//! or to another file, if the loop device was made in another mount namespace. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -35,9 +35,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while the object is in use. The attempts last long enough for two kinds of holders to go away: a dead process, whose
-/// rings the kernel removes after its end; and a child of this process, which has all files of this process until it executes another
-/// program.
+/// Repeats an attempt while the object is in use. The attempts last long enough for two kinds of holders to go away: a dead process,
+/// whose rings the kernel removes after its end; and a child of this process, which keeps all files of this process open until it
+/// executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();

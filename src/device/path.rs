@@ -4,8 +4,8 @@
 //! if any page of the device is dirty. A mounted ext4 keeps its metadata in that cache. The disk beneath a partition has a page cache of
 //! its own, and an NVMe character device has none.
 //!
-//! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
-//! whose page cache holds no dirty page; else the first.
+//! The rule considers the device paths that can be opened, in the order of [`DevicePathKind`]. It chooses the first whose page cache is
+//! empty; if there is none, the first whose page cache holds no dirty page; otherwise the first.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -171,9 +171,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe character
-    /// device does not have. The pages of a whole disk are dropped first, because no program needs them, and they would stay while one
-    /// of its partitions is mounted.
+    /// Opens a device for direct reads of the part that the file system occupies, and counts the pages in the device's page cache. An
+    /// NVMe character device has no page cache. The pages of a whole disk are dropped first, because no program needs them, and they
+    /// would stay while one of its partitions is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;

@@ -31,8 +31,8 @@ const KEPT: usize = 1024;
 /// A block device, or an NVMe namespace by its character device, whose requests transfer protection information through io_uring.
 ///
 /// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also compares the
-/// tuples of writes before it accepts them. The kernel computes and verifies tuples itself for requests without them: metadata, and
-/// transfers that one request cannot describe.
+/// tuples of writes before it accepts them. Requests for metadata, and transfers that one request cannot describe, contain no tuples; for
+/// these the kernel computes and verifies the tuples.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,

@@ -1,5 +1,5 @@
 //! A device that logs the requests to the device below: every write, flush and discard, the time of each acknowledgement, and marks that
-//! the application sets in between. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
+//! the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -251,10 +251,10 @@ pub enum Access {
     Write,
 }
 
-/// The position from which a listing of a directory continues: a number that a program can store. A cursor stays valid through all changes
-/// of the directory if the order of the listing does not change. The order is by hash if the directory, on a volume with `dir_index`, has a
-/// hash tree or at most one block; it is by position if the directory has more blocks and no tree. A listing that continues from a cursor
-/// cannot distinguish two names whose hashes are equal in 63 bits.
+/// The position from which a listing of a directory continues: a number that a program can store. A cursor stays valid through all
+/// changes of the directory if the order of the listing does not change. On a volume with `dir_index` the order is by hash if the
+/// directory has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot
+/// distinguish two names whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 

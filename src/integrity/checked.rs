@@ -1,4 +1,4 @@
-//! The common part of a device and its queues: the begin and the end of a write, and the time at which the dirty map is cleared.
+//! The common part of a device and its queues: the beginning and the end of a write, and the clearing of the dirty map.
 
 use std::io::IoSlice;
 use std::sync::Arc;

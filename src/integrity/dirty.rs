@@ -1,7 +1,7 @@
-//! The dirty map records which regions are being written, so that after a crash only these are read and tagged again.
+//! The dirty map records which regions are being written, so that after a crash only these regions are read and tagged again.
 //!
-//! A region's bit is durable before the first write to it begins. It is cleared when no write to the region is in flight, and data and tags
-//! of all earlier writes are durable.
+//! A region's bit is durable before the first write to the region begins. The bit is cleared when no write to the region is in flight,
+//! and data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -4,8 +4,8 @@
 //! the data device. Reads are verified; writes update the tuple. If the device changed or exchanged data, or returned them from another
 //! position, the read fails with EILSEQ and returns no data.
 //!
-//! It computes tuples over the memory of a request, which must not change meanwhile: [`Limits::stable_writes`] reports this, and the layers
-//! above comply.
+//! The device computes tuples over the memory of a request. The memory must not change meanwhile: [`Limits::stable_writes`] reports this,
+//! and the layers above comply.
 //!
 //! | File | Subject |
 //! |---|---|

@@ -389,9 +389,9 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Waits for the writes in flight, because their sectors would otherwise be held for ever, and carries out uncommitted writes, as other
-    /// queues do. If the device below leaks bios, their sectors may change to the new content at any time, so their regions stay dirty, and
-    /// the device stays in use.
+    /// Waits for the writes in flight, because their sectors would otherwise stay locked for ever, and carries out uncommitted writes, as
+    /// other queues do. If the device below leaks bios, their sectors may change to the new content at any time, so their regions stay
+    /// dirty, and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();

@@ -1,4 +1,4 @@
-//! Makes data and tags agree after a device was not closed: writes of the journal are repeated, and sectors of dirty regions are tagged for
+//! Makes data and tags agree after a device was not closed. Writes of the journal are repeated, and sectors of dirty regions get tags of
 //! their present content.
 
 use std::io::IoSlice;

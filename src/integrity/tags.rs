@@ -1,7 +1,7 @@
 //! The tags in memory: a bounded cache of the area's tag blocks.
 //!
-//! It is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device request. The
-//! thread that reads or writes a block is running, so other threads may wait for it.
+//! The cache is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device
+//! request. The thread that reads or writes a block is running, so other threads may wait for it.
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -3,8 +3,8 @@
 //!
 //! Requests of whole units are passed on unchanged. A read of a part of a unit reads the unit. A write of a part reads the unit, changes
 //! the part, and writes the unit. The other bytes of the unit are written with their old values, so a power cut that tears the unit never
-//! changes them. This requires that no other write to the unit runs at the same time: `units` prevents it, among all threads and queues of
-//! the device. A unit that cannot be read is not written.
+//! changes them. This requires that no other write to the unit runs at the same time, which `units` ensures among all threads and queues
+//! of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The file of one image of a chain, as imago reads and writes it: the order of its writes, and the fields of the header that they may change.
+//! The file of one image of a chain, as imago reads and writes it. The layer determines the order of the writes, and the fields of the
+//! header that writes may change.
 //!
-//! imago writes tables in an order, but does not make one durable before the next. It also writes the pointer to a new L2 table before the
-//! refcount of the table's cluster is in the file. So an image is marked dirty from an allocation to the next flush; after a crash this
-//! mark makes the refcounts void. This layer makes the target of a pointer durable before the pointer is written.
+//! imago writes tables in an order, but does not make one table durable before it writes the next. It also writes the pointer to a new L2
+//! table before the refcount of the table's cluster is in the file. So an image is marked dirty from an allocation to the next flush;
+//! after a crash this mark makes the refcounts void. This layer makes the target of a pointer durable before the pointer is written.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that hold its tables. An image is written only if each cluster has one use and the refcount 1: otherwise an
-//! allocation could treat it as free.
+//! The clusters of a qcow2 image that hold its tables. An image is written only if each of these clusters has one use and the refcount 1.
+//! Otherwise an allocation could treat the cluster as free.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,7 @@
 //! A qcow2 image: imago maps and allocates, the [layers](super::layer) read and write.
 //!
-//! Reads share the image; a write, a discard and a flush lock it exclusively. Freed clusters are used again only after the change of the
-//! tables that pointed to them is durable, so an operation that frees clusters ends with a flush.
+//! Reads share a lock of the image; a write, a discard or a flush takes the lock exclusively. Freed clusters are used again only after
+//! the change of the tables that pointed to them is durable, so an operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};

@@ -1,4 +1,4 @@
-//! The keeper of all leases: one thread handles their breaks and does nothing else, a second thread takes them again.
+//! The keeper of all leases. One thread handles breaks of leases and does nothing else; a second thread takes leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

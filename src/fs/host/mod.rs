@@ -8,15 +8,16 @@
 //!
 //! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
 //! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
-//! discards the data and repeats the read through the kernel. Therefore no read has to be drained: a writer waits for one thread to wake
-//! up, not for readers, which might not return to their queue for a long time.
+//! discards the data and repeats the read through the kernel. Therefore no read has to be drained. A writer waits only until one thread
+//! wakes up, and not for readers, which might not return to their queue for a long time.
 //!
 //! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process was stopped for that long, the number
 //! is still unchanged when the process runs again. So the keeper of the leases proves them at intervals much shorter than that time, and a
 //! reader trusts its data only while the last [proof](Proof) is recent.
 //!
-//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An inotify watch
-//! reports these, but only afterwards: until the thread that handles the event has run, a reader can get the previous content of the file.
+//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An
+//! inotify watch reports these events, but only afterwards. Until the thread that handles the event has run, a reader can get the
+//! previous content of the file.
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 

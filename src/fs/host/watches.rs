@@ -1,8 +1,8 @@
 //! Permission events of fanotify. A program that scans or fills files can ask the kernel to wait for its permission before a read. A
 //! raw read would bypass such a program.
 //!
-//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so the descriptors of all
-//! processes are read, as far as permitted. The result is cached; a result that took longer is kept for longer.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the
+//! `fdinfo` of all processes, as far as permitted. The result is cached. A result that took longer to read is kept longer.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 

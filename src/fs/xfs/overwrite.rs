@@ -1,5 +1,5 @@
-//! Overwrites: data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log, and is
-//! refused by name.
+//! Overwrites. New data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log;
+//! it is refused, and the error names the reason.
 //!
 //! So the map of a file never changes, and a write needs only the device, without a transaction, a conversion, a new size or a time stamp.
 //! In the map for writes, unwritten extents are holes, so the simple path never gets a write that would need a conversion. A file that

@@ -1,8 +1,8 @@
 //! Space of realtime files: which blocks an extent may name, and where the library maps them.
 //!
-//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all others.
-//! With zones it can lie on the volume's own device, past everything else. An extent names a block by its number, or, with groups, by the
-//! number of a group and of a block in it.
+//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all
+//! others. With zones the space can lie on the volume's own device, past all other blocks. An extent names a block by its number, or,
+//! with groups, by the number of a group and of a block in that group.
 
 use zerocopy::FromBytes;
 

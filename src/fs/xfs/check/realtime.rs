@@ -1,7 +1,7 @@
 //! Space of realtime files: the free extents by the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has these files for each group, found by name. Other volumes have a single bitmap and a single
-//! summary. Zones have no bitmap, because a block without an owner is freed with its whole zone.
+//! A volume with metadata directories has a bitmap and a summary for each group, which are found by name. Other volumes have a
+//! single bitmap and a single summary. Zones have no bitmap, because a block without an owner is freed with its whole zone.
 
 use std::collections::BTreeMap;
 

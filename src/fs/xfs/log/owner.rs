@@ -1,5 +1,5 @@
-//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log has the inodes, but not the blocks of the trees, which
-//! record the inode that owns them.
+//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of the
+//! trees. Each of these blocks records the inode that owns it.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
