@@ -1,9 +1,9 @@
 //! The conditions under which a flush counts. A server that carries out requests concurrently may answer a flush with success, and report
 //! only later that an earlier flush has failed and has lost the data of both.
 //!
-//! So a flush counts only when each flush that began before its end was also answered with success. Then its owner gets the answer, and the copies of
-//! the data that it covers are freed. A request with FUA is treated as a flush, because the server may flush for it. A failed flush ends the session
-//! for all owners.
+//! So a flush counts only when each flush that began before its end was also answered with success. The owner of the flush then gets the
+//! answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the server may
+//! flush for it. A failed flush ends the session for all owners.
 //!
 //! All flushes go over the common link, including the session's own flushes. A thread that waits on that link for its flush receives the
 //! answers to all flushes.

@@ -1,12 +1,13 @@
 //! A link to an export: one connection, which is replaced when it is lost, and the requests that the link carries.
 //!
-//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had answered but not made durable. So a
-//! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After reconnecting, the common link sends these
-//! copies; then each link sends its unanswered requests again. Replies over older connections have no effect after the loss, because the copies could
-//! overwrite newer data.
+//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had acknowledged but not
+//! made durable. So a session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After
+//! reconnecting, the common link sends these copies; then each link sends its unanswered requests again. Replies over older connections
+//! have no effect after the loss, because the copies could overwrite newer data.
 //!
-//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over that connection would not cover data that
-//! were written over the others. So a connection is used only after a reply over the common link to a later request, in the same generation.
+//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over the new connection would not
+//! cover data that were written over earlier connections. So a connection is used only after a reply over the common link to a later
+//! request, in the same generation.
 //!
 //! **All flushes** go over the common link; [`flushes`](super::flushes) gives the reason.
 

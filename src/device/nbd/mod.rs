@@ -1,13 +1,13 @@
 //! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
 //!
-//! A queue has a connection of its own if the server allows several (`CAN_MULTI_CONN`: a flush over one connection covers the others).
-//! Otherwise all queues share one connection, because a flush covers only the writes of its own connection.
+//! A queue has a connection of its own if the server allows several connections (`CAN_MULTI_CONN`), because a flush over one of them
+//! then covers the others. Otherwise all queues share one connection, because a flush covers only the writes of its own connection.
 //!
-//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement the policy:
-//! lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older generation is void, so
-//! data that are sent again never overwrite newer answered data. Threads that share a link receive for each other; an eventfd wakes the owner of a
-//! reply. Before anything is written over a new connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the
-//! device.
+//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement
+//! the policy: lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older
+//! generation is void, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the other
+//! threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's [`Fence`]
+//! (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;

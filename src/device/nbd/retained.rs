@@ -1,4 +1,5 @@
-//! Written data that no flush covers yet. A server that restarts may have lost them, so they are sent again after a reconnection.
+//! Written data that no flush covers yet. A server that restarts may have lost these data, so they are sent again after a
+//! reconnection.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake a [pump] has the connection.
 //!
-//! STARTTLS is the first option, so that no plain text counts. The negotiation reads no byte more than it needs. So plain text after the server's
-//! consent is read as TLS, and is an error.
+//! STARTTLS is the first option, so that no unencrypted answer is accepted. The negotiation reads no byte more than it needs. So plain
+//! text after the server's consent is read as TLS, and is an error.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 

@@ -1,12 +1,13 @@
-//! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets. All other code uses the other end like a
-//! server's socket.
+//! The thread of a connection with TLS. The thread owns the server's socket and one end of a pair of sockets. All other code uses the
+//! other end of the pair like a server's socket.
 //!
 //! The cost is a copy, and a thread for each connection. In return, decrypted data are always in a socket. Data in the memory of the TLS library
 //! would be invisible to `poll` of a user's event loop. Both directions have bounded buffers: a direction receives more bytes only after all of its
 //! earlier bytes were sent on.
 //!
-//! When one side ends, the other side is ended too. Replies that came before the server's end are still delivered, and requests that came before this
-//! side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are transferred.
+//! When one side closes its connection, the pump closes the other side too. Replies that came before the server's end are still
+//! delivered, and requests that came before this side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are
+//! transferred.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
