@@ -30,7 +30,7 @@ pub enum AnyQueue {
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a table: each further kind here would make every request slower.
+    /// A queue of any other device, called through a table of methods. A further variant of this enum would make every request slower.
     Other(OtherQueue),
 }
 
@@ -84,7 +84,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each call matches the kind once. This serves queues above this one, and callers that drive a device without a file system.
+/// Each call matches the variant once. This implementation serves queues above this queue, and callers that drive a device without a
+/// file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

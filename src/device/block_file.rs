@@ -1,4 +1,4 @@
-//! A block device or an image file, opened and measured: the common part of the devices of this layer.
+//! A block device or an image file, opened and measured: the part that all devices over files have in common.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -32,14 +32,14 @@ const BOUNCE: usize = 256 << 10;
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Requests go around the page cache. If the file system below an image refuses that, requests go through the page cache, and
-    /// [`BlockFile::notice`] says so.
+    /// Requests bypass the page cache (`O_DIRECT`). If the file system below an image refuses such requests, they go through the
+    /// page cache, and [`BlockFile::notice`] returns a line that reports it.
     pub direct: bool,
-    /// Fail if another program has the device mounted, attached or locked. Off for raw measurements beside a volume.
+    /// Fail if another program has the device mounted, attached or locked. Raw measurements on the device of an open volume turn this off.
     pub exclusive: bool,
     /// Open for writing too.
     pub write: bool,
-    /// The first byte and the length of the part to use: a partition of an image. `None` is the whole device.
+    /// The first byte and the length of the part to use, such as a partition of an image. `None` means the whole device.
     pub window: Option<(u64, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl BlockFile {
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
         let written = (mode.write && !is_device).then(|| Arc::new(Written::new(&stat)));
-        // Linux opens such a device for writing without an error, and refuses each write (EPERM).
+        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
@@ -114,7 +114,7 @@ impl BlockFile {
             let queue = queue_of(stat.st_rdev);
             let protection = DeviceProtection::of(file.as_fd(), &queue);
             let limits = device_limits(&file, &queue, direct);
-            // The tuples are computed from the caller's memory, and sysfs does not report this.
+            // The kernel computes tuples from the caller's memory, which must not change; sysfs does not report this.
             let stable_writes = limits.stable_writes || protection.is_some();
             (Limits { stable_writes, ..limits }, protection)
         } else {
@@ -125,7 +125,7 @@ impl BlockFile {
         if base.checked_add(size).is_none_or(|end| end > whole) {
             let end = base.saturating_add(size);
             return Err(Error::invalid(format!(
-                "{}: the part {base}..{end} exceeds its {whole} bytes",
+                "{}: the part {base}..{end} exceeds the device's {whole} bytes",
                 path.display()
             )));
         }
@@ -164,8 +164,8 @@ impl BlockFile {
         Ok(opened)
     }
 
-    /// Opens the device for a volume with blocks of `block` bytes. If direct requests cannot be as short, all requests go through the page
-    /// cache, which writes the other blocks of the same sector too. `None` is for a device without a known volume.
+    /// Opens the device for a volume with blocks of `block` bytes. If direct requests cannot be that short, all requests go through the
+    /// page cache, which also writes the other blocks of the same sector. `block` is `None` if the volume is unknown.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -183,11 +183,11 @@ impl BlockFile {
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
         // The file is closed first, because two exclusive opens conflict.
         drop(file);
-        let why = format!("blocks of {block} bytes where direct requests have {unit}");
+        let why = format!("blocks of {block} bytes, but direct requests of at least {unit}");
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// Opens an NVMe namespace by its character device. It is a block device whose requests take another path.
+    /// Opens an NVMe namespace by its character device. The result is its block device, but requests are sent as NVMe commands.
     fn open_namespace(path: &Path, mode: &OpenMode) -> Result<Self> {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
@@ -200,12 +200,12 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if the file is the character device of one whose commands need no tuples.
+    /// The NVMe namespace, if the file is its character device and its commands need no tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if the file is the character device of one whose commands need tuples.
+    /// The NVMe namespace, if the file is its character device and its commands need tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -242,7 +242,7 @@ impl BlockFile {
     /// The offset in the file of an offset in the part in use.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // A sum beyond 64 bits is past the end of every device, and refused as such.
+        // A sum beyond 64 bits is past the end of every device, and the request is refused.
         self.base.saturating_add(at.0)
     }
 
@@ -269,7 +269,7 @@ impl BlockFile {
         self.written.clone()
     }
 
-    /// The length in use of an image; `None` for a block device.
+    /// The part in use of an image; `None` for a block device.
     pub(super) fn image_part(&self) -> Option<Part<'_>> {
         let part = Part { file: &self.file, start: self.base, len: self.size };
         (!self.is_device).then_some(part)
@@ -351,7 +351,7 @@ impl BlockFile {
         result.map_err(|errno| self.failed("discard", errno, pos))
     }
 
-    /// Writes zeros. The kernel or the device does so on a block device; in an image they are a hole.
+    /// Writes zeros. On a block device the kernel or the device writes them; in an image they become a hole.
     pub(super) fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         const SECTOR: u64 = 512;
         if !self.is_device {
@@ -363,7 +363,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // The caller can still write a range that begins or ends within a larger sector of the device.
+        // The range may begin or end within a sector of the device. EOPNOTSUPP makes the caller write the zeros.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,
@@ -397,7 +397,7 @@ impl BlockFile {
         }
     }
 
-    /// The length of the shortest direct request, if it has grown since the device was opened.
+    /// The length of the shortest direct request, if this length has grown since the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {

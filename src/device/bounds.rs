@@ -10,16 +10,16 @@ use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The proof that a request is within its device. Only the methods of [`Device`](super::Device) and this crate make one, so a caller cannot call
-/// a method whose name ends in `_within`. A device over another device calls the methods without that suffix, which check the range below. It
-/// must not pass on its own proof, which is not valid for the device below.
+/// The proof that a request is within its device. Only this crate and the methods of [`Device`](super::Device) make such a proof, so a
+/// caller cannot call a method whose name ends in `_within`. A device over another device calls the other device's methods without that
+/// suffix, which check the range again. It must not pass on its own proof, which is not valid for the device below.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// For requests of a volume's or a host's queue, which the maps of files bound.
+    /// The proof for requests of a volume's or a host's queue. The maps of files bound these requests.
     pub(crate) const BY_THE_MAP: Self = Self(());
-    /// For requests of a [`BoundedQueue`].
+    /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());
 }
 
@@ -36,12 +36,12 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
     len <= end && at.0 <= end - len
 }
 
-/// The queue of a device for callers that drive it without a file system. A request past the end of its device fails with EINVAL, and nothing is
-/// transferred. The caller can pop such a bio as soon as it has submitted it. [`readiness`](DeviceQueue::readiness) is not signalled for it, so
-/// an event loop pops before it waits.
+/// The queue of a device for callers that drive the device without a file system. A request past the end of its device fails with EINVAL,
+/// and nothing is transferred. The caller can pop such a bio as soon as `submit` has returned. [`readiness`](DeviceQueue::readiness) is
+/// not signalled for such a bio, so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device by its number. A detached file has none: the queue below refuses its number.
+    /// The end of each device by its number. A detached file has no end; the queue below refuses its number.
     ends: Vec<u64>,
     /// Bios that failed before they were submitted.
     refused: Vec<Done>,

@@ -10,14 +10,14 @@ use super::{Device, Entry, Log, Ram};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// The name of a state: the same base, log and name give the same state. Its text is `seed:cut:subset`, all hexadecimal.
+/// The name of a state. The same base, log and name give the same state. The text of a name is `seed:cut:subset`, all hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     /// The seed of all random choices.
     pub seed: u64,
-    /// The number of entries of the log that had happened.
+    /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// The part of the writes that were not durable: none for 0, all for 1, else a random part.
+    /// The writes that are present although they were not durable: none for 0, all for 1, otherwise a random part.
     pub subset: u32,
 }
 
@@ -44,16 +44,16 @@ impl FromStr for CrashState {
 
 /// The states that a device can have after a crash.
 ///
-/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged before the issue of a flush that was
-/// acknowledged in turn, or if it was acknowledged and had [FUA](Entry::Write::fua). Any part of all other writes can be present, in units of the
-/// device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes, and writes that a failed flush should have made
-/// durable, never become durable, even after later flushes.
+/// Writes that were durable when power failed are present. A write or discard is durable if it was acknowledged with
+/// [FUA](Entry::Write::fua), or acknowledged before the issue of a flush that was acknowledged too. All other writes can be present wholly,
+/// in part or not at all, in units of the device's logical block. Without a volatile cache acknowledged writes are durable. Failed writes,
+/// and writes that a failed flush should have made durable, never become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// How far the log was followed for the last state, and the base with all changes that no later entry can undo.
+    /// `fates` follows the log up to the last state's cut. `durable` is the base with all changes that no later entry can undo.
     fates: Fates,
     durable: Ram,
 }
@@ -66,8 +66,8 @@ impl Crashes {
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range in which the device never tears a write: all of the write is present or nothing. The reason: ext4's superblock has 1024 bytes and
-    /// one checksum, and Linux does not mount a torn one.
+    /// Adds a range in which the device never tears a write: the write is present wholly or not at all. ext4's superblock, for example,
+    /// has 1024 bytes and one checksum, and Linux does not mount a volume whose superblock is torn.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
@@ -89,9 +89,9 @@ impl Crashes {
         &self.log
     }
 
-    /// Names of states at every cut: one without the writes that were not durable, one with all of them, and `random` ones with a part of them. A cut
-    /// at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut is named, because the application
-    /// had advanced furthest then.
+    /// Names of states at every cut: one state without the writes that were not durable, one with all of them, and `random` states with a
+    /// part of them. A cut at which all writes were durable has one state. If consecutive cuts allow the same states, only the last cut
+    /// is named, because the application had advanced furthest then.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -109,7 +109,7 @@ impl Crashes {
         cuts.into_iter().flat_map(names).collect()
     }
 
-    /// The content of the device in a state, independent of later entries of the log. Ascending cuts are cheapest.
+    /// The content of the device in a state, independent of later entries of the log. Calls with ascending cuts are cheapest.
     pub fn state(&mut self, name: CrashState) -> Ram {
         let cut = name.cut.min(self.log.len());
         if cut < self.fates.cut {
@@ -144,14 +144,15 @@ struct Atomic {
 }
 
 impl Atomic {
-    /// The first sector of the block with this one: all sectors of a block share its fate.
+    /// The first sector of the block that contains `sector`. The sectors of a block are present or absent together.
     fn first(&self, sector: u64) -> Option<u64> {
         let (start, block) = (self.sectors.start, self.block);
         self.sectors.contains(&sector).then(|| start + (sector - start) / block * block)
     }
 }
 
-/// A random part of a request: usually all of it or nothing, and sometimes any of its sectors. Some states keep most requests and some only few.
+/// A random part of a request: usually the whole request or nothing, and sometimes any of its sectors. Some states keep most requests,
+/// and some keep only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -196,7 +197,7 @@ enum Fate {
     Issued,
     /// It was acknowledged by this entry, and a flush issued later makes it durable.
     Acknowledged(usize),
-    /// All of it is there.
+    /// All of the request is durable.
     Durable,
     /// It failed, or a flush that covered it failed: its data may never become durable.
     Doubtful,
@@ -204,7 +205,7 @@ enum Fate {
 
 #[derive(Debug)]
 struct Open {
-    /// The index of the log entry that issued it.
+    /// The index of the log entry that issued the request.
     entry: usize,
     fua: bool,
     fate: Fate,
@@ -267,7 +268,7 @@ impl Fates {
         changed
     }
 
-    /// Removes the oldest request if it is durable: later entries can change its data only by overwriting them.
+    /// Removes the oldest request if it is durable, because later entries can change its data only by overwriting them.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)

@@ -1,4 +1,4 @@
-//! A device that ends before the file system on it does: reads past its end fail.
+//! A device that ends before the end of the file system on it. Reads past the device's end fail.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::error::Errno;
 
-/// A device over another one, for reading a truncated file system: it reports no end, and reads past the end of the device below are I/O
-/// errors.
+/// A device over another device, for reading a truncated file system. It reports no end, and reads past the end of the device below fail
+/// with an I/O error.
 pub type CutShort = Layered<End>;
 
 /// The end of a truncated device.

@@ -18,11 +18,11 @@ use crate::units::DevOffset;
 
 /// A mapped image. A read copies memory.
 ///
-/// An image that is opened for writing gets all its space first, because a store that finds no space raises SIGBUS and returns no error. In
-/// an image that is opened for reading, holes read as zeros without access to the mapping, because tmpfs would allocate each page of them.
-/// On a file system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
+/// An image that is opened for writing first gets space for all its holes, because a store that finds no space raises SIGBUS and returns no
+/// error. In an image that is opened for reading, holes read as zeros without access to the mapping, because tmpfs would allocate each page
+/// of them. On a file system that may need space for any store (all but tmpfs, ramfs, ext4 and XFS) writes are system calls.
 ///
-/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping; the lock on the image keeps out
+/// A truncation of the image while it is mapped kills the program with SIGBUS, as with every mapping. The lock on the image keeps out
 /// programs that ask for a lock. A device below the image that fails to read a page kills the program too.
 #[derive(Debug)]
 pub struct Dax {
@@ -33,7 +33,7 @@ pub struct Dax {
 
 /// The reason why writes do not go to the mapping.
 const SYSTEM_CALLS: &str =
-    "the file system of the image may need space for any store: writes are system calls";
+    "the file system of the image may need space for any store, so writes are system calls";
 
 #[derive(Debug)]
 struct Mapped {

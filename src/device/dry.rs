@@ -1,4 +1,4 @@
-//! A device that keeps changes in memory. A change of a volume is tried on it before it is made.
+//! A device that keeps changes in memory. A change of a volume is tried on this device before it is made on the real one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -10,7 +10,8 @@ use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
-/// A device over another one, which it only reads. Its memory: the written metadata, and 64 bytes for each range that moves.
+/// A device over another device, which is only read. The upper device keeps the written metadata in memory, and 64 bytes for each
+/// range that moves.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
@@ -21,7 +22,7 @@ pub(crate) struct Dry {
 struct Changes {
     /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// Other ranges that were copied here, by their start: their length, and their source on the device below.
+    /// Ranges that were copied here, by their start: the length of the range, and its source on the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 

@@ -1,10 +1,10 @@
-//! Flushes of one device, or of two that may share a cache as parts of one disk, files of one file system or exports of one server.
+//! Flushes of one device, or of two devices that may share a cache: parts of one disk, files of one file system or exports of one server.
 //!
-//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure: no flush of
-//! either device succeeds after it or concurrently with it.
+//! The kernel reports a failed flush once, and the next flush succeeds although data are lost. So this module remembers the failure, and
+//! no flush of either device succeeds after it or concurrently with it.
 //!
-//! A write-through request may flush the device too, and then only that request gets the error. Such a device gets no write-through requests: a
-//! durable write is a write and a flush, so all flushes of the device are made here.
+//! On some devices a write-through request also flushes, and only that request gets the error. Such a device gets no write-through
+//! requests. A durable write is then a write and a flush, so this module makes all flushes of the device.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Flushes that take longer are shared by the threads that wait. Shorter ones overlap.
+/// Waiting threads share a flush that takes longer than this. Shorter flushes overlap.
 const CHEAP: Duration = Duration::from_micros(100);
 /// The number of conditions for the ends of flushes. With one condition, each end would wake every thread.
 const CONDITIONS: usize = 16;
 
-/// A device's flushes. All users of the device share it.
+/// A device's flushes. All users of the device share this value.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
-    /// The index of the device among those that share the cache.
+    /// The index of this device among the devices that share the cache.
     device: usize,
     through_flushes: ThroughFlushes,
 }
@@ -56,7 +56,7 @@ struct Running {
 struct Flushed {
     /// The newest flush that has succeeded.
     done: u64,
-    /// The last flush took so little time that threads had better not wait for one another.
+    /// The last flush took so little time that waiting for another thread's flush does not pay.
     cheap: bool,
 }
 
@@ -85,7 +85,7 @@ impl Durability {
     /// `Io` with the device's errno, from the first failure on: writes since the last successful flush may be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
-        // A flush that has already begun may not cover the caller's writes.
+        // A flush that has already begun might not cover the caller's writes.
         let needed = state.begun + 1;
         while state.devices[self.device].done < needed {
             state.check()?;
@@ -99,8 +99,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all flushes that began before this one ended. Such a flush may have failed first and lost the writes that
-    /// this one should make durable, so this one succeeds only if they all do.
+    /// Flushes the device, and waits for all flushes that began before this one ended. Such a flush may have failed first and lost the
+    /// writes that this flush should make durable, so this flush succeeds only if all of them succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -109,7 +109,7 @@ impl Durability {
             let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
-            // A model has no clock, so it tries both.
+            // A model has no clock, so it tries cheap and expensive flushes.
             let cheap = if cfg!(shuttle) { number % 2 == 1 } else { begun.elapsed() < CHEAP };
             std::mem::forget(panics);
             flushed.map(|()| cheap)
@@ -122,7 +122,7 @@ impl Durability {
         self.cache.ended_of(number).notify_all();
         flushed?;
         let before_its_end = state.begun;
-        // The newest first: it usually ends last.
+        // The newest flush comes first, because it usually ends last.
         while let Some(other) = state.running.iter().rfind(|other| other.number <= before_its_end) {
             state.check()?;
             self.cache.ended_of(other.number).wait(state);
@@ -133,7 +133,7 @@ impl Durability {
         Ok(())
     }
 
-    /// Whether a write-through request that is a call may flush the device.
+    /// Whether a write-through request that is made by a call may flush the device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
@@ -163,7 +163,7 @@ impl Durability {
 }
 
 impl Cache {
-    /// The condition of the end of a flush.
+    /// The condition that the end of a flush signals.
     fn ended_of(&self, number: u64) -> &Condvar {
         &self.ended[number as usize % CONDITIONS]
     }
@@ -301,7 +301,8 @@ mod tests {
         });
     }
 
-    /// A flush that has begun may not cover later writes. A thread that asks during it waits for the next flush, and all such threads share that one.
+    /// A flush that has begun might not cover later writes. A thread that asks during a flush waits for the next flush, and all such
+    /// threads share that next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();

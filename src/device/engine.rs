@@ -29,7 +29,7 @@ pub enum Engine {
     IoUringPoll,
     /// Loads from a mapping of an image.
     Dax,
-    /// Requests for file data complete at once without a transfer. This measures the engine itself.
+    /// Requests for file data complete immediately, without a transfer. This engine serves to measure the library itself.
     Null,
     /// Requests to an NBD server. Only exports use it.
     Nbd,
@@ -87,11 +87,13 @@ pub struct OpenedEngine {
 }
 
 fn not_nbd() -> Error {
-    Error::invalid("the engine nbd is for exports of NBD servers, and they need no other")
+    Error::invalid("the engine nbd is only for exports of NBD servers, which use it by default")
 }
 
 fn not_image() -> Error {
-    Error::invalid("the engine image is for images of virtual machines, and they need no other")
+    Error::invalid(
+        "the engine image is only for images of virtual machines, which use it by default",
+    )
 }
 
 /// Opens a queue without a device of its own. It serves only the files that are [attached](super::DeviceQueue::attach) to it.
@@ -104,7 +106,8 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A file of an NVMe namespace may be attached, which needs wide entries. Linux before 5.19 has none.
+            // A file of an NVMe namespace may be attached later, and its commands need wide entries. Linux before 5.19 has no
+            // wide entries.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -116,7 +119,7 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         Engine::IoUring => uring(false),
         Engine::IoUringPoll => uring(true),
         Engine::Null => Ok(AnyQueue::Null(Immediate::new(NullTransfer, options.slots()))),
-        Engine::Dax => Err(Error::invalid("dax needs an image of its own")),
+        Engine::Dax => Err(Error::invalid("the engine dax is bound to one image")),
         Engine::Nbd => Err(not_nbd()),
         Engine::Image => Err(not_image()),
     }
@@ -140,7 +143,8 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring or forbid it. The error comes here, and not with the first queue.
+        // A kernel may lack io_uring or forbid it. This call reports that error, so that the first queue does not fail with
+        // it.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let (device, engine) = match engine {
@@ -157,13 +161,13 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
         Engine::Auto | Engine::Psync => (psync(), Engine::Psync),
         Engine::IoUring | Engine::IoUringPoll if !limits.nowait => {
             notices.push(
-                "the device does not know NOWAIT, io_uring would punt every request: psync is used"
+                "the device does not support NOWAIT, and io_uring would punt every request, so psync is used"
                     .into(),
             );
             (psync(), Engine::Psync)
         }
         Engine::IoUringPoll if !limits.poll => {
-            notices.push("the device has no poll queues: completions are not polled".into());
+            notices.push("the device has no poll queues, so completions are not polled".into());
             (uring(false)?, Engine::IoUring)
         }
         Engine::IoUring => (uring(false)?, Engine::IoUring),

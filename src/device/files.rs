@@ -6,12 +6,12 @@ use super::BlockFile;
 use crate::bio::Dev;
 use crate::error::Errno;
 
-/// A table of open files, each with the state that a queue keeps for it. Free places are used again.
+/// A table of open files, each with the state that a queue keeps for it. Free slots are used again.
 #[derive(Debug)]
 pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
 
 impl<T> Files<T> {
-    /// Creates a table. Its first place, [`Dev::OWN`], is for the queue's own device, if there is one.
+    /// Creates a table. The first slot, [`Dev::OWN`], is for the queue's own device, if there is one.
     pub(super) fn new(own: Option<(Arc<BlockFile>, T)>) -> Self {
         Self(vec![own])
     }

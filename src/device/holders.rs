@@ -12,8 +12,9 @@ use rustix::fs::FileType;
 use super::owner::{self, busy};
 use crate::error::Error;
 
-/// The error for a file that another program has locked. It names the program, and the directory if the program serves the file as a mounted file
-/// system. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid` hides the names of other users' programs.
+/// The error for a file that another program has locked. The error names the program, and, if the program serves the file as a mounted
+/// file system, the directory of the mount. The kernel lists no lock of a program in another PID namespace, and a /proc with `hidepid`
+/// hides the names of other users' programs.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -27,9 +28,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 /// The largest number of users of a device that the error names.
 const NAMED: usize = 8;
 
-/// The error for a block device that cannot be opened exclusively. It names the directories where the device, its disk or a partition of it is
-/// mounted, and the devices that are made of it; otherwise the programs that have it open. Mounts in another mount namespace and the files
-/// of other users' programs are not visible.
+/// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of
+/// its partitions is mounted, and the devices that are built on the device. If there are none, the error names the programs that have the
+/// device open. Mounts in another mount namespace and the files of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);
@@ -69,7 +70,7 @@ fn mounts_of(devices: &[u64]) -> Vec<String> {
     mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
 }
 
-/// The devices that are made of a device, by device mapper, RAID and other drivers.
+/// The devices that are built on a device by device mapper, RAID and other drivers.
 fn made_of(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
@@ -94,9 +95,9 @@ fn swaps_of(devices: &[u64]) -> Vec<String> {
     swaps.lines().skip(1).filter_map(swap).collect()
 }
 
-/// The programs that have one of these devices open.
+/// The programs that have any of these devices open.
 fn openers_of(devices: &[u64]) -> Vec<String> {
-    // Other files are skipped: their file system may not answer.
+    // Other files are skipped, because their file system might not answer.
     let is_one = |file: std::fs::DirEntry| {
         let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
         let stat = node.and_then(|node| rustix::fs::stat(&node).ok());

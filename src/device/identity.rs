@@ -6,8 +6,8 @@ use super::BlockFile;
 use crate::units::DevOffset;
 
 impl BlockFile {
-    /// The identity of an opened device: of the whole device and the offset on it. A partition and the same part of its disk have the same
-    /// identity. It is zeros for a device without an identity: an image, a RAM disk.
+    /// The identity of an opened device, made of the whole device's identity and the offset on it. A partition and the same part of its
+    /// disk have the same identity. The result is zeros for a device without an identity, such as an image or a RAM disk.
     ///
     /// The worldwide name (`wwid`) identifies a disk, the UUID a mapped device. A partition of a disk without either is identified by its
     /// own UUID.
@@ -49,7 +49,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// FNV-1a of 128 bits. It distinguishes devices that are not made to collide.
+/// FNV-1a of 128 bits. It does not resist deliberate collisions.
 fn digest(bytes: &[u8]) -> [u8; 16] {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
     let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
@@ -61,7 +61,8 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same part of its disk have the same identity; another disk has another; a device without a name has none.
+    /// A partition and the same part of its disk have the same identity. Another disk has a different identity, and a device without a
+    /// name has no identity.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

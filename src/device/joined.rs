@@ -1,4 +1,5 @@
-//! A volume's device with its further devices past its end: blocks of a journal or of realtime files are read like blocks of the volume.
+//! A volume's device, with further devices of the volume past its end. Blocks of a journal or of realtime files are read like blocks of
+//! the volume.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ struct Parts {
 }
 
 impl Joined {
-    /// The byte at which the device of a journal appears. No device is as long, and a block number of ext4 has 48 bits, which reach beyond it
-    /// with the smallest blocks.
+    /// The byte at which the device of a journal appears. No device is this long, and ext4's block numbers of 48 bits can address this byte
+    /// even with the smallest blocks.
     pub const JOURNAL: u64 = 1 << 57;
 
     /// The byte at which the device of realtime files appears.
     pub const REALTIME: u64 = 1 << 58;
 
-    /// Joins a device and further ones, each with the byte at which it appears. A request must fit the limits of all.
+    /// Joins a device and further ones, each with the byte at which it appears. A request must fit the limits of all devices.
     #[must_use]
     pub fn new(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.sort_by_key(|(start, _)| *start);

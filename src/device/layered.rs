@@ -1,5 +1,5 @@
-//! A device over another, with a [`Layer`] between the two that sees each request first and each result last. [`Sim`](super::Sim) injects
-//! failures, [`Record`](super::Record) logs requests.
+//! A device over another device. A [`Layer`] between the two sees each request before the device below does, and each result after it.
+//! [`Sim`](super::Sim) injects failures, [`Record`](super::Record) logs requests.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -47,7 +47,7 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// The number of bytes that it transfers or discards; 0 for a flush.
+    /// The number of bytes that the request transfers or discards; 0 for a flush.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -423,7 +423,7 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // Checked before the layer sees the request: a request that has begun must end.
+        // The room is checked before the layer sees the request, because a request that has begun must end.
         if self.room() == 0 {
             return Err(bio);
         }
@@ -466,7 +466,7 @@ impl DeviceQueue for LayeredQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the device below has not accepted come back with the error.
+        // Bios that the device below did not accept are among its completions, with the error.
         self.collect();
         committed
     }

@@ -3,7 +3,7 @@
 /// The limits and promises of a device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The device refuses all writes, regardless of how it is opened.
+    /// The device refuses all writes, regardless of the mode in which it is opened.
     pub read_only: bool,
     /// Offsets and lengths of direct requests are multiples of this.
     pub logical_block: u32,
@@ -19,7 +19,7 @@ pub struct Limits {
     pub through_flushes: ThroughFlushes,
     /// The device has a volatile cache, so durability needs a flush.
     pub volatile_cache: bool,
-    /// The device computes over the data (checksums, parity): memory must not change during a write.
+    /// The device computes over the data (checksums, parity), so memory must not change during a write.
     pub stable_writes: bool,
     /// The device supports `RWF_NOWAIT`. Without it the kernel punts an io_uring request to a worker thread.
     pub nowait: bool,
@@ -29,7 +29,7 @@ pub struct Limits {
     pub direct: bool,
     /// The device has already repeated a read whose data do not match their tuples, into memory that no other code can reach.
     pub rereads: bool,
-    /// The longest write that is done wholly or not at all (`RWF_ATOMIC`); 0 without them.
+    /// The longest write that the device carries out wholly or not at all (`RWF_ATOMIC`); 0 if the device has no atomic writes.
     pub atomic_write: u32,
 }
 
@@ -40,7 +40,7 @@ pub enum ThroughFlushes {
     /// No request.
     #[default]
     Never,
-    /// Requests that a call waits for, but no queued ones: so does the kernel on block devices with FUA.
+    /// Requests that are made by calls, but not queued requests. The kernel does this on block devices with FUA.
     OfCalls,
     /// All requests, as the kernel does for files and for block devices without FUA.
     Always,

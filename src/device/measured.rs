@@ -21,7 +21,8 @@ pub(super) fn queue_of(rdev: u64) -> PathBuf {
     if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
 }
 
-/// Whether the disk itself has FUA. Devices over others (MD, device mapper, DRBD, bcache) report it too, and then a disk below may be flushed for it.
+/// Whether the disk itself has FUA. Devices over others (MD, device mapper, DRBD, bcache) also report FUA, but may flush a disk below to
+/// provide it.
 fn has_own_fua(queue: &Path) -> bool {
     let disk = queue.join("..").canonicalize();
     let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
@@ -53,7 +54,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
             .max(PAGE),
         fua,
         through_flushes: match volatile_cache {
-            // Writes of the page cache may fail during such a request too.
+            // Writes of the page cache may also fail during a write-through request.
             _ if !direct => ThroughFlushes::Always,
             false => ThroughFlushes::Never,
             true if fua && has_own_fua(queue) => ThroughFlushes::OfCalls,
@@ -79,7 +80,7 @@ pub(super) fn file_limits(file: &File, direct: bool) -> Limits {
         logical_block = statx.stx_dio_offset_align;
         dma_align = statx.stx_dio_mem_align;
     }
-    // The file system passes on the memory that it gets.
+    // The file system passes the caller's memory on to the disk.
     if direct && let Ok(stat) = rustix::fs::fstat(file) {
         dma_align = dma_align.max(whole_pages::least_align(&whole_pages::disk_of(stat.st_dev)));
     }
@@ -111,7 +112,7 @@ fn taken(file: &File) -> u32 {
     [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
 }
 
-/// Reads one block as a trial: a device or file system without NOWAIT returns EOPNOTSUPP.
+/// Reads one block as a trial, because a device or file system without NOWAIT returns EOPNOTSUPP.
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];

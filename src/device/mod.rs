@@ -78,11 +78,11 @@ pub(crate) use yielding::yielding;
 
 /// A device that holds a file system: a block device, an image, or another device beneath this one.
 ///
-/// The trait serves metadata and set-up, through `dyn`. File data goes through a [queue](Device::queue). All positions are bytes from the start of
-/// the part in use. Threads share a device; a queue keeps the parts of it that it needs, and may outlive it.
+/// The trait serves metadata and set-up, through `dyn`. File data goes through a [queue](Device::queue). All positions are bytes from the
+/// start of the part in use. Threads share a device. A queue keeps the parts of its device that it needs, and may outlive the device.
 ///
-/// A device implements the methods whose names end in `_within`: the argument [`InRange`] proves that their ranges are within the device. Callers
-/// use the methods without that suffix, which check each range first. No device overrides these.
+/// A device implements the methods whose names end in `_within`. The argument [`InRange`] proves that their ranges are within the device.
+/// Callers use the methods without that suffix, which check each range first. No device overrides the methods without the suffix.
 pub trait Device: Send + Sync {
     /// The limits of the device.
     fn limits(&self) -> &Limits;
@@ -95,8 +95,8 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// The sectors that did not match their tuples in reads since the last call, oldest first: at most the newest 1024, and the number of older
-    /// ones. A device over others reports theirs too.
+    /// The sectors that did not match their tuples in reads since the last call, oldest first: at most the newest 1024, and the number of
+    /// older ones. A device over other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
@@ -106,7 +106,7 @@ pub trait Device: Send + Sync {
         DevOffset(self.size())
     }
 
-    /// Fills `buf` from `at`, at any alignment. The call waits as long as necessary, and is never short.
+    /// Fills `buf` from `at`, at any alignment. The call waits as long as necessary, and never transfers fewer bytes.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -156,7 +156,7 @@ pub trait Device: Send + Sync {
     /// Discards the content of a range. The content of later reads is undefined.
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP if the device does not support it.
+    /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support discards.
     fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "discard", at, len)?;
         self.discard_within(at, len, checked)
@@ -170,12 +170,12 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Makes a range read as zeros without sending them. Position and length must be aligned as [`limits`](Self::limits) require; the result is
-    /// durable as a write is. The call may take longer than one write, but no longer than writing zeros.
+    /// Makes a range read as zeros without a transfer of zeros. Position and length must be aligned as [`limits`](Self::limits) require;
+    /// the zeros become durable as written data do. The call may take longer than one write, but no longer than writing zeros.
     ///
     /// # Errors
-    /// `InvalidInput` past the end of the device; `Io`: EOPNOTSUPP if the device does not support it and has changed nothing, so that the caller
-    /// must write zeros. After another error any part may be zeros.
+    /// `InvalidInput` past the end of the device; `Io`, with EOPNOTSUPP if the device does not support this request and has changed
+    /// nothing; the caller must then write zeros. After another error any part may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
@@ -189,8 +189,9 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("zeros of {len} bytes at {at}")))
     }
 
-    /// A range at or after `at` that may contain nonzero bytes. All bytes before it read as zeros; the content after it is not stated. An empty
-    /// range states only that all bytes before it read as zeros. A device without this information returns all bytes from `at` on.
+    /// The first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range read as zeros; the bytes after
+    /// the range are unknown. If the range is empty, only the bytes between `at` and its position are known. A device without this
+    /// information returns all bytes from `at` on.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -207,8 +208,8 @@ pub trait Device: Send + Sync {
         Ok(at..self.end())
     }
 
-    /// Sets or removes the fence of a device that reconnects: after each reconnection the device calls the fence before it writes anything. Other
-    /// devices ignore it.
+    /// Sets or removes the fence of a device that reconnects: after each reconnection the device calls the fence before it writes anything.
+    /// Other devices ignore the fence.
     fn set_fence(&self, fence: Option<Arc<dyn Fence>>) {
         let _ = fence;
     }
@@ -222,31 +223,32 @@ pub trait Device: Send + Sync {
         Ok(BoundedQueue::new(queue, self.end()))
     }
 
-    /// The device's implementation of [`queue`](Self::queue): the requests of this queue are within the device. A device of another program returns
-    /// [`AnyQueue::other`].
+    /// The device's implementation of [`queue`](Self::queue): this queue gets only requests within the device. A device that another
+    /// program implements returns [`AnyQueue::other`].
     ///
     /// # Errors
     /// The errors of that method.
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// Shows the size. The trait does not require `Debug`, because a program would then contain that code of every kind of device.
+/// Shows the size. The trait does not require `Debug`, because every program would then contain the `Debug` code of all kinds of devices.
 impl fmt::Debug for dyn Device + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device").field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-/// The block that records which node uses a device. While a connection is lost, another node may take the device over. Writes that were kept or had
-/// no answer would then overwrite its data.
+/// The block that records which node uses a device. While a connection is lost, another node may take the device over. Writes that this
+/// node kept, or that had no answer, would then overwrite the other node's data.
 pub trait Fence: Send + Sync {
     /// The position of the block on the device, and its length.
     fn place(&self) -> (DevOffset, usize);
 
-    /// Checks the content of the block, and replaces it with the content that is to be written, durably, before any other write.
+    /// Checks the content of the block in `block`, and replaces it with new content. The caller writes the new content durably before any
+    /// other write.
     ///
     /// # Errors
-    /// `Busy` if another node has taken the device over: nothing is written.
+    /// `Busy` if another node has taken the device over; the caller then writes nothing.
     fn confirm(&self, block: &mut [u8]) -> Result<()>;
 }
 
@@ -269,8 +271,9 @@ impl QueueOptions {
         Self { depth: 256 }
     }
 
-    /// The number of bios that may be in flight: 1 to 4096. A number outside this range becomes the nearest limit, and io_uring rounds it up to a
-    /// power of two. A read of one extent is one bio; other reads have one for each extent and each [`Limits::max_transfer`].
+    /// The number of bios that may be in flight: 1 to 4096. A number outside this range is replaced by the nearest limit, and io_uring
+    /// rounds the number up to a power of two. A read of one extent is one bio; a longer read needs one bio for each extent and each
+    /// [`Limits::max_transfer`].
     #[must_use]
     pub const fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;

@@ -1,4 +1,5 @@
-//! A device that completes requests for file data at once, without a transfer. Only the cost of the engine itself remains.
+//! A device that completes requests for file data immediately, without a transfer. A measurement of this device shows only the cost of
+//! the library itself.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
-/// Completes every request of its queues at once without touching the memory. Metadata is read from the device below, if there is one: so
-/// the engine can be measured with a real volume, but without its device.
+/// Completes every request of its queues immediately, without touching the memory. Metadata is read from the device below, if there is
+/// one, so that the engine can be measured with a real volume but without the time of its device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,
@@ -43,7 +44,7 @@ impl Null {
         Self { limits, size, metadata: None }
     }
 
-    /// Creates a device with the metadata of another one.
+    /// Creates a device that reads its metadata from another device.
     #[must_use]
     pub fn over(device: Arc<dyn Device>) -> Self {
         Self { limits: *device.limits(), size: device.size(), metadata: Some(device) }

@@ -1,8 +1,8 @@
-//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Its requests are commands, which go around the block layer and the page
-//! cache.
+//! An NVMe namespace by its generic character device, `/dev/ngXnY`. Requests to it are NVMe commands, which bypass the block layer and
+//! the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too: exclusively if required, because a character device has no
-//! exclusive open; and for requests whose speed does not matter, such as reads of metadata.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. It is opened exclusively if required, because a character
+//! device has no exclusive open. It also serves requests whose speed does not matter, such as reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// A page of memory. It is also the smallest unit of a controller's largest transfer: no `ioctl` reports the real unit.
+/// A page of memory. It is also the assumed unit of a controller's largest transfer, because no `ioctl` reports the real unit, which is at
+/// least as large.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -60,7 +61,7 @@ impl Namespace {
         })
     }
 
-    /// Refuses metadata other than tuples that can be computed: a command must contain all metadata.
+    /// Refuses metadata other than tuples that can be computed, because a command must contain all metadata.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {

@@ -1,9 +1,9 @@
 //! Whether another program uses a block device or an image.
 //!
-//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive openers of the same disk, in any mount namespace. An image is
-//! locked, which programs that ask for locks respect. A loop device does neither, so ironmap searches for it: by the file that it reports
-//! (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere, or to another file, if it was made in another mount namespace. Leases
-//! show whether any program has an image open.
+//! A device is opened with `O_EXCL`, which conflicts with mounts and other exclusive openers of the same disk, in any mount namespace. An
+//! image is locked, which programs that ask for locks respect. A loop device neither opens its file exclusively nor locks it, so ironmap
+//! searches for the loop device: by the file that it reports (`LOOP_GET_STATUS64`), or by the path in sysfs. That path may lead nowhere,
+//! or to another file, if the loop device was made in another mount namespace. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -22,7 +22,7 @@ use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
-/// How many times, and with which pauses, a claim is repeated that another process may hold only for a moment.
+/// The number of attempts to claim an object that another process may hold only for a moment, and the pause between them.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -35,8 +35,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt until the object is free, long enough to outlast a process that is ending: one that has died, whose rings the kernel removes
-/// after its end; or a child of this process, which has all files of this process until it executes another program.
+/// Repeats an attempt while the object is in use. The attempts last long enough for two kinds of holders to go away: a dead process,
+/// whose rings the kernel removes after its end; and a child of this process, which keeps all files of this process open until it
+/// executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -48,7 +49,7 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// Images that this process has open for writing. A lease cannot distinguish them from those of another process.
+/// Images that this process has open for writing. A lease cannot distinguish them from images that another process has open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
 /// The mark that this process has an image open for writing. Dropping it removes the mark.
@@ -71,8 +72,8 @@ impl Drop for Written {
     }
 }
 
-/// Refuses an image that is open or mapped for writing, as far as leases show it. This comes before the image is opened for writing, because leases
-/// then show only that open.
+/// Refuses an image that is open or mapped for writing, as far as leases show it. The caller must call this before it opens the image for
+/// writing, because leases then show only that open.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -98,7 +99,7 @@ fn tells(file: BorrowedFd<'_>) -> bool {
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
 }
 
-/// Refuses a file that has replaced the examined one.
+/// Refuses a file that has replaced the file that `stat` describes.
 pub(super) fn refuse_another(path: &Path, stat: &Stat, file: BorrowedFd<'_>) -> Result<()> {
     let opened =
         rustix::fs::fstat(file).map_err(|errno| Error::io(errno, path.display().to_string()))?;
@@ -191,13 +192,13 @@ impl Identity {
 enum Served {
     Nothing,
     Known(Identity),
-    /// A file to which neither the device nor its path leads.
+    /// A file that neither the loop device nor its path identifies.
     Hidden,
 }
 
 /// Finds the file of a disk by its directory in sysfs.
 fn served_by(dir: &Path, name: &OsStr) -> Served {
-    // Only an error that the file does not exist proves that the disk serves none.
+    // Only an error that the file does not exist proves that the disk serves no file.
     let path = match backing_file(dir) {
         Ok(path) if path.as_os_str().is_empty() => return Served::Nothing,
         Ok(path) => Some(path),
@@ -215,13 +216,13 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
 }
 
-/// The path of a loop device's file, from its directory in sysfs. A name is bytes.
+/// The path of a loop device's file, from its directory in sysfs. A path is bytes, not text.
 fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     let path = std::fs::read(dir.join("loop/backing_file"))?;
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
 }
 
-/// Queries a loop device. This needs its node and the permission to open it.
+/// Queries a loop device. The query needs the device's node and the permission to open it.
 fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty())?;
@@ -270,8 +271,8 @@ impl Claim {
         }
     }
 
-    /// Whether the length of a loop device permits that it serves this object. The length of an image may have changed, so an image is always
-    /// possible.
+    /// Whether the length of a loop device permits that it serves this object. The length of an image may have changed, so any loop device
+    /// may serve an image.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();

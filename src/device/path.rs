@@ -1,11 +1,11 @@
 //! The device paths to the block device beneath a mounted file system, and the choice among them.
 //!
-//! A direct read of a block device first checks that device's page cache. It costs more if the cache holds any page, and more again if one
-//! of them is dirty, anywhere on the device. A mounted ext4 keeps its metadata there. The disk beneath a partition has a page cache of its
-//! own, and an NVMe character device has none.
+//! A direct read of a block device first checks that device's page cache. The read costs more if the cache holds any page, and still more
+//! if any page of the device is dirty. A mounted ext4 keeps its metadata in that cache. The disk beneath a partition has a page cache of
+//! its own, and an NVMe character device has none.
 //!
-//! The rule: of the device paths that can be opened, the first in the order of [`DevicePathKind`] whose page cache is empty; else the first
-//! whose page cache holds no dirty page; else the first.
+//! The rule considers the device paths that can be opened, in the order of [`DevicePathKind`]. It chooses the first whose page cache is
+//! empty; if there is none, the first whose page cache holds no dirty page; otherwise the first.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -93,13 +93,13 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // A partition is the one mapping known to be linear. Loop, dm and md map blocks in other ways, so the devices
-    // below them are not device paths.
+    // Only a partition is known to map its blocks linearly. Loop, dm and md map blocks in other ways, so the
+    // devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
         let base = bytes(&own, "start")?;
         if base.checked_add(size).is_none_or(|end| end > bytes(&disk, "size").unwrap_or(0)) {
-            let what = "the partition extends past its disk's end";
+            let what = "the partition extends past the end of its disk";
             return Err(Error::new(ErrorKind::Corrupt, what).at(own.display()));
         }
         device_paths.push(device_path(&disk, DevicePathKind::WholeDisk, base, size)?);
@@ -171,9 +171,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens a device for direct reads of the file system's part of it, and counts the pages in its page cache, which an NVMe character
-    /// device does not have. The pages of a whole disk are dropped first: no program needs them, and they would stay while one of its
-    /// partitions is mounted.
+    /// Opens a device for direct reads of the part that the file system occupies, and counts the pages in the device's page cache. An
+    /// NVMe character device has no page cache. The pages of a whole disk are dropped first, because no program needs them, and they
+    /// would stay while one of its partitions is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -184,7 +184,8 @@ impl DevicePath {
         let file = BlockFile::open(&self.path, &mode)?;
         let path = || self.path.display();
         if file.protected_namespace().is_some() {
-            let what = "protection information goes with each command: its block device is used";
+            let what =
+                "each command must carry protection information, so the block device is used";
             return Err(Error::unsupported(what).at(path()));
         }
         let node = file.namespace().map_or(file.fd(), Namespace::fd);
@@ -236,11 +237,11 @@ impl fmt::Display for Candidate {
 /// The reason for the choice of a device path, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It is the first whose page cache is empty.
+    /// The device path is the first whose page cache is empty.
     Empty,
-    /// No page cache is empty; it is the first without dirty pages.
+    /// No page cache is empty. The device path is the first without dirty pages.
     Clean,
-    /// It is the first that can be opened: all have dirty pages, or the kernel does not count them.
+    /// The device path is the first that can be opened: all have dirty pages, or the kernel does not count them.
     First,
 }
 
@@ -259,7 +260,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "the first without cached pages",
-            Self::Clean => "the first without dirty pages, where all have cached ones",
+            Self::Clean => "the first without dirty pages; all have cached pages",
             Self::First => "the first that can be opened",
         })
     }
@@ -276,12 +277,12 @@ pub struct Chosen<T> {
     pub reason: Reason,
 }
 
-/// The state of each device path, and the chosen one. Its text is one line.
+/// The state of each device path, and the chosen path. `Display` shows them on one line.
 #[derive(Debug)]
 pub struct Choice<T> {
     /// All device paths, best first.
     pub candidates: Vec<Candidate>,
-    /// The chosen device path; `None` if none can be opened.
+    /// The chosen device path; `None` if no path can be opened.
     pub chosen: Option<Chosen<T>>,
 }
 

@@ -1,5 +1,5 @@
-//! A device with protection information of its own. Its requests contain their tuples: computed from the memory that is written, and
-//! verified against the memory that was read. A change of data anywhere between memory and medium is detected.
+//! A device with protection information of its own. Each request contains its tuples, which are computed from the memory of a write
+//! and verified against the memory of a read. A change of data anywhere between memory and medium is detected.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,8 +31,8 @@ const KEPT: usize = 1024;
 /// A block device, or an NVMe namespace by its character device, whose requests transfer protection information through io_uring.
 ///
 /// A read whose tuples do not match fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The device also compares the
-/// tuples of writes before it accepts them. The kernel computes and verifies tuples itself for requests without them: metadata, and
-/// transfers that one request cannot describe.
+/// tuples of writes before it accepts them. Requests for metadata, and transfers that one request cannot describe, contain no tuples; for
+/// these the kernel computes and verifies the tuples.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -51,7 +51,7 @@ struct Shared {
 
 impl Protected {
     /// Creates the device over an open file. `None` if the device has no protection information that this crate computes, or the kernel
-    /// accepts no tuples with a request: Linux does so since 6.14, and with commands to an NVMe namespace.
+    /// accepts no tuples with a request. Linux accepts them since 6.14, and always in commands to an NVMe namespace.
     ///
     /// # Errors
     /// `Io` if there is no io_uring.
@@ -81,7 +81,7 @@ impl Protected {
         let mut ring = Ring::new(ring).map_err(failed)?;
         let namespace = self.file.protected_namespace();
         let to = ring.register_file(namespace.map_or(self.file.fd(), |namespace| namespace.fd()));
-        // One more than the requests in flight: a synchronous request has its own.
+        // One more than the requests in flight, because a synchronous request has tuples of its own.
         let free = Tuples::slab(ring.room() + 1).map_err(failed)?;
         Ok(ProtectedQueue {
             to: namespace.map_or(to, |namespace| to.with_namespace(namespace.id())),
@@ -143,7 +143,7 @@ struct ProtectedQueue<W: Width> {
     free: Vec<Tuples>,
     /// A buffer for an interval that two buffers share.
     parted: Vec<u8>,
-    /// A copy of lent memory that is written: other threads may change the memory, and the tuples would then be wrong.
+    /// The copy of lent memory that is written. Other threads may change the lent memory, and the tuples would then be wrong.
     bounce: Option<Buffer>,
     file: Arc<BlockFile>,
     limits: Limits,
@@ -217,7 +217,7 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies a read. The device does not verify it, because it would not report the field.
+    /// Verifies a read. The device is not asked to verify it, because it would not report the wrong field.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,

@@ -12,7 +12,7 @@ use crate::sys::metadata_size;
 pub struct WrongTuple {
     /// The sector, in protection intervals from the start of the device.
     pub sector: u64,
-    /// The field that does not match. `None` if the device compared the tuples itself: it does not report the field.
+    /// The field that does not match. `None` if the device compared the tuples itself, because the device does not report the field.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for WrongTuple {
 
 /// The protection information of a device: tuples that it stores with its sectors and compares with them.
 ///
-/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies those of each read, unless a request
-/// contains its own. So memory must not change during a write.
+/// The kernel's block layer computes the tuples of each write from the caller's memory and verifies the tuples of each read, unless the
+/// request contains its own tuples. So memory must not change during a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
@@ -52,8 +52,8 @@ impl DeviceProtection {
     /// The kernel's description of an open block device. `None` without protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel reports the place of the tuple. On older kernels the code must assume that the metadata contain only
-        // the tuple.
+        // Since Linux 6.17 the kernel reports the position of the tuple in the metadata. On older kernels the code must assume that the
+        // metadata contain only the tuple.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
         Some(Self { metadata, tuples: alone, ..said })
@@ -99,7 +99,9 @@ impl fmt::Display for DeviceProtection {
             (_, true, true) => "computed and verified by the kernel",
             (_, true, false) => "computed by the kernel and not verified by it",
             (_, false, true) => "verified by the kernel and not computed by it",
-            (_, false, false) => "left to the device: the kernel has it switched off",
+            (_, false, false) => {
+                "left to the device, because the kernel has protection switched off"
+            }
         })
     }
 }

@@ -1,7 +1,7 @@
 //! QEMU's locks on image files and devices.
 //!
-//! QEMU records in shared locks of single bytes how it uses an open file, and which uses by other programs it excludes. ironmap takes and
-//! checks these locks in addition to `flock` and `O_EXCL`, which QEMU does not check.
+//! QEMU takes shared locks of single bytes to record how it uses an open file, and which uses by other programs it excludes. ironmap
+//! takes and checks these locks in addition to `flock` and `O_EXCL`, which QEMU does not check.
 //!
 //! Sources: `docs/system/qemu-block-drivers.rst.inc` of QEMU ("Disk image file locking"), and the bytes that `/proc/locks` shows.
 
@@ -67,7 +67,7 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file system has no locks: QEMU takes none there either.
+/// Whether the error shows that the file system has no locks. QEMU takes no locks there either.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

@@ -1,4 +1,4 @@
-//! The interface of a device's queue, and the queue of devices that complete at once.
+//! The interface of a device's queue, and the queue of devices that complete requests immediately.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -42,16 +42,16 @@ impl<'a> LentPart<'a> {
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has refused the queue permanently while bios were in flight, and will not report their ends. Their memory is never freed, and
-    /// their files stay open until the process ends.
+    /// The kernel has refused the queue permanently while bios were in flight, and will not report their ends. The memory of these bios
+    /// is never freed, and their files stay open until the process ends.
     Leaked {
-        /// Whether writes are among them. They may reach the device at any time.
+        /// Whether any of these bios are writes, which may reach the device at any time.
         writes: bool,
     },
 }
 
 impl Drained {
-    /// The state with these bios in flight.
+    /// The result for a queue with these bios in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -98,8 +98,9 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file, so that this queue's requests can go to it as to the device that the queue was made for. The file stays open until it is
-    /// detached. For a few requests attach without `lasting`: attaching then costs less, and each request a little more.
+    /// Attaches a file, so that this queue's requests can go to the file as well as to the queue's own device. The file stays open until
+    /// it is detached. For only a few requests attach without `lasting`: the attachment then costs less, and each request costs a little
+    /// more.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue serves its own device only.
@@ -129,10 +130,12 @@ pub trait DeviceQueue {
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
     /// # Errors
-    /// The errno of the submission. It is permanent: bios that the device has not accepted can be popped, with that errno.
+    /// The errno of the submission, which is permanent. Bios that the device has not accepted can then be popped, with
+    /// that errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
-    /// Does the same, and waits until `min` bios (or all that are in flight, if fewer) can be popped.
+    /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios (or all that are in flight, if fewer) can be
+    /// popped.
     ///
     /// # Errors
     /// The errors of [`commit`](Self::commit).
@@ -145,8 +148,8 @@ pub trait DeviceQueue {
     /// Takes a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Takes a completed bio. Of most bios only the parts that their completion needs are moved, because each moved word costs an instruction or
-    /// two.
+    /// Takes a completed bio. For most bios this moves only the parts that their completion needs, because each moved word costs an
+    /// instruction or two.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
@@ -314,7 +317,7 @@ pub trait Transfer {
     /// The device's errno.
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno>;
 
-    /// Reads into several buffers. The transfer may be short. A device without a call for all of them reads each separately.
+    /// Reads into several buffers. The transfer may be short. A device without a vectored call reads each buffer separately.
     ///
     /// # Errors
     /// The device's errno.
@@ -445,7 +448,7 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
     }
 }
 
-/// The queue of a device that completes at once: a bio is done when `submit` returns, and waits to be popped.
+/// The queue of a device that completes requests immediately. A bio is done when `submit` returns, and waits to be popped.
 #[derive(Debug)]
 pub struct Immediate<T> {
     transfers: T,

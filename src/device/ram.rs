@@ -79,14 +79,14 @@ impl Ram {
         Self::of(limits, self.content.size, self.content.read_chunks().clone())
     }
 
-    /// An independent device with the present content. Both share memory until one of them is written.
+    /// An independent device with the present content. The two devices share memory until either of them is written.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         self.with_limits(self.content.limits)
     }
 
-    /// An independent device with the same content up to its length, and zeros after that. Both share memory as [snapshots](Self::snapshot)
-    /// do.
+    /// An independent device with the same content up to its length, and zeros after that content. The two devices share memory as
+    /// [snapshots](Self::snapshot) do.
     #[must_use]
     pub fn resized(&self, size: u64) -> Self {
         let mut chunks = self.content.read_chunks().clone();

@@ -1,5 +1,5 @@
-//! A device that logs the requests to the one below: every write, flush and discard, the time of each acknowledgement, and marks that the
-//! application sets in between. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
+//! A device that logs the requests to the device below: every write, flush and discard, the time of each acknowledgement, and marks that
+//! the application sets between requests. [`Crashes`](super::Crashes) derives from the log the states that a power cut could have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,7 @@ pub enum Entry {
     End {
         /// The entry's index.
         of: usize,
-        /// Whether it was acknowledged: without an error, and not short.
+        /// Whether the entry was acknowledged: without an error, and not short.
         ok: bool,
     },
     /// The application has reached a point that it names.
@@ -81,8 +81,8 @@ impl FromIterator<Entry> for Log {
 
 /// A device over another that records the requests to it, by its own methods and by its queues.
 ///
-/// A request is recorded before the device below gets it, and its end when its issuer gets the completion. So a flush that is issued before
-/// the completion of a write was popped need not cover that write. Reads are not recorded.
+/// A request is recorded before the device below gets it. The end of the request is recorded when its issuer gets the completion. So a
+/// flush that is issued before the completion of a write was popped need not cover that write. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {

@@ -1,12 +1,12 @@
-//! Runs of sectors in the memory of a request, however it is divided into buffers, and their tuples.
+//! Runs of sectors in the memory of a request, whatever its division into buffers, and the tuples of these sectors.
 
 use crate::protection::{Mismatch, Protection};
 
 /// An application tag that switches off the check of its sector (T10 SBC, NVM Command Set): sectors that were never written have it.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// Calls `run` for whole contiguous intervals, with the number of intervals before them. An interval that several buffers share is
-/// assembled in `parted`; an incomplete interval at the end is ignored.
+/// Calls `run` for each run of whole contiguous intervals, with the number of intervals before it. An interval that several
+/// buffers share is assembled in `parted`; an incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,
@@ -38,7 +38,7 @@ pub(super) fn each_run<'a, E>(
     Ok(())
 }
 
-/// Compares adjacent sectors with their tuples, except those whose check is switched off.
+/// Compares adjacent sectors with their tuples, except sectors whose check is switched off.
 pub(super) fn verify_run(
     protection: Protection,
     mut data: &[u8],

@@ -1,5 +1,5 @@
-//! A device with injected failures: seeded latency, errors at chosen places and times, short and torn transfers. It works over any other
-//! device.
+//! A device with injected failures: seeded latency, errors at chosen positions and times, short and torn transfers. It works over any
+//! other device.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::{Device, Limits};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The unit of the places of errors, in bytes.
+/// The unit of the positions of errors, in bytes.
 const SECTOR: u64 = 512;
 
 /// Faults and their times. The same seed and the same requests give the same faults.
@@ -28,7 +28,7 @@ pub struct Faults {
     pub fail_at: Option<u64>,
     /// The errno of failing requests; EIO if not set.
     pub errno: Option<Errno>,
-    /// A failing write still writes its first logical blocks: from zero to all but one of them.
+    /// A failing write still writes its first logical blocks: any number of them, from zero to all but one.
     pub torn: bool,
     /// A failing write still writes all its data; only its completion is lost.
     pub unheard: bool,
@@ -39,7 +39,7 @@ pub struct Faults {
     pub latency: u32,
 }
 
-/// A device over another that injects [`Faults`] into its requests and those of its queues.
+/// A device over another device that injects [`Faults`] into its own requests and into the requests of its queues.
 pub type Sim = Layered<Faulty>;
 
 impl Sim {
@@ -93,7 +93,7 @@ impl Faults {
     }
 }
 
-/// A hash of two numbers (splitmix64's finalizer): the randomness of a request depends on its number alone.
+/// A hash of two numbers (splitmix64's finalizer). The random choices for a request depend only on the seed and on its number.
 pub(super) fn mix(seed: u64, number: u64) -> u64 {
     let mut x = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,5 @@
-//! The space that the file system of an image has for it. An access to a mapping that needs space and gets none is a fault, not an error.
+//! The space that the file system of an image has available for the image. An access to a mapping that needs space and gets none is a
+//! fault, not an error.
 
 use std::fs::File;
 use std::ops::Range;
@@ -71,8 +72,8 @@ impl Part<'_> {
         Ok(start..hole.unwrap_or(end).min(end))
     }
 
-    /// Allocates space for all holes. Returns true if no later write needs space; false on a file system that may need space to overwrite, because it
-    /// does not write in place.
+    /// Allocates space for all holes. Returns true if no later write needs space; false on a file system that may need space for an
+    /// overwrite, because that file system does not write in place.
     ///
     /// # Errors
     /// `Io`: ENOSPC if there is not enough space, in which case the call allocates none if it can determine this in advance; EOPNOTSUPP if the image
@@ -88,7 +89,8 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // Blocks that the image shares with other files need a copy too. One call handles all holes, regardless of their number.
+            // Blocks that the image shares with other files also need space, for their copies. One call handles all holes, regardless of
+            // their number.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
@@ -130,7 +132,7 @@ impl Part<'_> {
     fn seek(&self, to: SeekFrom) -> Result<Option<u64>> {
         match rustix::fs::seek(self.file, to) {
             Ok(at) => Ok(Some(at)),
-            // A file system that does not report holes has none that need space.
+            // A file system that does not report holes has no holes that need space.
             Err(OsErrno::NXIO | OsErrno::INVAL | OsErrno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(failed("look for holes", errno)),
         }

@@ -30,8 +30,8 @@ pub struct UringOptions {
 
 /// A block device or image that is read and written through io_uring.
 ///
-/// It needs a device that supports NOWAIT: otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is
-/// faster. An NVMe namespace that was opened by its character device gets commands.
+/// The device must support NOWAIT. Otherwise the kernel passes every request to a worker thread, and [`Psync`](super::Psync) is faster.
+/// An NVMe namespace that was opened by its character device gets commands.
 #[derive(Debug)]
 pub struct Uring {
     file: Arc<BlockFile>,
@@ -150,8 +150,8 @@ impl<W: Width> UringQueue<W> {
         rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
     }
 
-    /// Whether a request to a namespace must go to its block device: a command cannot describe it, or it is a write that must fail. (Root
-    /// may send any command, regardless of the open mode of the character device.)
+    /// Whether a request to a namespace must go to its block device, because a command cannot describe the request, or because the
+    /// request is a write that must fail. (Root may send any command, regardless of the open mode of the character device.)
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -343,7 +343,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // The two halves are taken separately, so that the rest of the bio is not moved here.
+            // The two halves are taken separately, so that the other fields of the bio are not moved here.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
                 return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));

@@ -133,7 +133,7 @@ pub enum SetXattr {
     Any,
     /// Creates the attribute; `Exists` if there is one.
     Create,
-    /// Replaces the attribute; `NoData` if it does not exist.
+    /// Replaces the attribute; `NoData` if the attribute does not exist.
     Replace,
 }
 
@@ -187,13 +187,13 @@ bitflags! {
     }
 }
 
-/// Whether set-id bits survive a change of the file's content. Capabilities are removed in both cases.
+/// Whether set-id bits survive a change of the file's content. File capabilities are removed with either value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepSetId {
     /// The set-id bits are cleared.
     #[default]
     No,
-    /// The set-id bits stay: the caller has `CAP_FSETID`.
+    /// The caller has `CAP_FSETID`, so the set-id bits stay.
     Yes,
 }
 
@@ -212,7 +212,8 @@ impl KeepSetId {
     }
 }
 
-/// The mode without set-user-ID, and without set-group-ID if the group may execute: without that right, set-group-ID has another meaning.
+/// The mode without set-user-ID, and without set-group-ID if the group may execute. Without group execute permission the set-group-ID bit
+/// has another meaning and stays.
 fn unprivileged(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE == 0 { 0 } else { SET_GROUP };
     mode & !(SET_USER | group)
@@ -234,13 +235,13 @@ pub enum Fallocate {
         /// The file's size does not change.
         keep_size: bool,
     },
-    /// Removes whole blocks; the rest of the file moves down.
+    /// Removes whole blocks. The part of the file after them moves down.
     Collapse,
     /// Inserts whole blocks that read as zeros.
     Insert,
 }
 
-/// The source of time stamps.
+/// The kind of access that sets a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
@@ -250,23 +251,24 @@ pub enum Access {
     Write,
 }
 
-/// The position at which a listing of a directory continues, a number that a program can keep. It stays valid through all changes of the
-/// directory while the listing keeps its order: by hash if the directory, on a volume with `dir_index`, has a hash tree or at most one block;
-/// by position if it has more blocks and no tree. Only an uninterrupted listing tells two names apart whose hashes are equal in 63 bits.
+/// The position from which a listing of a directory continues: a number that a program can store. A cursor stays valid through all
+/// changes of the directory if the order of the listing does not change. On a volume with `dir_index` the order is by hash if the
+/// directory has a hash tree or at most one block. Otherwise the order is by position. A listing that continues from a cursor cannot
+/// distinguish two names whose hashes are equal in 63 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirCursor(pub(crate) u64);
 
 impl DirCursor {
-    /// Before all entries.
+    /// The position before all entries.
     pub const START: Self = Self(0);
 
-    /// The cursor for a number that came from [`to_raw`](Self::to_raw). Any other number stands for some position, too.
+    /// The cursor for a number that came from [`to_raw`](Self::to_raw). Every other number stands for some position, too.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// A number that fits an offset of `telldir`: below 2^63, and not 0 after an entry.
+    /// The cursor as a number that fits an offset of `telldir`: below 2^63, and nonzero after an entry.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         self.0
@@ -290,7 +292,7 @@ pub enum Clock {
 pub struct Usage {
     /// Block size in bytes.
     pub block_size: u32,
-    /// Blocks, without those that hold the file system's static metadata.
+    /// The number of blocks, without the blocks of the file system's static metadata.
     pub blocks: u64,
     /// The maximum number of inodes.
     pub inodes: u64,
@@ -310,7 +312,7 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeSpace {
-    /// Free blocks, including the superuser's and those that are reserved for nodes of maps.
+    /// Free blocks, including the blocks that are reserved for the superuser and for nodes of maps.
     pub blocks: u64,
     /// Free blocks that are available to unprivileged users.
     pub available: u64,
@@ -326,7 +328,7 @@ impl FreeSpace {
     }
 }
 
-/// Counts of a volume since it was opened for writing.
+/// Counters of a volume since it was opened for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteCounts {
@@ -349,7 +351,7 @@ pub struct WriteCounts {
 impl std::ops::Sub for WriteCounts {
     type Output = Self;
 
-    /// The difference to earlier counts.
+    /// The increase since earlier counts.
     fn sub(self, earlier: Self) -> Self {
         let since = |now: u64, then: u64| now.saturating_sub(then);
         Self {
@@ -378,7 +380,7 @@ pub enum OnError {
 }
 
 impl OnError {
-    /// The name that mount(8) and tune2fs use for it.
+    /// The name of this reaction in mount(8) and tune2fs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A version of a metadata block, and which of its checksums are verified.
+//! A version of a metadata block, and the record of its verified checksums.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Content {
     verified: Verified,
 }
 
-/// The checksums of a version that were verified: each is computed once.
+/// The verified checksums of a version. Each checksum is computed once.
 #[derive(Default)]
 struct Verified {
     /// The kind for which the block was first verified; 0 before that. A reader that expects another kind verifies the block each time.
@@ -63,7 +63,7 @@ impl Verified {
     }
 
     fn add(&self, part: Part) {
-        // The identity never changes after it is set, so a bit is never taken for a part of another kind.
+        // The identity never changes after it is set, so a bit never stands for a part of another kind.
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Block {
         Ok(())
     }
 
-    /// Whether both refer to the same version.
+    /// Whether `self` and `other` refer to the same version.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,11 +1,12 @@
 //! The interface of a file system for its users: a tree of names, and inodes with their attributes and data.
 //!
-//! Programs, mounts, benches and [`Volume`](crate::Volume) know a file system by these traits alone. A format implements [`FileSystem`],
-//! [`InodeOps`] for an inode as it was read, and [`FileOps`] for one that is open, and [`Writer`] where it can be changed; it has a row in the table of [formats](super::FORMATS).
-//! The traits' names are those of Linux: `super_operations`, `inode_operations`, `file_operations`.
+//! Programs, mounts, benches and [`Volume`](crate::Volume) use a file system only through these traits. A format implements
+//! [`FileSystem`]; [`InodeOps`] for an inode that was read; [`FileOps`] for an open inode; and [`Writer`] if volumes can be changed. Each
+//! format has a row in the table of [formats](super::FORMATS). The traits' names are those of Linux: `super_operations`,
+//! `inode_operations`, `file_operations`.
 //!
-//! An inode is named by its number, which stays the same for the life of the file. These operations check no permissions: a program that opens a
-//! volume owns it.
+//! An inode is named by its number, which stays the same for the life of the file. These operations check no permissions, because a
+//! program that opens a volume has full access to it.
 
 use std::any::Any;
 
@@ -41,30 +42,30 @@ bitflags! {
 
 /// A file system on a device. Threads share it.
 ///
-/// A format that can be changed gives a [`Writer`] too.
+/// A file system that can be changed also provides a [`Writer`].
 pub trait FileSystem: Any + Send + Sync {
-    /// The name of its format, as in `mount -t`.
+    /// The name of the format, as in `mount -t`.
     fn format(&self) -> &'static str;
 
     /// The abilities of this file system.
     fn capabilities(&self) -> Capabilities;
 
-    /// The inode of its root directory.
+    /// The inode of the root directory.
     fn root(&self) -> InodeNo;
 
     /// The size of the file system and its free space (`statfs`).
     fn usage(&self) -> Usage;
 
-    /// Takes the notices since the last call, one line each: work that was skipped because of an error.
+    /// Takes the notices since the last call, one line each. A notice reports work that was skipped because of an error.
     fn take_notices(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Checks all metadata, as the recovery of the journal leaves them, and writes nothing. `progress` is called with the progress.
+    /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are no errors: the report has them. `Unsupported` for a format without a check; errors of the device at the superblock,
-    /// and of memory allocation.
+    /// Faults of the volume are in the report and are not errors. `Unsupported` for a format without a check; errors of the device at the
+    /// superblock, and of memory allocation.
     fn check(&self, _progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Err(Error::unsupported(format!("a check of {}", self.format())))
     }
@@ -75,11 +76,11 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if no file has this number, or the file has no name; `Corrupt`.
     fn inode(&self, number: InodeNo) -> Result<Inode>;
 
-    /// The inode with a number that the volume itself gave: the number in a directory entry, or that of an inode that was read. A format need not
+    /// The inode with a number that comes from the volume itself: from a directory entry, or from an inode that was read. A format need not
     /// look up such a number in its tables of inodes.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode).
+    /// The errors of [`inode`](Self::inode).
     fn known_inode(&self, number: InodeNo) -> Result<Inode> {
         self.inode(number)
     }
@@ -88,7 +89,7 @@ pub trait FileSystem: Any + Send + Sync {
     /// [`inspect`](#method.inspect).
     ///
     /// # Errors
-    /// As [`inode`](Self::inode), and the errors of `look`.
+    /// The errors of [`inode`](Self::inode), and the errors of `look`.
     fn look(
         &self,
         number: InodeNo,
@@ -105,15 +106,16 @@ pub trait FileSystem: Any + Send + Sync {
     /// root. A path with slashes at its end must name a directory.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
+    /// The errors of [`lookup`](Self::lookup), with the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         path::resolve(self, path, follow)
     }
 
-    /// The inode that a path names, relative to a directory. An empty path names `from` itself, which then may be any file and is not followed.
+    /// The inode that a path names, relative to a directory. An empty path names `from` itself, of any file type; if it is a symbolic link,
+    /// the link is not followed.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
+    /// The errors of [`lookup`](Self::lookup), without the path in the error; `Loop` for more than 40 symbolic links.
     fn resolve_at(&self, from: InodeNo, path: &[u8], follow: Follow) -> Result<Inode> {
         path::walk(self, from, path, follow)
     }
@@ -124,14 +126,14 @@ pub trait FileSystem: Any + Send + Sync {
     /// `NotFound` if the inode has no name and no other handle holds it.
     fn hold(&self, number: InodeNo) -> Result<Held>;
 
-    /// Opens an inode that was read earlier, and gives its present state.
+    /// Opens an inode that was read earlier, and returns its present state.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
+    /// The errors of [`hold`](Self::hold); `NotFound` also if the number belongs to another file.
     fn hold_read(&self, inode: Inode) -> Result<(Held, Inode)>;
 
-    /// The operations that change it; `None` for a format that is only read, or whose metadata never change. Users call
-    /// [`writable`](#method.writable).
+    /// The operations that change the file system; `None` for a format that is only read, or whose metadata never
+    /// change. Users call [`writable`](#method.writable).
     fn writer(&self) -> Option<&dyn Writer> {
         None
     }
@@ -144,10 +146,10 @@ pub trait FileSystem: Any + Send + Sync {
         Ok(())
     }
 
-    /// Ends writing: all data are written home, and no recovery is needed. Further changes are refused.
+    /// Ends writing: writes all data to their final locations, so that the next open needs no recovery. Further changes are refused.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync); `Busy` if the calling thread has requests in flight.
+    /// The errors of [`sync`](Self::sync); `Busy` if the calling thread has requests in flight.
     fn close(&self) -> Result<()> {
         Ok(())
     }
@@ -164,7 +166,7 @@ impl dyn FileSystem {
     /// inode, but must not call the file system: the call would deadlock.
     ///
     /// # Errors
-    /// As [`inode`](FileSystem::inode), and the errors of `look`.
+    /// The errors of [`inode`](FileSystem::inode), and the errors of `look`.
     pub fn inspect<T>(
         &self,
         number: InodeNo,
@@ -178,15 +180,16 @@ impl dyn FileSystem {
         seen.ok_or_else(|| Error::invalid("a file system did not show the inode"))
     }
 
-    /// The operations that change it.
+    /// The operations that change the file system.
     ///
     /// # Errors
-    /// `ReadOnly` for a format without them. A volume that was opened for reading refuses each operation instead.
+    /// `ReadOnly` if the file system has no [`Writer`]. On a volume that was opened for reading, each operation of the writer fails
+    /// instead.
     pub fn writable(&self) -> Result<&dyn Writer> {
         self.writer().ok_or_else(|| self.not_written())
     }
 
-    /// Whether it was opened for writing.
+    /// Whether the file system was opened for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.capabilities().contains(Capabilities::WRITE)

@@ -50,15 +50,15 @@ pub struct Footprint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// For reading; a journal that needs recovery is recovered in memory.
+    /// Opens for reading. A journal that needs recovery is recovered in memory.
     Read,
-    /// For reading, with options.
+    /// Opens for reading, with options.
     Rescue(Rescue),
-    /// For writing too; a journal that needs recovery is recovered to the device. Changed files get the times of this clock.
+    /// Opens for reading and writing. A journal that needs recovery is recovered on the device. This clock gives changed files their times.
     Write(Clock),
 }
 
-/// Options for reading a file system that is damaged or has several devices.
+/// Options for reading a file system that is damaged or that spans several devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rescue {
@@ -72,7 +72,7 @@ pub struct Rescue {
     pub realtime: Option<DeviceRange>,
 }
 
-/// The range at which a further device of a volume appears: on the device of the volume, past its end.
+/// The range at which a further device of a volume appears in the addresses of the volume's device, past its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRange {
     /// The first byte: a multiple of 64 KiB.

@@ -1,4 +1,4 @@
-//! An inode as it was when it was read.
+//! An inode in the state in which it was read.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::iomap::{ExtentMap, Iomap, MapFile};
 use crate::units::{FilePos, InodeNo};
 
-/// An inode as it was when it was read: its attributes, and access to its content and names. The file may change afterwards; reads through this value
-/// give the present state, or an error if its number belongs to another file.
+/// An inode in the state in which it was read: its attributes, and access to its content and names. The file may change afterwards. Reads
+/// through this value return the present content, or an error if the inode number belongs to another file.
 pub struct Inode(Box<dyn InodeOps>);
 
 /// The inode to open: a number, or an inode that was read earlier. The latter is opened only if its number still belongs to that file.
@@ -35,8 +35,8 @@ impl From<Inode> for InodeRef {
 /// The entries of a directory, in any order.
 pub type ReadDir<'a> = Box<dyn Iterator<Item = Result<DirEntry>> + 'a>;
 
-/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that stays appears exactly once, in a stable
-/// order. The listing ends after an error.
+/// The entries of a directory from a cursor on. The directory may change during the listing: an entry that exists throughout the listing
+/// appears exactly once, in a stable order. The listing ends after an error.
 pub type Listing = Box<dyn ListDir>;
 
 /// The operations of a format on an inode that was read. The name is Linux's `inode_operations`.
@@ -44,30 +44,30 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The attributes of the inode, as `stat` gives them.
     fn stat(&self) -> &Stat;
 
-    /// Whether the inode is internal to the file system, as a journal or a quota file is: no name may refer to it.
+    /// Whether the inode is internal to the file system, such as a journal or a quota file. No name may refer to an internal inode.
     fn is_internal(&self) -> bool {
         false
     }
 
-    /// The map, if all of it is in memory.
+    /// The map, if the whole map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` for anything else; `Encrypted`, `Corrupt`.
+    /// `WrongFileType` if the inode is no symbolic link; `Encrypted`, `Corrupt`.
     fn read_link(&self) -> Result<Vec<u8>>;
 
     /// The extended attributes, with the names and values that the system calls give.
     ///
     /// # Errors
-    /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
+    /// `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
 
     /// The value of one extended attribute; `None` if this name does not exist.
     ///
     /// # Errors
-    /// As [`xattrs`](Self::xattrs), for this value only; `NameTooLong`.
+    /// The errors of [`xattrs`](Self::xattrs), for this value only; `NameTooLong`.
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let all = self.xattrs()?;
         Ok(all.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
@@ -88,13 +88,13 @@ pub trait InodeOps: MapFile + Send + Sync {
     /// The entries from a cursor on, for a directory that may change during the listing.
     ///
     /// # Errors
-    /// As [`read_dir`](Self::read_dir); `NotFound` if the directory has been removed.
+    /// The errors of [`read_dir`](Self::read_dir); `NotFound` if the directory has been removed.
     fn list(&self, from: DirCursor) -> Result<Listing>;
 }
 
 /// A listing of a directory that can continue from a cursor.
 pub trait ListDir: Iterator<Item = Result<DirEntry>> + Send {
-    /// The cursor after the last entry that was given.
+    /// The cursor after the last entry that the listing returned.
     fn cursor(&self) -> DirCursor;
 }
 

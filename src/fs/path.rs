@@ -31,8 +31,8 @@ pub(super) fn walk<F: FileSystem + ?Sized>(
         return Err(Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     let mut links = 0;
-    // The rest of the path, with the targets of at most MAX_LINKS links inserted. A position walks it: removing each component from the front
-    // would take quadratic time in a length that the volume controls.
+    // The rest of the path, with the targets of at most MAX_LINKS links inserted. The walk advances a position in it. Removing each
+    // component from the front would take quadratic time, in a length that the volume controls.
     let (mut text, mut at) = (Cow::Borrowed(path), 0);
     while let Some((name, behind)) = next_component(&text[at..]) {
         let next = text.len() - behind.len();
@@ -78,7 +78,7 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     (&path[..start], &path[start..end])
 }
 
-/// The first component of a path and the rest, with its slashes.
+/// The first component of a path, and the remaining path with its leading slashes.
 pub(super) fn next_component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     let path = &path[start..];

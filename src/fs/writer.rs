@@ -10,14 +10,15 @@ use crate::error::{Error, Result};
 use crate::open_file::CommitTimer;
 use crate::units::{FilePos, InodeNo};
 
-/// A file system that can be changed: [`FileSystem::writer`](super::FileSystem::writer) gives it.
+/// A file system that can be changed. [`FileSystem::writer`](super::FileSystem::writer) returns it.
 ///
-/// An operation is one transaction where its size allows: a crash leaves it done or not done. On a volume that was opened for reading each gives
-/// `ReadOnly`. The provided methods are those of an ability that a format may lack ([`Capabilities`](super::Capabilities)).
+/// An operation is one transaction if its size permits: after a crash it has happened wholly or not at all. On a volume that was opened for
+/// reading every operation fails with `ReadOnly`. The methods with a default implementation need an ability that a format may lack
+/// ([`Capabilities`](super::Capabilities)).
 #[allow(unused_variables, reason = "a default method that refuses does not use its arguments")]
 pub trait Writer: Send + Sync {
-    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a symbolic
-    /// link.
+    /// Creates a file in a directory. `permissions` are the lower twelve bits of its mode; the umask of `who` is masked out, except for a
+    /// symbolic link.
     ///
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `Quota`, `TooManyLinks`, `NotPermitted` (an immutable directory), `ReadOnly`.
@@ -30,14 +31,14 @@ pub trait Writer: Send + Sync {
         who: &Credentials,
     ) -> Result<InodeNo>;
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     ///
     /// # Errors
-    /// As [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice` for a file of another
-    /// project where the directory gives its own to its entries.
+    /// The errors of [`create`](Self::create); `NotPermitted` for a directory, and for an immutable or append-only file; `CrossDevice`
+    /// for a file of another project if the directory passes its own project to its entries.
     fn link(&self, inode: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()>;
 
-    /// Removes a name of a file. A file without names is freed when it is no longer open.
+    /// Removes a name of a file. A file without names is freed when its last open handle is dropped.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted` (immutable or append-only), `ReadOnly`.
@@ -46,14 +47,14 @@ pub trait Writer: Send + Sync {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
+    /// The errors of [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
 
-    /// Moves a name to another name or directory. A file with the new name is replaced atomically. `who` owns a whiteout.
+    /// Moves a name to another name or directory. A file with the new name is replaced atomically. A whiteout belongs to `who`.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for a directory that
-    /// would move into itself, and for flags that exclude each other.
+    /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput`
+    /// for a directory that would move into itself, and for flags that exclude each other.
     fn rename(
         &self,
         from: (InodeNo, &[u8]),
@@ -65,7 +66,8 @@ pub trait Writer: Send + Sync {
     /// Changes attributes of an inode.
     ///
     /// # Errors
-    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`, `ReadOnly`.
+    /// `NotPermitted` for an immutable or append-only file, `Unsupported` (a project on a volume without projects), `NoSpace`, `Quota`,
+    /// `ReadOnly`.
     fn set_attributes(&self, number: InodeNo, set: &SetAttributes) -> Result<()>;
 
     /// Sets an inode's flags (`chattr`); other flags keep their value.
@@ -79,7 +81,8 @@ pub trait Writer: Send + Sync {
     /// Sets an extended attribute. The name includes the prefix.
     ///
     /// # Errors
-    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`, `ReadOnly`.
+    /// The errors of [`SetXattr`]; `AttributeTooBig`, `AttributeNameLength`, `Unsupported` (the prefix), `NotPermitted`, `NoSpace`,
+    /// `ReadOnly`.
     fn setxattr(&self, number: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         Err(Error::unsupported("extended attributes"))
     }
@@ -87,7 +90,7 @@ pub trait Writer: Send + Sync {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` if it does not exist; as [`setxattr`](Self::setxattr).
+    /// `NoData` if it does not exist; the errors of [`setxattr`](Self::setxattr).
     fn removexattr(&self, number: InodeNo, name: &[u8]) -> Result<()> {
         Err(Error::unsupported("extended attributes"))
     }
@@ -98,28 +101,30 @@ pub trait Writer: Send + Sync {
     /// `IsADirectory`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly`.
     fn truncate(&self, number: InodeNo, size: u64) -> Result<()>;
 
-    /// Changes the space of a range of a regular file.
+    /// Changes the allocation of a range of a regular file.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty range, or for one of partial blocks if whole blocks are needed; `Unsupported` if the file's map does not support
-    /// the operation; as [`truncate`](Self::truncate).
+    /// `InvalidInput` for an empty range, or for partial blocks if the operation needs whole blocks; `Unsupported` if the file's map does
+    /// not support the operation; the errors of [`truncate`](Self::truncate).
     fn fallocate(&self, number: InodeNo, how: Fallocate, pos: FilePos, len: u64) -> Result<()> {
         Err(Error::unsupported("a change of the space of a range"))
     }
 
-    /// Writes through the file system's own code, without a queue: blocks and size change in one transaction. Gives the number of bytes written.
+    /// Writes through the file system's own code, without a queue: blocks and size change in one transaction. Returns the number of bytes
+    /// written.
     ///
     /// # Errors
-    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); as [`truncate`](Self::truncate).
+    /// `NoSpace` or `Quota` if no byte could be written (otherwise the count is short); the errors of [`truncate`](Self::truncate).
     fn write(&self, number: InodeNo, pos: FilePos, bytes: &[u8]) -> Result<usize>;
 
-    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Gives whether there were any.
+    /// Removes set-id bits and capabilities, which give the users of a program the rights of its owner. Returns whether there were any.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`.
     fn strip_privileges(&self, number: InodeNo, keep: KeepSetId) -> Result<bool>;
 
-    /// Discards all free ranges of at least `min_len` bytes on the device. Gives the sum of their lengths; 0 if the device does not support discard.
+    /// Discards all free ranges of at least `min_len` bytes on the device. Returns the sum of their lengths; 0 if the device does not
+    /// support discard.
     ///
     /// # Errors
     /// `ReadOnly`; `Io`; `Corrupt`.
@@ -140,13 +145,13 @@ pub trait Writer: Send + Sync {
         OnError::RemountReadOnly
     }
 
-    /// The costs of writing since the volume was opened.
+    /// The counters of writing since the volume was opened.
     fn write_counts(&self) -> WriteCounts {
         WriteCounts::default()
     }
 
-    /// Starts a thread that commits each change at most `interval` after it was made, until the returned value is dropped. The returned value must
-    /// not hold the last reference to the file system.
+    /// Starts a thread that commits each change within `interval`. The thread runs until the returned value is dropped. That value must not
+    /// hold the last reference to the file system.
     ///
     /// # Errors
     /// `Io` if no thread can be started.

@@ -31,7 +31,7 @@ pub(super) struct Superblock {
     pub(super) clean: bool,
 }
 
-/// A block of memory that devices accept.
+/// A block of memory that is aligned as devices require.
 pub(super) fn block() -> Result<Buffer> {
     Buffer::aligned(BLOCK)
 }
@@ -152,27 +152,27 @@ impl Superblock {
         Ok(buffer)
     }
 
-    /// Reads the superblock of an area that begins somewhere on a device, or that ends with the device.
+    /// Reads the superblock of the tag area on a device. With `tail` the area ends with the device.
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
-            // The identity of the data device may be new and in one copy only.
+            // A new identity of the data device may have reached only one copy.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
                 Ok(if one.sequence > two.sequence { one } else { two })
             }
-            // A second format was interrupted: the sequence restarted.
+            // A second format was interrupted, so the sequence restarted.
             [Ok(_), Ok(_)] => Err(Place::new(STRUCTURE)
                 .field("uuid")
                 .corrupt("its two copies belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // The copy that is read first has the better error.
+            // The error of the copy that is read first is more useful.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
 
-    /// Reads the first and the last copy. Either copy contains the places of both.
+    /// Reads the first and the last copy. Each copy contains the positions of both.
     pub(super) fn copies(device: &dyn Device, tail: bool) -> Result<[Result<Self>; 2]> {
         let last = (device.size() / BLOCK_LEN * BLOCK_LEN).checked_sub(BLOCK_LEN);
         let Some(last) = last else {
@@ -191,12 +191,12 @@ impl Superblock {
                 )));
             }
             if at != start && at != found.info.last_at(len) {
-                return Err(place.field("area_start").corrupt("it records a different place"));
+                return Err(place.field("area_start").corrupt("it records a different position"));
             }
             Ok(found)
         };
         Ok(if tail {
-            // Only the last copy contains the place of the first. If the last is torn, the first is searched.
+            // Only the last copy contains the position of the first. If the last copy is torn, the first is searched for.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -212,7 +212,7 @@ impl Superblock {
         })
     }
 
-    /// Writes both copies, one after the other: one of them is whole at any moment.
+    /// Writes the two copies one after the other, so that one of them is whole at any moment.
     pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
@@ -227,9 +227,9 @@ impl Superblock {
 /// The number of unreadable blocks after which the search ends.
 const MOST_REFUSED: u32 = 64;
 
-/// Searches for the first copy of a reserved tail whose last copy is not whole, from the end on. If the last copy was torn or cannot be
-/// read, the first exists, with a journal of any length. If that block contains other data, there is most likely no area. Then the device
-/// is read only as far as tags of 1/32 and a journal of a gibibyte extend.
+/// Searches backwards from the end for the first copy of a reserved tail whose last copy is not whole. If the last copy was torn or is
+/// unreadable, a first copy exists, and the search has no limit because the journal may have any length. If the last block contains other
+/// data, there is most likely no area. The search then ends at the length of tags of 1/32 of the device and a journal of 1 GiB.
 fn find_first(
     device: &dyn Device,
     last: &Error,

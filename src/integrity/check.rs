@@ -30,7 +30,7 @@ pub struct CheckedArea {
 /// A fault in a tag area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A copy of the superblock cannot be used; the other one can.
+    /// One copy of the superblock cannot be used, but the other copy can.
     Superblock {
         /// Which of the two copies.
         copy: &'static str,
@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
         match self {
             Self::Superblock { copy, why } => write!(f, "{copy} superblock: {why}"),
             Self::ShortData { size, needed } => {
-                write!(f, "data device: {size} bytes, the tags are for {needed}")
+                write!(f, "data device: {size} bytes, but the tags cover {needed}")
             }
             Self::Map { blocks } => write!(f, "dirty map: {blocks} blocks are not whole"),
             Self::Unreadable { why } => f.write_str(why),
@@ -78,7 +78,8 @@ impl fmt::Display for Problem {
 /// Reads the superblocks, the dirty map and the journal of an integrity device that no program has open for writing.
 ///
 /// # Errors
-/// `UnknownFormat` without a tag area; `Corrupt` without a whole superblock; `Unsupported` by name; `Io`.
+/// `UnknownFormat` if there is no tag area; `Corrupt` if no copy of the superblock is whole; `Unsupported`, with the
+/// feature's name; `Io`.
 pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<CheckedArea> {
     let (device, tail) = (tags.unwrap_or(data), tags.is_none());
     let superblock = Superblock::read(&**device, tail)?;

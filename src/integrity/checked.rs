@@ -1,4 +1,4 @@
-//! The common part of a device and its queues: the begin and the end of a write, and the time at which the dirty map is cleared.
+//! The common part of a device and its queues: the beginning and the end of a write, and the clearing of the dirty map.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::units::DevOffset;
 /// The conditions for clearing the dirty map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Laziness {
-    /// A flush clears it if this time has passed since the last time.
+    /// A flush clears the map if this time has passed since the map was last cleared.
     pub(super) after: Duration,
-    /// A flush clears it if more regions than this are dirty.
+    /// A flush clears the map if more regions than this are dirty.
     pub(super) most: u32,
 }
 
@@ -72,7 +72,7 @@ impl Checked {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // A sector lies in several buffers.
+            // This sector lies in several buffers.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -101,7 +101,7 @@ impl Checked {
     /// Begins a write of whole sectors. When this returns its regions are durably dirty, and the new tuples are visible to readers.
     ///
     /// # Errors
-    /// The errors of the tag device, EAGAIN with `nowait`: the write has not begun then.
+    /// The errors of the tag device; EAGAIN with `nowait`. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -263,7 +263,7 @@ impl Checked {
     /// Makes all earlier writes durable. With a journal a write is durable when it returns.
     ///
     /// # Errors
-    /// `Io`: also after a failed flush of the device's own.
+    /// `Io`, also after an earlier failed flush of this device.
     pub(super) fn flush(&self) -> Result<()> {
         self.durability.check()?;
         if self.journal.is_some() {
@@ -304,9 +304,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Gives one sector of a dirty region a tag with the region's generation. Otherwise a scrub would report lost writes, because the region
-    /// became dirty for a write that wrote nothing. Only a sector that matches its tag gets the new one, so that other tags still show their
-    /// faults. Without such a sector the region stays dirty.
+    /// Gives one sector of a dirty region a tag with the region's generation. Otherwise a scrub would report lost writes, because the
+    /// region became dirty for a write that wrote nothing. Only a sector that matches its tag gets the new tag, so that other tags still
+    /// show their faults. Without such a sector the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -327,7 +327,7 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // This is handled as a write of the present content with an unknown result.
+            // The sector is handled as a write of the present content with an unknown result.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -346,7 +346,7 @@ impl Checked {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes everything home. If no recovery is then needed, the superblock records it.
+    /// Writes all data and tags to their final positions. If no recovery is then needed, the superblock records it.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());

@@ -1,7 +1,7 @@
-//! The dirty map records which regions are being written, so that after a crash only these are read and tagged again.
+//! The dirty map records which regions are being written, so that after a crash only these regions are read and tagged again.
 //!
-//! A region's bit is durable before the first write to it begins. It is cleared when no write to the region is in flight, and data and tags
-//! of all earlier writes are durable.
+//! A region's bit is durable before the first write to the region begins. The bit is cleared when no write to the region is in flight,
+//! and data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -29,10 +29,10 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generations, if they are counted. They are written with the map's lock held.
+    /// The generations of the regions; empty if generations are not tracked. The map's lock is held while they are written.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// Regions that wait for their bit. One flush serves all of them.
+    /// Regions that wait for their bit to be set. One flush serves all of these regions.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, although the device may have their bits set: a write of the map failed.
+    /// Regions that are not dirty, although the device may have their bits set because a write of the map failed.
     doubtful: BTreeSet<u32>,
     /// Whether the device was closed: then no bit can be set.
     closed: bool,
@@ -165,7 +165,7 @@ impl Regions {
     /// they are not dirty yet.
     ///
     /// # Errors
-    /// The errors of the tag device: the write has not begun then.
+    /// The errors of the tag device. After an error the write has not begun.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
         let mut dirty = true;
@@ -187,7 +187,7 @@ impl Regions {
         dirtied
     }
 
-    /// Ends a write, when the tags in memory are those of its sectors. `written`: the tags have its own generation.
+    /// Ends a write after the tags in memory match its sectors. `written` is true if these tags have the region's generation.
     #[inline]
     pub(super) fn end(&self, at: u64, len: u64, written: bool) {
         for region in self.of(at, len) {
@@ -245,8 +245,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Sets bits durably, with a new generation for each. The bits come first: a region that is not dirty must have sectors of its
-    /// generation.
+    /// Sets bits durably, with a new generation for each. The bits are written first, because a region that is not dirty must have
+    /// sectors of its generation.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -285,7 +285,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The generation of the region that contains a byte; 0 if they are not counted. It stays the same while a write is in flight.
+    /// The generation of the region that contains a byte; 0 if generations are not tracked. The generation does not change while a write is
+    /// in flight.
     #[inline]
     pub(super) fn generation(&self, at: u64) -> u16 {
         let region = self.region_of(at) as usize;
@@ -307,11 +308,11 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// If no region is dirty, prevents that one becomes dirty, and writes that state to the map on the device. Returns false if a region is
-    /// dirty.
+    /// If no region is dirty, prevents all regions from becoming dirty, and writes that state to the map on the device. Returns false if a
+    /// region is dirty.
     ///
     /// # Errors
-    /// The errors of the tag device: the map is not closed then.
+    /// The errors of the tag device. After an error the map is not closed.
     pub(super) fn close(&self) -> Result<bool> {
         let mut map = self.map.lock();
         if self.dirty_count() == 0 {
@@ -321,8 +322,8 @@ impl Regions {
         Ok(map.closed)
     }
 
-    /// Corrects the bits and generations on the device of doubtful regions, none of which is dirty. The generations come first: a region
-    /// whose bit is not set must have sectors of its generation.
+    /// Corrects, on the device, the bits and generations of doubtful regions. No doubtful region is dirty. The generations are written
+    /// first, because a region whose bit is not set must have sectors of its generation.
     fn resolve(&self, map: &mut Map) -> Result<()> {
         let regions: Vec<_> = map.doubtful.iter().copied().collect();
         if !self.generations.is_empty() {
@@ -335,7 +336,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The dirty regions without a write in flight, to be [cleared](Self::clear), except those whose generation has no sector.
+    /// The dirty regions without a write in flight, which can be [cleared](Self::clear). Regions whose generation has no sector are left
+    /// out.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {

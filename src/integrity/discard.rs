@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record that.
 //!
 //! Two reads of such sectors may differ. Their tuples have a form that no data have, and match any content until the sectors are written
-//! again. A crash in bitmap mode ends that too: the sectors of dirty regions get tags of their present content, because some of them may
-//! have been written.
+//! again. In bitmap mode the recovery after a crash ends that state too: the sectors of dirty regions get tags of their present content,
+//! because some of these sectors may have been written.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors. Their new tuples are durable before the device gets the discard. After a crash the earlier data may return, and
-    /// later other data in their place.
+    /// Discards sectors. The new tuples are durable before the device gets the discard. After a crash a read may return the earlier
+    /// data, and a later read other data.
     ///
     /// # Errors
     /// The errors of the devices.

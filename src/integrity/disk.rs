@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The unit of the area in bytes.
 pub(super) const BLOCK: usize = 4096;
-/// The same number as a length on the device.
+/// The length of a block as a length on the device.
 pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
 
 pub(super) const MAGIC: [u8; 8] = *b"ironPI01";
@@ -30,16 +30,16 @@ pub(super) const MODE_JOURNAL: u8 = 2;
 pub(super) const STATE_CLEAN: u8 = 1;
 pub(super) const STATE_OPEN: u8 = 2;
 
-/// The first and the last block of the area. The valid copy with the higher sequence counts.
+/// The first and the last block of the area. If both are valid, the copy with the higher sequence is used.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSuperblock {
     pub(super) magic: [u8; 8],
     pub(super) version: U32,
-    /// A program that does not know one of these bits must not open the device.
+    /// A program that does not support one of these features must not open the device.
     pub(super) features: U32,
     pub(super) uuid: [u8; 16],
-    /// The identity of the data device, or zeros if it has none.
+    /// The identity of the data device, or zeros if the device has no identity.
     pub(super) data_uuid: [u8; 16],
     /// The size of the data in bytes.
     pub(super) data_size: U64,
@@ -89,7 +89,7 @@ pub(super) struct RawJournalHead {
 pub(super) const HEAD_MAGIC: [u8; 8] = *b"ironPIjh";
 pub(super) const RECORD_MAGIC: [u8; 8] = *b"ironPIjr";
 
-/// The begin of a journal record. The extents follow, then the tuples up to a whole block, then the data.
+/// The beginning of a journal record. The extents follow, then the tuples up to a whole block, then the data.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawRecord {

@@ -14,7 +14,7 @@ pub(super) struct Durability {
 }
 
 impl Durability {
-    /// Creates them. `tail`: the tags are on the data device.
+    /// Creates the flushes. With `tail` the tags are on the data device.
     pub(super) fn new(data: &dyn Device, tags: &dyn Device, tail: bool) -> Self {
         let both = device::Durability::pair([data.limits(), tags.limits()]);
         let [data, tags] = both.map(Arc::new);

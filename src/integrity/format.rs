@@ -25,7 +25,7 @@ pub enum TailLoss {
     Nothing,
     /// Data without a known end: other file systems, partition tables.
     Unknown,
-    /// Unknown data, and a file system of a known format whose superblock cannot be used. It could be repaired only with its end.
+    /// Unknown data, and a file system of a known format whose superblock cannot be used. A repair of that file system would need the tail.
     DamagedVolume,
 }
 
@@ -33,21 +33,24 @@ pub enum TailLoss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FormatOptions {
-    /// The number of bytes that one tuple protects: 512 or 4096. Writes shorter than a block of the data device read it first.
+    /// The number of bytes that one tuple protects: 512 or 4096. A write that is shorter than a block of the data device reads that block
+    /// first.
     pub interval: u32,
     /// The kind of the tuple.
     pub kind: TupleKind,
     /// How the device survives crashes.
     pub mode: Mode,
-    /// Whether the application tag counts generations of each region. Then a scrub finds writes that were lost, data and tag. Only in bitmap mode.
+    /// Whether the application tag counts generations of each region. A scrub then finds writes whose data and tag were both lost. Only in
+    /// bitmap mode.
     pub generations: bool,
-    /// The number of bytes of a region, which has one bit in the dirty map: a power of two. If not set, it is large enough for a map of one block.
+    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. If not set, the length is large enough
+    /// for a map of one block.
     pub region: Option<u64>,
-    /// The application tag, if it does not count generations.
+    /// The application tag, if the tag does not count generations.
     pub application: u16,
     /// The length of the journal in bytes; 16 MiB if not set.
     pub journal: Option<u64>,
-    /// The identity of the data device, if it has one.
+    /// The identity of the data device, or zeros if the device has no identity.
     pub data_uuid: [u8; 16],
     /// Whether to replace an existing integrity device.
     pub force: bool,
@@ -89,8 +92,9 @@ setters!(FormatOptions {
     force: bool,
 });
 
-/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail the tags use. The content of the
-/// tag area is lost. The content of the data device stays, and gets tags. `progress` gets the number of bytes done and in total.
+/// Creates an integrity device from a data device and another device for its tags, or from one device whose tail the tags use. The content
+/// of the tag area is lost. The content of the data device is kept and tagged. `progress` is called with the number of bytes done and in
+/// total.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
@@ -110,7 +114,8 @@ pub fn format(
         return Err(Error::new(ErrorKind::Exists, "the device has an integrity superblock"));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // A half-made area must not count, and neither must the previous one. Its copies may lie where nothing is written now, so it is removed first.
+    // A half-made area must not be found later, and neither must the previous area. The copies of its superblock may lie where this format
+    // writes nothing, so they are removed first.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -131,7 +136,7 @@ pub fn format(
     Ok(info)
 }
 
-/// Computes the result that [`format()`] would have. The devices are neither read nor written.
+/// Computes the result that [`format()`] would have, without reading or writing the devices.
 ///
 /// # Errors
 /// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
@@ -145,7 +150,7 @@ fn lay_out(
     options: &FormatOptions,
 ) -> Result<(Info, u64)> {
     let device = tags.unwrap_or(data);
-    // Data with tags on another device are not changed.
+    // The data device is not written if the tags are on another device.
     if !device.is_writable() {
         return Err(Error::new(ErrorKind::ReadOnly, "the tag device is not writable"));
     }
@@ -171,7 +176,7 @@ fn lay_out(
     };
     if info.generations && info.mode == Mode::Journal {
         return Err(Error::invalid(
-            "generations are counted in bitmap mode only: a journal has none",
+            "generations are tracked only in bitmap mode, not with a journal",
         ));
     }
     let smallest = size.div_ceil(MOST_REGIONS).next_power_of_two().max(BLOCK_LEN);
@@ -184,12 +189,12 @@ fn lay_out(
     // The check comes before a division by the requested values.
     info.check().map_err(|field| {
         Error::invalid(match field {
-            "interval" => format!("an interval of {} bytes: it is 512 or 4096", info.interval),
-            "region" => format!("a region of {} bytes: it is a power of two from 4096 on", info.region),
+            "interval" => format!("an interval of {} bytes; it must be 512 or 4096", info.interval),
+            "region" => format!("a region of {} bytes; it must be a power of two, 4096 or more", info.region),
             "journal_len" => format!(
-                "a journal size of {journal} bytes: it is a multiple of 4096, from {SMALLEST_JOURNAL} on and below 1 TiB"
+                "a journal size of {journal} bytes; it must be a multiple of 4096, at least {SMALLEST_JOURNAL} and below 1 TiB"
             ),
-            field => format!("no integrity device has this {field}"),
+            field => format!("this {field} is not valid for an integrity device"),
         })
     })?;
     let area_len = match tags {

@@ -1,4 +1,4 @@
-//! The places of all parts of a tag area. They are computed from few numbers, in the same way when it is formatted and when it is opened.
+//! The positions of all parts of a tag area. A format and an open compute them from the same few numbers.
 
 use super::disk::{BLOCK, BLOCK_LEN, SEALED};
 use crate::error::{Error, Result};
@@ -7,10 +7,11 @@ use crate::protection::TupleKind;
 /// How data and tags are kept consistent after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A map records which regions are being written; after a crash these are read and tagged again. Torn writes exist, as on any disk.
+    /// A map records which regions are being written; after a crash these are read and tagged again. A crash can tear a write, as on any
+    /// disk.
     #[default]
     Bitmap,
-    /// Data and tags go through a journal: after a crash a write is present wholly or not at all, and so is its tag.
+    /// Data and tags go through a journal. After a crash a write and its tag are present wholly or not at all.
     Journal,
 }
 
@@ -33,7 +34,7 @@ pub struct Info {
     pub region: u64,
     /// Whether the application tag counts generations.
     pub generations: bool,
-    /// The application tag, if it does not count generations.
+    /// The application tag, if the tag does not count generations.
     pub application: u16,
     /// The length of the journal; 0 in bitmap mode.
     pub journal: u64,
@@ -41,7 +42,7 @@ pub struct Info {
     pub area_start: u64,
 }
 
-/// The largest number of regions: each uses some bytes of memory while a device is open.
+/// The largest number of regions. Each region uses some bytes of memory while a device is open.
 pub(super) const MOST_REGIONS: u64 = 1 << 26;
 /// The length of the smallest journal.
 pub(super) const SMALLEST_JOURNAL: u64 = 64 << 10;
@@ -84,7 +85,7 @@ impl Info {
         (BLOCK / self.kind.bytes()) as u64
     }
 
-    /// The largest number of sectors that one step discards: their blocks of tags stay in memory during it.
+    /// The largest number of sectors that one step discards. Their blocks of tags stay in memory during the step.
     pub(super) fn most_discarded(&self) -> u64 {
         64 * self.tuples_per_block()
     }
@@ -132,7 +133,7 @@ impl Info {
 
     /// Sets the largest size of the data that leaves space for the area after them, on one device of `size` bytes.
     pub(super) fn fit(&mut self, size: u64) -> Result<u64> {
-        // Each round removes the excess of the last one. The area for less data is never longer, so the loop ends.
+        // Each round shortens the data by the excess of the previous round. The area for less data is never longer, so the loop ends.
         let usable = size / BLOCK_LEN * BLOCK_LEN;
         self.data_size = usable;
         for _ in 0..64 {
@@ -155,7 +156,8 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region: the map is one block if the region then has at least a mebibyte.
+/// The default size of a region. The map is one block if regions of that size have at least a mebibyte; otherwise regions have a
+/// mebibyte.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -1,7 +1,8 @@
 //! The journal: after a crash a write is present wholly or not at all, and so are its tags.
 //!
-//! Writes that are submitted together are one record, which is durable before any of them is written home. The checksums of a record show
-//! whether it is whole; the first record that is not whole ends the journal. When the ring is full, its contents are made durable at home.
+//! Writes that are submitted together are one record, which is durable before any of them is written to its final position (home). The
+//! checksums of a record show whether it is whole; the first record that is not whole ends the journal. When the ring is full, its contents
+//! are made durable at home.
 
 use std::io::IoSlice;
 
@@ -28,12 +29,12 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The largest number of data bytes of a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The longest record: it has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
+/// The longest record. It has a tuple of 16 bytes for each 512 bytes, and an extent for each sector.
 const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring. They are written alternately.
 const HEADS: u64 = 2;
 
-/// A list as long as a record usually needs, without an allocation.
+/// A list that needs no allocation for the usual number of writes in a record.
 pub(super) type Few<T> = SmallVec<[T; 4]>;
 
 /// A write of whole sectors.
@@ -62,7 +63,7 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds it for reading while the writes of its record are not all home. A checkpoint waits for that.
+    /// A thread holds it for reading until all writes of its record are home. A checkpoint waits for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -78,7 +79,7 @@ struct Ring {
     /// The index of the head that is written next.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed: nothing is written afterwards.
+    /// Whether the device was closed, after which nothing is written.
     closed: bool,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Replayed {
 pub(super) struct Extent {
     pub(super) sector: u64,
     pub(super) count: u64,
-    /// Whether they were discarded and may have any content. A record contains no data of them.
+    /// Whether the sectors were discarded and may have any content. The record of a discard contains no data.
     pub(super) discarded: bool,
 }
 
@@ -127,7 +128,7 @@ impl Journal {
         area.write_sealed(&[0; SEALED], info.journal_at() + BLOCK_LEN, false)
     }
 
-    /// Opens the journal. `replay` gets its records, in order.
+    /// Opens the journal. `replay` is called with each record, in order.
     pub(super) fn open(
         area: &Area,
         info: &Info,
@@ -170,7 +171,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // A torn record may have the last sequence.
+        // A torn record may already have this sequence, so it is skipped.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -178,7 +179,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record of this sequence, if it is whole and in its place.
+    /// Reads the record of this sequence, if the record is whole and at its position.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -208,7 +209,7 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // The record is as it was written: an invalid value was written so.
+        // The record is unchanged since it was written, so an invalid value was written as such.
         let bad = |field: &'static str| Err(place(at).field(field).corrupt("is invalid"));
         let behind = size_of::<RawRecord>();
         let raws = <[RawExtent]>::ref_from_prefix_with_elems(&bytes[behind..], extents);
@@ -295,8 +296,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The record may still be whole, and no other record may have its sequence: a replay would confuse them. The next record first
-            // makes room, so that the head contains a later sequence.
+            // The failed write may have left a whole record. No other record may have the same sequence, because a replay would confuse
+            // the two. So the next record first makes room, after which the head contains a later sequence.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -311,7 +312,7 @@ impl Journal {
         self.empty(home)
     }
 
-    /// Does the same, and accepts no further record.
+    /// Makes all records durable at home, empties the journal, and accepts no further record.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -319,7 +320,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the same as [`checkpoint`](Self::checkpoint), for a caller that ensures that no thread has a record under way.
+    /// Does the work of [`checkpoint`](Self::checkpoint) for a caller that ensures that no thread has a record under way.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
         // Records whose data may be lost must be replayed.
         durability.check()?;
@@ -339,7 +340,7 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record, and empties the journal if it has no room. It is not emptied again until the guard is dropped.
+    /// Appends a record, and empties the journal first if there is no room. The journal is not emptied again until the guard is dropped.
     pub(super) fn enter(
         &self,
         home: Home<'_>,

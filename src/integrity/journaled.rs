@@ -1,5 +1,5 @@
-//! Writes of a device with a journal: each holds its sectors exclusively, its record becomes durable, and then the sectors are written
-//! home.
+//! Writes of a device with a journal. Each write holds its sectors exclusively; its record becomes durable, and then its sectors are
+//! written home.
 
 use smallvec::smallvec;
 
@@ -10,7 +10,7 @@ use super::tagging::Tuples;
 use crate::error::{Errno, Error, Result};
 
 impl Checked {
-    /// Writes through the journal. After a crash all of the write is present or nothing.
+    /// Writes through the journal. After a crash the write is present wholly or not at all.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -26,8 +26,8 @@ impl Checked {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Carries out writes that do not overlap. After a crash all of them are present or none. `in_place` writes the sectors of the writes
-    /// with these numbers.
+    /// Carries out writes that do not overlap. After a crash either all of the writes are present or none of them. `in_place` writes the
+    /// sectors of the writes with the given numbers.
     ///
     /// # Errors
     /// The errors of the devices, for each write.

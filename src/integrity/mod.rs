@@ -1,10 +1,11 @@
 //! Protection information for every sector of any device.
 //!
-//! An [`Integrity`] device lies over a data device, and stores a tuple for each of its sectors elsewhere: on a device of its own, or in the
-//! tail of the same device. Reads are verified; writes update the tuple. If the device changed data, mixed them up or returned them from
-//! another place, the read fails with EILSEQ and returns no data.
+//! An [`Integrity`] device lies over a data device, and stores a tuple for each sector elsewhere: on a separate device, or in the tail of
+//! the data device. Reads are verified; writes update the tuple. If the device changed or exchanged data, or returned them from another
+//! position, the read fails with EILSEQ and returns no data.
 //!
-//! It computes over memory that must not change during the request: [`Limits::stable_writes`] reports this, and the layers above comply.
+//! The device computes tuples over the memory of a request. The memory must not change meanwhile: [`Limits::stable_writes`] reports this,
+//! and the layers above comply.
 //!
 //! | File | Subject |
 //! |---|---|
@@ -78,16 +79,16 @@ pub struct Opened {
 }
 
 impl Integrity {
-    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. It is read-only if one of the two devices
+    /// Opens the device that [`format()`] made, with its tags on `tags` or in the tail of `data`. The result is read-only if either device
     /// is.
     ///
     /// # Errors
-    /// `UnknownFormat` without a tag area; `Corrupt` with block and field; `Unsupported` by name; `Io`.
+    /// `UnknownFormat` if there is no tag area; `Corrupt`, with block and field; `Unsupported`, with the feature's name; `Io`.
     pub fn open(data: Arc<dyn Device>, tags: Option<Arc<dyn Device>>) -> Result<Opened> {
         Self::open_with(data, tags, &IntegrityOptions::default())
     }
 
-    /// Does the same with options.
+    /// Opens the device as [`open`](Self::open) does, with options.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -115,7 +116,7 @@ impl Integrity {
         &self.checked.info
     }
 
-    /// The counters since the opening.
+    /// The counters since the device was opened.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.checked.report.counts()
@@ -127,8 +128,8 @@ impl Integrity {
         self.checked.report.take_events()
     }
 
-    /// Compares all sectors with their tags. The device may be in use at the same time. `found` gets all faults, `progress` the number of
-    /// bytes done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
+    /// Compares all sectors with their tags. The device may be in use at the same time. `found` is called with each fault, `progress` with
+    /// the number of bytes done and in total. Tags in memory are also read from their device, because a write of them may have been lost.
     ///
     /// # Errors
     /// `Io` if the device is gone. Faults and unreadable sectors are not errors.

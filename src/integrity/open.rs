@@ -27,14 +27,14 @@ pub struct IntegrityOptions {
     pub cache: u64,
     /// The first flush after this time clears the dirty map.
     pub clean_after: Duration,
-    /// A flush that finds more dirty regions than this clears it too.
+    /// A flush that finds more dirty regions than this also clears the map.
     pub most_dirty: u32,
-    /// The identity of the data device; zeros if it has none. If it differs from the identity for which the tags were made, the device is
-    /// refused.
+    /// The identity of the data device, or zeros if the device has no identity. If this differs from the identity for which the tags were
+    /// made, the device is refused.
     pub data_uuid: [u8; 16],
-    /// Accept another data device, for which the tags are valid from then on. Also give up the parts of a crash that the devices refuse:
-    /// sectors that the journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose regions all
-    /// count as dirty.
+    /// Accept another data device, for which the tags are valid from then on. Also give up what the recovery after a crash cannot read or
+    /// write: sectors that the journal cannot write again, tags of dirty regions that cannot be read, and blocks of the dirty map, whose
+    /// regions all count as dirty.
     pub force: bool,
 }
 
@@ -168,7 +168,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
         return Ok(false);
     }
     Err(Error::invalid(
-        "the tags were made for another data device; if this is a copy of it: ironmap integrity open --force",
+        "the tags were made for another data device; if this is a copy of that device, use ironmap integrity open --force",
     ))
 }
 
@@ -200,7 +200,7 @@ fn limits(data: &dyn Device, info: &Info) -> Limits {
         return limits;
     }
     let most = limits.max_transfer.min(Journal::most(info) as u32);
-    // A write's record in the journal is durable.
+    // A completed write is durable, because its record in the journal is durable.
     Limits {
         max_transfer: most,
         fua: true,

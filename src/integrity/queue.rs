@@ -1,8 +1,8 @@
 //! A queue over the data device's queue: reads are verified when they are popped, writes are tagged.
 //!
-//! A bio goes down and comes back unchanged and contains all that its end needs, so a request costs no memory. No write waits for another
-//! one, except in journal mode. There a running thread carries out all writes in flight, because [`commit`](DeviceQueue::commit) waits for
-//! the writes that it submits.
+//! The queue below gets a bio and returns it unchanged. The bio contains all that its completion needs, so a request needs no other
+//! memory. No write waits for another write, except in journal mode. In that mode a running thread carries out all writes in flight,
+//! because [`commit`](DeviceQueue::commit) waits for the writes that it submits.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -156,7 +156,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // Flushes are calls.
+            // Flushes are made by calls, not by the queue below.
             (BioOp::Flush, _) => {}
         }
         done
@@ -196,7 +196,7 @@ impl IntegrityQueue {
         self.held.push_back(Done { bio, result });
     }
 
-    /// Carries out staged writes. A record contains as many as fit and do not overlap.
+    /// Carries out staged writes. A record contains as many writes as fit and do not overlap.
     #[cold]
     fn commit_staged(&mut self) {
         let checked = Arc::clone(&self.checked);
@@ -240,7 +240,7 @@ impl IntegrityQueue {
         };
         match checked.write_together(journal, &writes, in_place) {
             Ok(results) => results,
-            // No write was carried out, because one of them failed.
+            // One of the writes failed, so no write was carried out.
             Err(_) if batch.len() > 1 => batch
                 .iter()
                 .flat_map(|bio| self.write_batch(checked, journal, std::slice::from_ref(bio)))
@@ -343,7 +343,8 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The device would not record a flush in flight below: another flush could succeed concurrently although this one fails.
+                // This device cannot track a flush in flight below. Another flush could then succeed concurrently although that flush
+                // fails.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -388,16 +389,16 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Waits for the writes in flight, because their sectors would otherwise be held for ever, and carries out uncommitted writes, as other
-    /// queues do. Sectors of bios that the device below leaks may get either content at any time: their regions stay dirty, and the device
-    /// stays in use.
+    /// Waits for the writes in flight, because their sectors would otherwise stay locked for ever, and carries out uncommitted writes, as
+    /// other queues do. If the device below leaks bios, their sectors may change to the new content at any time, so their regions stay
+    /// dirty, and the device stays in use.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // If the wait fails, bios that the device below has not accepted come back.
+            // If the wait fails, bios that the device below did not accept are among the completions.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {

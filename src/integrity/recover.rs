@@ -1,4 +1,4 @@
-//! Makes data and tags agree after a device was not closed: writes of the journal are repeated, and sectors of dirty regions are tagged for
+//! Makes data and tags agree after a device was not closed. Writes of the journal are repeated, and sectors of dirty regions get tags of
 //! their present content.
 
 use std::io::IoSlice;
@@ -23,11 +23,12 @@ pub(super) const GIVE_UP: &str = "refused (integrity open --force gives it up)";
 pub struct Recovered {
     /// Whether the device had not been closed.
     pub crashed: bool,
-    /// The number of regions that had been in use, all of whose sectors were read. For a read-only device: the number of unverified regions.
+    /// The number of regions that were being written before the crash. All of their sectors were read. On a read-only device this is the
+    /// number of unverified regions.
     pub regions: u64,
-    /// The number of their sectors whose tag did not match their content, and that got a new tag.
+    /// The number of sectors of these regions whose tag did not match their content, and that got a new tag.
     pub retagged: u64,
-    /// The number of their sectors that could not be read, or whose tags could not. They keep their tags.
+    /// The number of sectors of these regions that could not be read, or whose tags could not be read. These sectors keep their tags.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
@@ -162,7 +163,7 @@ pub(super) fn retag(
         let content = &mut buffer[..len as usize];
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         for (sector, data) in (at / interval..).zip(content.chunks_exact_mut(interval as usize)) {
-            // A sector that cannot be read keeps its tag: the next write repairs it. A block of tags is tried once.
+            // A sector that cannot be read keeps its tag, until a write repairs it. A block of tags that cannot be read is tried only once.
             if refused == Some(checked.tags.place(sector).0) {
                 recovered.unreadable += 1;
                 continue;

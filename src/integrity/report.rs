@@ -17,7 +17,7 @@ pub struct Counts {
     pub mismatches: u64,
     /// Sectors that were read again, because their data and tag did not agree at first.
     pub retries: u64,
-    /// Sectors that were read without verification: the device is read-only, and their region was not recovered after a crash.
+    /// Sectors that were read without verification, because the device is read-only and their region was not recovered after a crash.
     pub unverified: u64,
     /// Sectors that got a tag for their present content, because a write to them failed.
     pub retagged: u64,

@@ -29,11 +29,12 @@ pub enum ScrubFinding {
         /// The errno of the device.
         errno: Errno,
     },
-    /// The map records that a region was written in a generation, but no sector has that generation: these writes were lost, data and tags.
+    /// The map records that a region was written in a generation, but no sector has that generation, so the data and the tags of these
+    /// writes were lost.
     LostWrites {
         /// The start of the region.
         at: DevOffset,
-        /// Its length in bytes.
+        /// The length of the region in bytes.
         len: u64,
         /// The missing generation.
         generation: u16,
@@ -88,8 +89,8 @@ pub struct Scrubbed {
     pub mismatches: u64,
     /// The number of sectors that a device refuses to read, or whose tags it refuses.
     pub unreadable: u64,
-    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and their tags are
-    /// computed again when it is next opened for writing.
+    /// The number of sectors of regions that were being written when the device was not closed. The device is read-only, and the tags of
+    /// these sectors are computed again when the device is next opened for writing.
     pub skipped: u64,
     /// The number of regions whose last writes are missing.
     pub lost: u64,
@@ -139,7 +140,7 @@ struct Scrub<'a> {
 }
 
 impl Scrub<'_> {
-    /// Checks contiguous sectors. Returns whether one of them may have this generation.
+    /// Checks contiguous sectors. Returns whether any of them may have this generation.
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
@@ -154,7 +155,7 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Does the same for sectors whose tags are in one block.
+    /// Checks contiguous sectors whose tags are in one block. Returns whether any of them may have this generation.
     fn piece(
         &mut self,
         piece: Piece,
@@ -195,8 +196,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, for sectors that were just read, except unreadable ones: a write of these tags
-    /// may have been lost.
+    /// Compares tags in memory with the tags on the device, because a write of these tags may have been lost. The sectors were just read;
+    /// unreadable ones are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());
@@ -229,7 +230,7 @@ impl Scrub<'_> {
     /// Records that a device has refused to read sectors, or their tags.
     ///
     /// # Errors
-    /// The same error, if it does not belong to one place, because all other places would fail too.
+    /// Returns `error` if it does not concern a single position, because all other positions would fail too.
     fn refused(&mut self, half: Half, sector: u64, count: u64, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Io(errno) if is_of_a_place(errno) => {

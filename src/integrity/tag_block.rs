@@ -1,8 +1,8 @@
 //! One block of tags in memory, and the writes in flight to its sectors.
 //!
-//! A write does not wait for another one to the same sector, because a queue that no thread polls may hold that write. While a sector is
-//! being written, it may have its old data or the data of any of its writers; all these tuples are kept. If two writes overlapped, the
-//! writer that completes last writes its sector again, without concurrent writes, so that data and tag belong to the same write.
+//! A write does not wait for another write to the same sector, because a queue that no thread polls may hold that write. While a sector
+//! is being written, it may have its old data or the data of any of its writers; all these tuples are kept. If two writes overlapped,
+//! the writer that completes last writes its sector again, without concurrent writes, so that data and tag belong to the same write.
 
 use std::ops::Range;
 
@@ -54,9 +54,9 @@ pub(super) struct TagBlock {
     /// Whether the block is being written to the device.
     pub(super) writing: bool,
     pub(super) dirty: bool,
-    /// The number of changes.
+    /// The number of changes of the block.
     pub(super) changes: u64,
-    /// Whether the block was used since the eviction last passed it.
+    /// Whether the block was used since the last search for a block to evict passed it.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
     /// The tuples of the writes in flight, for sectors whose bit is set.
@@ -85,7 +85,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether another block may replace it, once it is not dirty.
+    /// Whether another block may replace this block as soon as it is not dirty.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -179,7 +179,7 @@ impl TagBlock {
         }
     }
 
-    /// Ends a write. Its writer must [resolve](Self::resolve) the returned sectors.
+    /// Ends a write. The writer must [resolve](Self::resolve) the returned sectors.
     #[inline]
     pub(super) fn end(&mut self, range: Range<usize>, outcome: Outcome) -> SmallVec<[usize; 2]> {
         if self.contested.is_empty() && outcome != Outcome::Unknown {
@@ -239,8 +239,9 @@ impl TagBlock {
         found.map_or(0, |contested| contested.turns)
     }
 
-    /// Sets the tuple that the last writer has found for the sector, if no writer has joined or left since. `None` if the content is
-    /// unknown: the tag stays. False if another writer joined and has ended too: then it is unknown which of the two wrote last.
+    /// Sets the tuple that the last writer has found for the sector, if no writer has joined or left since it sampled `turns`. With `None`
+    /// the content is unknown, and the tag stays. Returns false if another writer has joined and ended since: it is then unknown which of
+    /// the two wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);

@@ -1,4 +1,4 @@
-//! The tuple that a sector of a device must have, for its data and its place.
+//! The tuple that a sector of a device must have, for its data and its position.
 
 use smallvec::SmallVec;
 
@@ -81,20 +81,20 @@ impl Tagging {
         tuple
     }
 
-    /// Whether a tuple is the one for any content.
+    /// Whether a tuple is the tuple that permits any content.
     #[cold]
     pub(super) fn is_unwritten(&self, sector: u64, tuple: &[u8]) -> bool {
         let generation = self.protection.applications(tuple).next().unwrap_or(0);
         self.unwritten(sector, generation)[..self.size()] == *tuple
     }
 
-    /// Checks that tuples match these data at this place.
+    /// Checks that tuples match these data at this position.
     #[inline]
     pub(super) fn verify(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.protection.verify(data, tuples, first, self.application)
     }
 
-    /// Checks that tuples match these data at this place, or permit any data.
+    /// Checks that tuples match these data at this position, or permit any data.
     #[inline]
     pub(super) fn check(&self, first: u64, data: &[u8], tuples: &[u8]) -> Result<(), Mismatch> {
         self.verify(first, data, tuples)

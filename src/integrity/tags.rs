@@ -1,7 +1,7 @@
 //! The tags in memory: a bounded cache of the area's tag blocks.
 //!
-//! It is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device request. The
-//! thread that reads or writes a block is running, so other threads may wait for it.
+//! The cache is divided into shards, each with one lock. A lock is held only while tuples are read or set, never during a device
+//! request. The thread that reads or writes a block is running, so other threads may wait for it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::DevOffset;
 
 const SHARDS: usize = 64;
-/// The number of blocks that could not be written after which no more are tried, to make room for one.
+/// To make room for a block, no more blocks are tried after this number of blocks could not be written.
 const REFUSED: u32 = 4;
 
 /// Consecutive sectors whose tuples are in one block.
@@ -47,7 +47,7 @@ pub(super) struct Tags {
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// The number of blocks of a shard. It has more only while writes are in flight to all of them.
+    /// The number of blocks of a shard. A shard has more blocks only while writes are in flight to all of them.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -135,8 +135,8 @@ impl Tags {
         &self.shards[block as usize % SHARDS]
     }
 
-    /// Calls `work` with a block, which is first read from the device if it is not in memory. With `nowait` the call then fails with
-    /// EAGAIN.
+    /// Calls `work` with a block, which is first read from the device if it is not in memory. With `nowait` the call fails with
+    /// EAGAIN instead of reading.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -159,7 +159,7 @@ impl Tags {
         Ok(work(slot))
     }
 
-    /// Does the same for the end of a write, and wakes the threads that wait for it.
+    /// Calls `work` with a block at the end of a write, and wakes the threads that wait for that end.
     #[inline]
     pub(super) fn end<R>(&self, block: u64, work: impl FnOnce(&mut TagBlock) -> R) -> Option<R> {
         let shard = self.shard(block);
@@ -172,7 +172,7 @@ impl Tags {
         Some(result)
     }
 
-    /// Begins a write. Waits while another one is in flight to one of these sectors.
+    /// Begins a write. Waits while another write is in flight to any of these sectors.
     pub(super) fn claim_exclusively(&self, piece: Piece, tuples: &[u8]) -> Result<()> {
         let shard = self.shard(piece.block);
         let mut state = shard.state.lock();
@@ -262,8 +262,8 @@ impl Tags {
         written.context(|| format!("write tag block {block}"))
     }
 
-    /// The device's content of a block in memory, if it differs: a write of it was lost, or the device changed it. A block that changes
-    /// during the call is not compared.
+    /// The device's content of a block in memory, if it differs because a write of the block was lost or the device changed it. A block
+    /// that changes during the call is not compared.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -292,7 +292,7 @@ impl Tags {
         Ok(differs.then_some(stored))
     }
 
-    /// Writes blocks that were changed before the call to the device, without a flush.
+    /// Writes to the device all blocks that were changed before the call, without a flush.
     ///
     /// # Errors
     /// The errors of the tag device. The next call repeats a failed write.

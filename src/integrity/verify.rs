@@ -14,14 +14,15 @@ use crate::units::DevOffset;
 /// The number of tuples that are copied from a block at a time.
 const BATCH: usize = 32;
 
-/// How long a sector that is being written is read again, until it matches one of its writers. A device takes no longer.
+/// How long a sector that is being written is read repeatedly, until it matches one of its writers. No device takes longer for a
+/// write.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
     /// Verifies a read. A sector that does not match its tag is read again into `data`.
     ///
     /// # Errors
-    /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait` EAGAIN if the tags are not in memory.
+    /// EILSEQ with the first wrong sector; the errors of the tag device. With `nowait`, EAGAIN if the tags are not in memory.
     #[inline]
     pub(super) fn verify(&self, at: DevOffset, data: &mut [u8], nowait: bool) -> Result<()> {
         if self.unverified {
@@ -81,7 +82,7 @@ impl Checked {
         Ok(failed)
     }
 
-    /// Does the same for buffers that are filled one after the other.
+    /// Verifies a read into buffers that were filled one after the other. A sector that does not match is read again.
     pub(super) fn verify_vectored<B: DerefMut<Target = [u8]>>(
         &self,
         at: DevOffset,
@@ -96,7 +97,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // A sector lies in several buffers.
+        // This sector lies in several buffers.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;
@@ -109,7 +110,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Verifies the sectors of clean regions, and counts the others.
+    /// Verifies the sectors of clean regions, and counts the sectors of other regions.
     #[cold]
     fn verify_clean(&self, at: DevOffset, data: &mut [u8]) -> Result<()> {
         let interval = self.tagging.interval();
@@ -124,7 +125,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Checks again a sector that did not match. It may have been written since, or be written now; or its content is wrong.
+    /// Checks again a sector that did not match. The sector may have been written since, a write to it may be in flight, or its
+    /// content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);

@@ -1,10 +1,10 @@
-//! A device over one whose requests are longer than the blocks of the volume on it: an export with a minimum block size, an integrity device with
-//! larger sectors, a namespace with sectors of 4096 bytes.
+//! A device over a device whose shortest request is longer than the blocks of the volume on it: an export with a minimum block size, an
+//! integrity device with larger sectors, a namespace with sectors of 4096 bytes.
 //!
-//! Requests of whole units are passed on unchanged. A read of a part of a unit reads the unit. A write of a part reads the unit, changes the part,
-//! and writes the unit. The other bytes of the unit are written with their old values, so a cut within the unit never tears them. This requires
-//! that no other write to the unit runs at the same time: `units` prevents it, among all threads and queues of the device. A unit that cannot be
-//! read is not written.
+//! Requests of whole units are passed on unchanged. A read of a part of a unit reads the unit. A write of a part reads the unit, changes
+//! the part, and writes the unit. The other bytes of the unit are written with their old values, so a power cut that tears the unit never
+//! changes them. This requires that no other write to the unit runs at the same time, which `units` ensures among all threads and queues
+//! of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -25,12 +25,12 @@ use crate::bio::Buffer;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The length of the shortest request that it accepts: no volume has shorter blocks or sectors.
+/// The length of the shortest request that the device accepts. No volume has shorter blocks or sectors.
 const SECTOR: u32 = 512;
-/// The largest number of bytes of a copy.
+/// The largest number of bytes that one step copies.
 const MOST: u64 = 1 << 20;
 
-/// A device over another one that accepts only longer requests.
+/// A device over another device that accepts only longer requests.
 #[derive(Debug)]
 pub struct Finer {
     inner: Arc<Inner>,
@@ -49,8 +49,8 @@ struct Inner {
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes, and a line for its user if it is not the given device. `block` is called only
-    /// if the device does not accept the shortest requests.
+    /// Returns the device for a volume with blocks of `block` bytes. If this is another device over the given one, also returns a line for
+    /// the user. `block` is called only if the given device does not accept the shortest requests.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -74,7 +74,7 @@ impl Finer {
         )
     }
 
-    /// Creates a device over another one, for requests of 512 bytes and more.
+    /// Creates a device over another device, for requests of 512 bytes and more.
     #[must_use]
     pub fn over(below: Arc<dyn Device>) -> Self {
         let limits = *below.limits();
@@ -82,7 +82,7 @@ impl Finer {
         let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
         let limits = Limits {
             logical_block: limits.logical_block.min(SECTOR),
-            // A write of a part of a unit is several requests.
+            // A write of a part of a unit needs several requests below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
                 // Queued writes of parts are made by calls.
@@ -215,7 +215,7 @@ impl Device for Finer {
         self.inner.below.flush()
     }
 
-    /// Parts of units keep their content.
+    /// Only whole units are discarded. Parts of units keep their content.
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         let Range { start, end } = self.inner.within(at.0, len);
         if start == end {

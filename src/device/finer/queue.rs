@@ -1,7 +1,7 @@
 //! A queue of a device whose requests may be parts of the units below.
 //!
-//! Reads, and requests of whole units, are in flight below. A write of a part is finished when it is submitted: it holds a lock, which must not
-//! depend on when a thread takes its completions.
+//! Reads, and requests of whole units, are in flight below. A write of a part is finished when `submit` returns. It holds a lock, which
+//! must be released no matter when a thread takes its completions.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -25,7 +25,7 @@ pub(super) struct FinerQueue {
 }
 
 enum Flying {
-    /// The caller's bio, and the ticket if it is a write of whole units.
+    /// The caller's bio, and the ticket if the bio is a write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
     /// A read of the units around the caller's bio.
     Around(Bio),
@@ -272,7 +272,7 @@ impl DeviceQueue for FinerQueue {
 
     fn commit(&mut self) -> Result<(), Errno> {
         let committed = self.below.commit();
-        // Bios that the queue below has not accepted come back with the error.
+        // Bios that the queue below did not accept are among its completions, with the error.
         self.collect();
         committed
     }

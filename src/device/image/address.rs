@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. ironmap never guesses it: the guest of a raw image can write the header of another format into it.
+/// The format of an image. ironmap never guesses the format, because the guest of a raw image can write the header of another
+/// format into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {
@@ -40,7 +41,7 @@ impl fmt::Display for ImageFormat {
 pub struct Address {
     /// The format of the image.
     pub format: ImageFormat,
-    /// The file of the image. For a VMDK image with several files it is the descriptor.
+    /// The file of the image. If a VMDK image has several files, this is the descriptor.
     pub path: PathBuf,
 }
 

@@ -52,7 +52,7 @@ pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> 
     Ok(links)
 }
 
-/// The path of a backing file, and whether it is a qcow2 image.
+/// The path of a backing file, and whether the backing file is a qcow2 image.
 fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
     let path = Path::new(OsStr::from_bytes(name));
     let shown = path.display();

@@ -11,14 +11,15 @@ pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
 
-    /// Whether the image cannot be written, regardless of how it is opened.
+    /// Whether the image cannot be written, regardless of the mode in which it is opened.
     fn is_read_only(&self) -> bool {
         true
     }
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range from a byte on, before the `end` of the disk or of a part, that may contain nonzero bytes; empty at the end.
+    /// The first range between `at` and `end` that may contain nonzero bytes; an empty range at `end` if there is none. `end` is the end of
+    /// the disk or of a part.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }

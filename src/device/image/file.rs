@@ -35,7 +35,7 @@ pub(super) fn identity_of(path: &Path) -> Result<Identity> {
 }
 
 impl ImageFile {
-    /// Opens the file, and locks it if it is used for more than a description.
+    /// Opens the file, and locks it unless only a description is wanted.
     pub(super) fn open(path: &Path, write: bool, locked: bool) -> Result<Self> {
         identity_of(path)?;
         let mode = OpenMode { direct: false, exclusive: locked, write, window: None };
@@ -77,7 +77,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Fills one buffer as [`read`](Self::read) does. The error contains the place.
+    /// Fills one buffer as [`read`](Self::read) does. The error contains the position.
     pub(super) fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();
         self.read(&mut [IoSliceMut::new(buf)], at).map_err(|errno| {

@@ -14,17 +14,17 @@ pub(super) const V2_LEN: usize = 72;
 const V3_LEN: usize = 104;
 /// The length of the header that imago sees: a header of version 3 with the end of the list of extensions.
 pub(super) const SEEN_LEN: usize = V3_LEN + 8;
-/// The largest table of L2 tables in entries, and the largest refcount table in bytes: QEMU's limits.
+/// The largest L1 table in entries, and the largest refcount table in bytes. These are QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
-/// The largest L1 table of an image that is written. The places of all its L2 tables are kept in memory, so that data are not written over
-/// a table.
+/// The largest L1 table of an image that is written. The positions of all its L2 tables are kept in memory, so that data are not written
+/// over a table.
 const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
 const MAX_NAME: u32 = 1023;
 const BACKING_FORMAT: u32 = 0xE279_2ACA;
 
-/// The places of the fields in the file that change during writing.
+/// The positions in the file of the fields that change during writing.
 pub(super) const REFCOUNTS: std::ops::Range<usize> = 48..60;
 pub(super) const INCOMPATIBLE: usize = 72;
 pub(super) const AUTOCLEAR: usize = 88;
@@ -52,7 +52,7 @@ pub(super) struct Header {
     pub(super) autoclear: u64,
     /// The logarithm to base two of the number of bits of a refcount.
     pub(super) refcount_order: u32,
-    /// The name of the backing file, and its format if it is stated.
+    /// The name of the backing file, and the format of the backing file if the header states it.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
 }
 
@@ -148,7 +148,7 @@ impl Header {
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
             format!(
-                "an image with {entries} L2 tables is only read: one with larger clusters has fewer"
+                "an image with {entries} L2 tables can only be read; with larger clusters it has fewer tables"
             )
         })
     }

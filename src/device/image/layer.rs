@@ -1,8 +1,9 @@
-//! The file of one image of a chain, as imago reads and writes it: the order of its writes, and the fields of the header that they may change.
+//! The file of one image of a chain, as imago reads and writes it. The layer determines the order of the writes, and the fields of the
+//! header that writes may change.
 //!
-//! imago writes tables in an order, but does not make one durable before the next. It also enters a new L2 table before the refcounts of its
-//! cluster are in the file. So an image is marked dirty from an allocation to the next flush, which makes the refcounts void after a crash. This
-//! layer makes the target of a pointer durable before the pointer is written.
+//! imago writes tables in an order, but does not make one table durable before it writes the next. It also writes the pointer to a new L2
+//! table before the refcount of the table's cluster is in the file. So an image is marked dirty from an allocation to the next flush;
+//! after a crash this mark makes the refcounts void. This layer makes the target of a pointer durable before the pointer is written.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,7 +18,7 @@ use super::metadata::{L2_OFFSET, Metadata, table};
 use crate::error::{Errno, Error, Result};
 use crate::sys::image_storage::Store;
 
-/// The largest credible distance of an allocation past the end of the file. A larger one comes from wrong refcounts.
+/// The largest credible distance of an allocation past the end of the file. A larger distance comes from wrong refcounts.
 const MAX_GAP: u64 = 64 << 20;
 
 /// The file of a raw image, or of a qcow2 image with its checked header.
@@ -47,7 +48,7 @@ struct Order {
     /// The blocks of refcounts to which the refcount table leads.
     refcount_blocks: HashSet<u64>,
     refcounts: Range<u64>,
-    /// Whether L2 tables have writes that are not durable; `written` is the same for all other writes.
+    /// `l2_written`: some writes to L2 tables are not durable. `written`: some other writes are not durable.
     l2_written: bool,
     written: bool,
     dirty: bool,
@@ -115,7 +116,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Removes the mark after a flush, when all tables are durable. If the removal is lost, the image is marked without need.
+    /// Removes the mark after a flush, when all tables are durable. If a crash undoes the removal, the image is only marked unnecessarily.
     pub(super) fn unmark(&self) -> Result<(), Errno> {
         let Some(tables) = &self.tables else { return Ok(()) };
         let mut order = tables.order.lock();
@@ -152,7 +153,7 @@ impl Layer {
         self.made_durable(self.file.write(&[IoSlice::new(bytes)], at))
     }
 
-    /// Records a failure of a flush. The kernel reports it once, and no later write may succeed.
+    /// Records a failure of a flush. The kernel reports a failure only once, so all later writes must fail.
     fn made_durable(&self, result: Result<(), Errno>) -> Result<(), Errno> {
         if result.is_err() {
             self.give_up();
@@ -166,8 +167,9 @@ impl Layer {
         Ok(())
     }
 
-    /// Replaces the refcount table by a larger one that imago has written. imago writes a header for that. Its other fields must equal those of the
-    /// header that imago sees; otherwise the write is a table that wrong refcounts have put there.
+    /// Replaces the refcount table by a larger table that imago has written. imago writes a new header to do so. The header's other
+    /// fields must equal those that imago has seen; otherwise the write is a table that is placed over the header because of wrong
+    /// refcounts.
     fn move_refcounts(&self, order: &mut Order, header: &[u8]) -> Result<(), Errno> {
         let is_header = |seen: [u8; SEEN_LEN]| {
             let known = [0..REFCOUNTS.start, REFCOUNTS.end..header.len()];
@@ -182,7 +184,7 @@ impl Layer {
         order.refcount_blocks.extend(blocks.map_err(|error| error.errno())?);
         self.sync_all(order)?;
         self.put(&header[REFCOUNTS], REFCOUNTS.start as u64)?;
-        // The new place must be durable before data are written over the old table.
+        // The new position must be durable before data are written over the old table.
         self.sync_all(order)?;
         order.refcounts = refcounts;
         Ok(())

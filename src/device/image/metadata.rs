@@ -1,5 +1,5 @@
-//! The clusters of a qcow2 image that hold its tables. An image is written only if each cluster has one use and the refcount 1: otherwise an
-//! allocation could treat it as free.
+//! The clusters of a qcow2 image that hold its tables. An image is written only if each of these clusters has one use and the refcount 1.
+//! Otherwise an allocation could treat the cluster as free.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads and checks the places and the refcounts of all tables.
+    /// Reads and checks the positions and the refcounts of all tables.
     pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Self> {
         let mut clusters = Clusters { file, header, uses: HashMap::new() };
         clusters.add(0, 1, Place::new("qcow2 header"))?;
@@ -28,7 +28,7 @@ impl Metadata {
         let refcounts = Place::new("qcow2 refcount table");
         clusters.add(header.refcounts_at, header.refcounts_len, refcounts)?;
         let blocks = table(file, header.refcounts_at, header.refcounts_len / 8)?;
-        // Without the first block imago would search for its place in an endless loop.
+        // imago would search for the first block endlessly if it did not exist.
         if blocks.first().is_none_or(|first| *first == 0) {
             return Err(refcounts.block(FsBlock(0)).corrupt("it has no block for the header"));
         }
@@ -43,7 +43,7 @@ impl Metadata {
                 continue;
             }
             if entry & COPIED == 0 {
-                return Err(place.corrupt("an L2 table is shared: the image is only read"));
+                return Err(place.corrupt("an L2 table is shared, so the image can only be read"));
             }
             clusters.add(at, header.cluster(), place)?;
             found.l2.insert(at);
@@ -108,7 +108,7 @@ impl Clusters<'_> {
     }
 }
 
-/// A refcount in a block of refcounts. Refcounts of less than a byte begin at its lowest bits; larger ones are big-endian.
+/// A refcount in a block of refcounts. Refcounts shorter than a byte fill the byte from its lowest bits; longer refcounts are big-endian.
 fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     let at = (index * bits / 8) as usize;
     if bits < 8 {

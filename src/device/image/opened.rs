@@ -30,7 +30,7 @@ pub struct Image {
     notices: Vec<String>,
 }
 
-/// Opens an image, and uses the part that `part` finds on it. Its notices come with the device.
+/// Opens an image, and uses the part that `part` finds on it. Also returns the notices.
 pub(crate) fn open(
     address: &Address,
     write: bool,
@@ -83,9 +83,9 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image, and locks it and its backing files against other programs.
     ///
-    /// `Busy` if another program has one of the files open for writing, or has this file open at all when it is to be written; `Unsupported` for
-    /// features that are refused by name, and for writing a format that is only read; `Encrypted`; `Corrupt` for values that contradict the
-    /// format; `Io`.
+    /// `Busy` if another program has one of the files open for writing, or, if the image is opened for writing, has its file open at all;
+    /// `Unsupported` for features that are refused by name, and for writing a format that is only read; `Encrypted`; `Corrupt` for values
+    /// that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_as(address, write, true)
     }

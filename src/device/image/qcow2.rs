@@ -1,7 +1,7 @@
 //! A qcow2 image: imago maps and allocates, the [layers](super::layer) read and write.
 //!
-//! Reads share the image; a write, a discard and a flush lock it exclusively. Freed clusters are not used again before the tables that led to them
-//! are durable: an operation that frees clusters ends with a flush.
+//! Reads share a lock of the image; a write, a discard or a flush takes the lock exclusively. Freed clusters are used again only after
+//! the change of the tables that pointed to them is durable, so an operation that frees clusters ends with a flush.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -90,12 +90,11 @@ impl Qcow2 {
         }
     }
 
-    /// Runs a change. No change runs after one that failed in the tables.
+    /// Runs a change. After a change has failed in the tables, no other change runs.
     fn change<T>(&self, run: impl FnOnce(&mut Access) -> Result<T>) -> Result<T> {
         let mut access = self.access.write();
         if self.top.is_broken() {
-            let what =
-                "a write to the image's tables or a flush has failed: no later write succeeds";
+            let what = "a write to the image's tables or a flush has failed, so all later writes are refused";
             return Err(Error::io(Errno::EIO, what));
         }
         self.guarded(|| run(&mut access))
@@ -250,7 +249,7 @@ impl Driver for Qcow2 {
         })
     }
 
-    /// Whole clusters are freed. Others are written unless they are zero.
+    /// Frees whole clusters. Writes zeros to other parts, unless they are zero already.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let end = at + len;
         let first = at.next_multiple_of(self.cluster).min(end);

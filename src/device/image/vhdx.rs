@@ -40,7 +40,7 @@ pub(super) struct Vhdx {
     file: ImageFile,
     size: u64,
     pub(super) block: u64,
-    /// The place of the block allocation table, and the number of entries between two entries for bitmaps.
+    /// The position of the block allocation table, and the number of entries between two entries for bitmaps.
     bat: u64,
     chunk: u64,
 }
@@ -102,7 +102,7 @@ impl Vhdx {
     }
 }
 
-/// Finds the current header. If the log of an image has entries, the image was not closed.
+/// Finds the current header. Entries in the log mean that the image was not closed.
 fn check_header(file: &ImageFile) -> Result<()> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
     for at in HEADERS {
@@ -122,7 +122,7 @@ fn check_header(file: &ImageFile) -> Result<()> {
         return Err(Error::unsupported(format!("VHDX of version {version}")));
     }
     if header[48..64] != [0; 16] {
-        let what = "the image was not closed, and its log is not replayed here: qemu-img check -r all does so";
+        let what = "the image was not closed, and ironmap does not replay its log; qemu-img check -r all does";
         return Err(Error::unsupported(what));
     }
     Ok(())

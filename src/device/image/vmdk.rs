@@ -193,7 +193,7 @@ impl Vmdk {
         Ok(Self { kind: descriptor.kind, extents, size })
     }
 
-    /// The unit of allocation of the first extent; 0 if it has none.
+    /// The unit of allocation of the first extent; 0 if the extent has no such unit.
     pub(super) fn grain(&self) -> u64 {
         match self.extents.first().map(|extent| &extent.content) {
             Some(Content::Sparse(sparse)) => sparse.grain(),

@@ -30,7 +30,7 @@ pub(super) struct Sparse {
     file: ImageFile,
     size: u64,
     grain: u64,
-    /// The number of entries of a table, and the place of the directory.
+    /// The number of entries of a table, and the position of the directory.
     entries: u64,
     directory: u64,
     has_zero_grains: bool,
@@ -44,7 +44,7 @@ fn corrupt(field: &'static str, what: impl Into<String>) -> Error {
 }
 
 impl Sparse {
-    /// Opens an extent. Also returns the place and length of the descriptor in it.
+    /// Opens an extent. Also returns the position and length of the descriptor in it.
     pub(super) fn open(file: ImageFile) -> Result<(Self, (u64, u64))> {
         let mut header = [0; SECTOR as usize];
         file.read_at(&mut header, 0)?;

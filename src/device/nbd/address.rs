@@ -21,8 +21,9 @@ pub(super) const WITHOUT_PSK: &str = "this build has no pre-shared keys (ironmap
 /// The address of an export: `nbd://HOST[:PORT]/EXPORT`, or `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`.
 ///
 /// The query accepts more fields. `timeout=SECONDS` is how long a request waits for a server that does not answer or that has to be
-/// reconnected (60). `flush=none` allows writing to a server without a flush: each answered write then counts as durable. For TLS,
-/// `tls-certificates=DIR` and `tls-hostname=NAME`, or `tls-psk-file=FILE` with `USER@` in front of the host, are the fields of [`Tls`].
+/// reconnected (60). `flush=none` allows writing to a server that has no flush command; each answered write then counts as durable. For
+/// TLS, `tls-certificates=DIR` and `tls-hostname=NAME`, or `tls-psk-file=FILE` with `USER@` in front of the host, are the fields of
+/// [`Tls`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The location of the server.
@@ -31,7 +32,7 @@ pub struct Address {
     pub export: String,
     /// How long a request waits for an answer.
     pub timeout: Duration,
-    /// Whether a server without a flush may be written.
+    /// Whether a server that has no flush command may be written.
     pub without_flush: bool,
     /// The authentication of a connection with TLS.
     pub tls: Option<Tls>,
@@ -40,15 +41,15 @@ pub struct Address {
 /// How the two sides of a connection with TLS authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// By a server certificate of a trusted authority.
+    /// The server has a certificate of a trusted authority.
     Certificates {
         /// A directory with `ca-cert.pem`, and `ca-crl.pem`, `client-cert.pem` and `client-key.pem` if they exist. Without it the
         /// authorities of the system are trusted.
         directory: Option<PathBuf>,
-        /// The name that the server's certificate must have, if it is not the host's.
+        /// The name that the server's certificate must have, if this is not the host's name.
         hostname: Option<String>,
     },
-    /// By a key that the server and this client share (pre-shared keys, PSK).
+    /// The server and this client share a key (pre-shared keys, PSK).
     Psk {
         /// A file with a line `USER:KEY` for each user, the key in hexadecimal digits.
         keys: PathBuf,
@@ -181,10 +182,12 @@ impl TlsFields {
             ("tls-hostname", host) if !host.is_empty() => self.hostname = Some(decoded(host)?),
             ("tls-psk-file", file) if !file.is_empty() => self.keys = Some(decoded(file)?.into()),
             ("tls-type", "x509" | "psk") => self.kind = Some(value.to_owned()),
-            // This is always so.
+            // The server is always verified, so this value changes nothing.
             ("tls-verify-peer", "1" | "true") => {}
             ("tls-type", "anon") | ("tls-verify-peer", "0" | "false") => {
-                return refused("any server would be accepted; tls-certificates=DIR names one");
+                return refused(
+                    "any server would be accepted; tls-certificates=DIR names the trusted authorities",
+                );
             }
             _ => return Err(Error::invalid(format!("{name}={value} has no meaning here"))),
         }
@@ -226,7 +229,7 @@ impl TlsFields {
 fn timeout(seconds: &str) -> Result<Duration> {
     let seconds = seconds.parse().ok().filter(|seconds| (1..=MAX_TIMEOUT).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
-        Error::invalid(format!("timeout= is a number of seconds from 1 to {MAX_TIMEOUT}"))
+        Error::invalid(format!("timeout= must be a number of seconds from 1 to {MAX_TIMEOUT}"))
     })
 }
 
@@ -243,7 +246,7 @@ fn tcp_server(authority: &str) -> Result<Server> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if bare.is_none() && host.contains([':', '[', ']']) {
         return Err(Error::invalid(format!(
-            "{host:?} is not a host: an IPv6 address is in brackets"
+            "{host:?} is not a host; an IPv6 address must be in brackets"
         )));
     }
     let host = bare.unwrap_or(host);
@@ -265,7 +268,7 @@ fn decoded(text: &str) -> Result<String> {
         let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
         match (digit(), digit()) {
             (Some(high), Some(low)) => bytes.push((high << 4 | low) as u8),
-            _ => return Err(Error::invalid("after a % come two hexadecimal digits")),
+            _ => return Err(Error::invalid("a % must be followed by two hexadecimal digits")),
         }
     }
     String::from_utf8(bytes).map_err(|_| Error::invalid("it is not UTF-8"))

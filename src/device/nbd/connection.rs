@@ -19,7 +19,7 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest error text that is accepted.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest status that is accepted. Extents beyond the room for them are skipped; servers send up to 16 MiB.
+/// The longest status that is accepted. Extents that do not fit the request's memory are skipped; servers send up to 16 MiB.
 const MAX_STATUS: u64 = 32 << 20;
 /// The largest number of parts of one reply that are not contiguous.
 const MAX_PARTS: usize = 4096;
@@ -30,9 +30,9 @@ pub(super) struct Request {
     pub(super) command: Command,
     pub(super) flags: u16,
     pub(super) at: u64,
-    /// The number of bytes of the device that it concerns.
+    /// The number of bytes of the device that the request concerns.
     pub(super) len: u32,
-    /// Whether the request is a write and a flush, so that it is durable only after both.
+    /// Whether the request is a write followed by a flush. It is durable only after both.
     pub(super) flush_after: bool,
     /// The data of a read or write, `len` bytes; or received extents of the status of blocks, [`STATUS`] bytes each.
     pub(super) memory: Memory,
@@ -45,12 +45,12 @@ impl Request {
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
     }
 
-    /// Whether the server may flush to carry it out.
+    /// Whether the server may flush to carry out the request.
     pub(super) fn flushes(&self) -> bool {
         self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
-    /// The number of bytes that its answer contains.
+    /// The number of bytes that the answer to the request contains.
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
@@ -256,7 +256,8 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(())
     }
 
-    /// Receives once, and processes all complete replies. Returns whether any bytes came. With `wait` it waits a moment.
+    /// Receives once, and processes all complete replies. Returns whether any bytes came. With `wait`, waits a short time for the first
+    /// byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
         // The remaining bytes are less than a header.
         self.inbox.copy_within(self.filled.clone(), 0);
@@ -299,7 +300,7 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(true)
     }
 
-    /// Records that bytes of a request's data have been received into place.
+    /// Records that bytes of a request's data have been received directly into its memory.
     fn advance(&mut self, count: usize) -> Result<(), Lost> {
         let Some(Part::Data { slot, at, left, is_last }) = &mut self.part else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
@@ -444,7 +445,7 @@ impl<S: Stream, T> Connection<S, T> {
         if reply.is_last { self.finish(slot) } else { Ok(()) }
     }
 
-    /// Ends a request after its last part was received.
+    /// Ends a request after the last part of its reply was received.
     fn finish(&mut self, slot: u32) -> Result<(), Lost> {
         let place = self.slots.get_mut(slot as usize).ok_or("a reply is to no request")?;
         if let Some(entry) = place
@@ -476,7 +477,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// The place in the memory of a part of the data at a position of the export.
+    /// The offset in the request's memory of `len` bytes that belong at a position of the export.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
@@ -486,7 +487,8 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request: the data can still be read.
+    /// Begins to process the status of blocks in a context. A status of no blocks is only an error of the request, because the data can
+    /// still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a status comes unasked");

@@ -1,11 +1,12 @@
-//! When a flush counts. A server that carries out requests concurrently may answer a flush with success before an earlier flush that has failed, and
-//! that has lost the data of both.
+//! The conditions under which a flush counts. A server that carries out requests concurrently may answer a flush with success, and report
+//! only later that an earlier flush has failed and has lost the data of both.
 //!
-//! So a flush counts only when each flush that began before its end was also answered with success. Then its owner gets the answer, and the copies of
-//! the data that it covers are freed. A request with FUA is treated as a flush, because the server may flush for it. A failed flush ends the session
-//! for all owners.
+//! So a flush counts only when each flush that began before its end was also answered with success. The owner of the flush then gets the
+//! answer, and the copies of the data that the flush covers are freed. A request with FUA is treated as a flush, because the server may
+//! flush for it. A failed flush ends the session for all owners.
 //!
-//! All flushes go over the common link, also the session's own. A thread that waits there for its flush receives the answers to all of them.
+//! All flushes go over the common link, including the session's own flushes. A thread that waits on that link for its flush receives the
+//! answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,14 +19,14 @@ use super::wire::Command;
 
 /// The number of kept bytes at which a flush is sent.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// The number of kept bytes at which writes wait for it.
+/// The number of kept bytes at which writes wait for that flush.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
 pub(super) struct Held {
     pub(super) request: Request,
     pub(super) tag: Tag,
-    /// The newest flush that had begun at that time.
+    /// The newest flush that had begun when the answer arrived.
     until: u64,
 }
 
@@ -46,7 +47,7 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends a request at once, because its owner may not call again soon. The next step reports an error.
+    /// Sends a request immediately, because its owner may not call again soon. The next step reports an error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -60,7 +61,7 @@ impl Link {
         state.held.push(Held { request, tag, until });
     }
 
-    /// Returns held flushes to their owners if no earlier flush is unanswered, and all of them if one has failed.
+    /// Returns held flushes to their owners if no earlier flush is unanswered. Returns all held flushes if an earlier flush has failed.
     pub(super) fn release(&self, state: &mut State, own: &Arc<Mailbox>) {
         if state.held.is_empty() {
             return;
@@ -88,7 +89,7 @@ impl Link {
         held
     }
 
-    /// Sends a flush of the session's own, unless one is unanswered. Only for the link of flushes.
+    /// Sends a flush for the session itself, unless an earlier one is unanswered. Only the link of flushes may call this.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -101,8 +102,8 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Receives the answer to such a flush on behalf of another link's thread: otherwise the answer may wait there until too many bytes are kept.
-    /// Threads that wait for the flush detect a server that does not answer.
+    /// Receives the answer to the session's own flush in a thread of another link. Otherwise the answer may remain unread until too many
+    /// bytes are kept. Threads that wait for the flush detect a server that does not answer.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -114,7 +115,7 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while too many bytes are kept. Only for the link of flushes.
+    /// Waits while too many bytes are kept. Only the link of flushes may call this.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();
@@ -126,7 +127,8 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // From here on a thread waits for the flush: a server that does not answer is detected, and no other thread postpones its time-out.
+            // A thread waits for the flush from here on, so a server that does not answer is detected. No other thread postpones the
+            // time-out.
             state.waiting += 1;
         }
         while is_full() {

@@ -37,7 +37,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes that the protocol specifies for a server that reports none.
+    /// The sizes that the protocol specifies for a server that reports no sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -158,7 +158,7 @@ pub(super) fn negotiate(
 ) -> Result<(Socket, Export)> {
     let greeting = greet(&Talk { socket: &socket, until })?;
     if let Some(client) = tls {
-        // TLS comes before all other options, so that no answer counts that another party may have sent.
+        // TLS comes before all other options, so that no answer of another party is accepted.
         start_tls(&Talk { socket: &socket, until })?;
         socket = client.start(socket, until).map_err(|error| failed(&error))?;
     }
@@ -197,7 +197,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // If the reason is an error of the export, its choice reports the same error.
+            // If the error concerns the export, the choice of the export reports it again.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => return Err(broken(format!("a reply has the unknown type {kind}"))),
         }
@@ -223,7 +223,7 @@ fn greet(talk: &Talk<'_>) -> Result<u16> {
     Ok(greeting)
 }
 
-/// Requests TLS. A server without it is an error, because the address demands it.
+/// Requests TLS. A server without TLS is an error, because the address demands TLS.
 fn start_tls(talk: &Talk<'_>) -> Result<()> {
     talk.ask(option::STARTTLS, &[])?;
     let (kind, content) = talk.reply(option::STARTTLS)?;

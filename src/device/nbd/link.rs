@@ -1,12 +1,13 @@
-//! A link to an export: one connection, made again when it is lost, and the requests that it carries.
+//! A link to an export: one connection, which is replaced when it is lost, and the requests that the link carries.
 //!
-//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had answered but not made durable. So a
-//! session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After reconnecting, the common link sends these
-//! copies; then each link sends its unanswered requests again. Replies over older connections have no effect after the loss, because the copies could
-//! overwrite newer data.
+//! **A lost connection.** Either only the connection is lost, or the server has failed and lost data that it had acknowledged but not
+//! made durable. So a session keeps a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)). After
+//! reconnecting, the common link sends these copies; then each link sends its unanswered requests again. Replies over older connections
+//! have no effect after the loss, because the copies could overwrite newer data.
 //!
-//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over that connection would not cover data that
-//! were written over the others. So a connection is used only after a reply over the common link to a later request, in the same generation.
+//! **Several connections.** The server may restart unnoticed before a new connection is made. A flush over the new connection would not
+//! cover data that were written over earlier connections. So a connection is used only after a reply over the common link to a later
+//! request, in the same generation.
 //!
 //! **All flushes** go over the common link; [`flushes`](super::flushes) gives the reason.
 
@@ -45,9 +46,9 @@ pub(super) struct Tag {
     pub(super) flush: u64,
     /// Whether the common link carries out a request of another link. The mailbox is that of the other link's queue.
     pub(super) away: bool,
-    /// The time at which it was accepted.
+    /// The time at which the request was accepted.
     pub(super) since: Instant,
-    /// The number of requests of its link that had been answered at that time.
+    /// The number of requests of its link that had been answered when the request was accepted.
     pub(super) after: u64,
 }
 
@@ -60,7 +61,7 @@ impl Tag {
 /// A link.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The link of the whole session; `None` for that link itself, which several queues use.
+    /// The common link of the session; `None` in the common link itself, which several queues use.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
@@ -71,7 +72,7 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// Flushes that were answered, but do not count yet.
     pub(super) held: Vec<Held>,
-    /// The time of the last reply, or of the begin of the wait for the first one.
+    /// The time of the last reply, or the time at which the wait for the first reply began.
     pub(super) heard: Instant,
     /// The number of answered requests.
     pub(super) answered: u64,
@@ -129,7 +130,7 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests still exists: the end of a closed one would wake event loops for ever.
+    /// Checks whether a connection without requests is still open. A closed connection would wake event loops for ever.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -357,7 +358,7 @@ impl Link {
                 is_void
             };
             if is_void {
-                // The next step finds that the connection is old, and sends the request again over another one.
+                // The next step finds that the connection is old, and sends the request again over another connection.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -377,12 +378,14 @@ impl Link {
         }
     }
 
-    /// Keeps or forgets the data of an answered request; [`release`](Self::release) does so for flushes. Returns whether a flush is due.
+    /// Keeps or drops the copy of the data of an answered request. [`release`](Self::release) does this for flushes. Returns whether a
+    /// flush is due.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
             // Data that the flush has not made durable are lost to all queues, and the next flush could succeed.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
-            // The server may have flushed for the write, and that flush may have failed. This does not apply to zeros that it refused.
+            // The server may have flushed for the write, and that flush may have failed. The session does not end for a request for
+            // zeros that the server refused.
             (Command::WriteZeroes, Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW)) => {}
             (Command::Write | Command::WriteZeroes, Err(errno))
                 if request.flushes() && self.session.keeps() =>
@@ -399,7 +402,7 @@ impl Link {
             (Command::Trim, Ok(())) => {
                 shared.retained.forget(request.at, u64::from(request.len));
             }
-            // After a failed write any part may have been written; the data that were kept before remain valid.
+            // After a failed write any part of its data may have been written. Data that were kept before remain valid.
             _ => {}
         }
         false

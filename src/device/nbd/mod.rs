@@ -1,13 +1,13 @@
 //! An export of an NBD server as a device: a volume on Ceph, S3, iSCSI, or any other storage that a server provides.
 //!
-//! A queue has a connection of its own if the server allows several (`CAN_MULTI_CONN`: a flush over one covers the others). Otherwise all queues
-//! share one connection, because a flush covers only the writes of its own connection.
+//! A queue has a connection of its own if the server allows several connections (`CAN_MULTI_CONN`), because a flush over one of them
+//! then covers the others. Otherwise all queues share one connection, because a flush covers only the writes of its own connection.
 //!
-//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement the policy:
-//! lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older generation is void, so
-//! data that are sent again never overwrite newer answered data. Threads that share a link receive for each other; an eventfd wakes the owner of a
-//! reply. Before anything is written over a new connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the
-//! device.
+//! `connection` implements the protocol without a policy: many requests in flight, each reply checked. `link` and `recovery` implement
+//! the policy: lost connections, and requests that are sent again. A session numbers its generations of connections. A reply of an older
+//! generation is void, so data that are sent again never overwrite newer acknowledged data. A thread also receives replies for the other
+//! threads of its link; an eventfd wakes the owner of a reply. Before anything is written over a new connection, the volume's [`Fence`]
+//! (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -73,7 +73,7 @@ struct Known {
     extents: Vec<Extent>,
     /// The session's generation at the time of the question: another server may serve the export in the meantime.
     generation: u64,
-    /// The number of bytes of the next question. A server computes all extents in it.
+    /// The number of bytes that the next question covers. The server computes all extents in them.
     range: u64,
 }
 
@@ -126,7 +126,7 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // A server may do so without reporting it.
+                // A server may flush for a write-through request without reporting it.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
@@ -146,8 +146,8 @@ impl Nbd {
     /// Connects to an export.
     ///
     /// # Errors
-    /// `NotFound` without such an export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a flush, unless its
-    /// address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
+    /// `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` to write an export without a
+    /// flush, unless its address allows that; `Io` with the errno of the connection; `Corrupt` for a server that violates the protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
@@ -156,7 +156,7 @@ impl Nbd {
             return refused(ErrorKind::ReadOnly, "the server does not permit writing");
         }
         if write && !export.has(ExportFlags::SEND_FLUSH) && !address.without_flush {
-            let what = "the server has no flush, so nobody knows when data are durable: ?flush=none \
+            let what = "the server has no flush command, so it is unknown when data are durable: ?flush=none \
                         in the address takes each answered write as durable";
             return refused(ErrorKind::Unsupported, what);
         }
@@ -198,9 +198,11 @@ impl Nbd {
         let mut notices = Vec::new();
         if self.is_writable {
             let address = &self.session.address;
-            notices.push(format!("{address}: NBD does not tell whether other programs write it"));
+            notices.push(format!(
+                "{address}: NBD does not report whether other programs write to the export"
+            ));
             if !self.session.export.has(ExportFlags::SEND_FLUSH) {
-                notices.push(format!("{address}: no flush: answered writes count as durable"));
+                notices.push(format!("{address}: the server has no flush command, so answered writes count as durable"));
             }
         }
         notices
@@ -296,7 +298,7 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // Writes of this client would make more of a long answer void.
+        // Long answers are of little use to a client that writes, because its writes make parts of them void.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -311,7 +313,7 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held here: other threads may already have the answer that they need.
+        // The lock is not held during the question, because other threads may already have the answer that they need.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
         // The next answer should have about as many extents as are stored.
@@ -337,7 +339,7 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // A server may limit its clients, or be away for a moment: the common link serves instead.
+        // If the server limits its clients, or is briefly unreachable, the queue uses the common link instead.
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

@@ -15,7 +15,8 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest number of zeros in a request: within it a server has a fast method, and can write them well within the time-out.
+/// The largest number of zeros in one request: zeros for which the server has a fast method, and zeros that it must write well within the
+/// time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
@@ -79,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Builds the request of an operation. `Err` for an operation that is already complete.
+    /// Builds the request of an operation. Returns `Err` if the operation is already complete.
     fn request(
         &self,
         op: BioOp,
@@ -99,7 +100,8 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Both can be read.
+        // The last unit of a part may reach into the next part, and the last unit of an export may be shorter. Reads may reach the end of
+        // both units.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -192,7 +194,7 @@ impl Client {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut bytes = bufs.iter().map(|buf| &**buf);
         let mut done = 0;
-        // All parts except the last may become durable later, if one flush covers them.
+        // The parts of a long write need not be durable one by one, because one flush covers all of them.
         let many = len > self.max;
         let flags = if fua && !many { BioFlags::DSYNC } else { BioFlags::empty() };
         let mut part: &[u8] = &[];
@@ -273,7 +275,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a range read as zeros. The zeros are durable at once: the session keeps no copy of them for a server that restarts.
+    /// Makes a range read as zeros. The zeros are durable when this returns, because the session keeps no copy of them for a server that
+    /// restarts.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -299,7 +302,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // On this error the caller writes zeros.
+                // The caller writes zeros after this error.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }

@@ -21,7 +21,7 @@ const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The first pause between two attempts to connect, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// The number of later answers after which a request counts as forgotten, if it exceeds 16 times the requests in flight.
+/// A request counts as passed over after this number of later answers, or after 16 times the number of requests in flight if that is more.
 const PASSED_OVER: u64 = 1024;
 /// The number of time-outs that a request may take while the server answers few other requests.
 const SLOWEST: u32 = 10;
@@ -29,15 +29,16 @@ const SLOWEST: u32 = 10;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Handles a server that does not answer. After half of the time-out another connection may get an answer. But a server that only stalls carries
-    /// out the writes of an old connection later, over newer data that it has answered. So a connection with such writes is not given up, neither for
-    /// its own silence nor for that of another connection. A connection with an unanswered flush is not given up either: a flush may take long, and
-    /// would begin again over another connection. Returns whether to check again at once.
+    /// Handles a server that does not answer. After half of the time-out another connection may get an answer. But a server that only
+    /// stalls could carry out the writes of an old connection later, over newer data that it has acknowledged. So a connection with
+    /// unanswered writes is kept, whether it is silent itself or another connection is. A connection with an unanswered flush is kept too,
+    /// because a flush may take long, and would begin again over another connection. Returns whether the caller must check again
+    /// immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // If the common connection is lost, all others are.
+        // To give up the common connection is to give up all others.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -53,8 +54,8 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request: the request is older than the time-out, and many later ones were answered. On a slow
-    /// link a request takes longer without being passed over, because all requests before it are answered first.
+    /// Ends the session if the server passes over a request. Such a request is older than the time-out, and many later requests were
+    /// answered. On a slow link a request takes longer without being passed over, because all requests before it are answered first.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -95,7 +96,7 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // The same request may cause the loss of each connection.
+            // A request that makes the server close each connection would otherwise be repeated for ever.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -140,7 +141,7 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // A server that shuts down regularly waits until all of its clients have disconnected, also those of idle threads.
+            // A server that shuts down regularly waits until all of its clients have disconnected, including the clients of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -176,8 +177,8 @@ impl Link {
 }
 
 impl Link {
-    /// Checks that this node still owns the device before anything is written to it: while the connection was lost, another node may have taken it
-    /// over.
+    /// Checks that this node still owns the device before anything is written to it, because another node may have taken it over while the
+    /// connection was lost.
     fn confirm(
         &self,
         connection: &mut Connection<Arc<Socket>, Tag>,

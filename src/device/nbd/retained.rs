@@ -1,4 +1,5 @@
-//! Written data that no flush covers yet. A server that restarts may have lost them, so they are sent again after a reconnection.
+//! Written data that no flush covers yet. A server that restarts may have lost these data, so they are sent again after a
+//! reconnection.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(super) struct Retained {
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The number of flushes that had been sent when the write was answered. The next flush covers it.
+    /// The number of flushes that had been sent when the write was answered. The next flush covers the write.
     after: u64,
 }
 
@@ -34,7 +35,7 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Forgets a range: its newer data are durable, or it was discarded.
+    /// Forgets a range whose newer data are durable, or that was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
         // The last piece that begins before the end may reach into the range, and so may earlier ones.

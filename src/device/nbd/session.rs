@@ -61,7 +61,7 @@ impl Shared {
         self.sockets.push(Arc::downgrade(socket));
     }
 
-    /// Ends the session, if it has not ended before.
+    /// Ends the session, unless it has already ended.
     pub(super) fn end(&mut self, errno: Errno, why: &str) {
         if self.ended.is_none() {
             (self.ended, self.why) = (Some(errno), Some(why.to_owned()));
@@ -119,7 +119,7 @@ impl Session {
             || export.blocks.minimum > self.export.blocks.minimum
             || export.blocks.maximum < self.export.blocks.maximum
         {
-            return Err(Error::invalid("the export has changed: it can do less than before"));
+            return Err(Error::invalid("the export has changed: it lacks an ability that it had"));
         }
         Ok(export)
     }

@@ -19,9 +19,9 @@ use super::Server;
 
 /// How long one call waits before its caller checks the time.
 const TICK: Duration = Duration::from_millis(500);
-/// The size of a socket's buffer for unsent data: larger requests need fewer calls.
+/// The size of a socket's buffer for unsent data. With more space a large request needs fewer calls.
 const SEND_BUFFER: usize = 1 << 20;
-/// How long the last messages of a connection with TLS may take after it is dropped.
+/// How long the last messages of a TLS connection may take after the connection is dropped.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -46,7 +46,7 @@ pub(super) struct Socket {
 /// The end of a connection with TLS, as its user and its pump report it to each other.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// Whether the user has given up the connection: no more bytes are to be sent.
+    /// Whether the user has given up the connection. No more bytes are then sent.
     pub(super) is_given_up: AtomicBool,
     /// The pump's error, unless the server ended the connection regularly.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
@@ -62,7 +62,7 @@ impl Socket {
         Self::of(fd, None)
     }
 
-    /// Wraps a connected socket, and the ending of its pump if it has one.
+    /// Wraps a connected socket, and the ending of the socket's pump if it has a pump.
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
@@ -112,7 +112,7 @@ impl Socket {
     /// Fills the buffer, and waits as long as necessary.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
-            // A server may send single bytes at long intervals.
+            // A server may send single bytes at long intervals, so each call checks the time.
             in_time(until)?;
             match self.receive(&mut [IoSliceMut::new(bytes)], true) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -182,7 +182,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
         let left = until.saturating_duration_since(Instant::now()).max(TICK);
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
-                // A request is sent at once, not when the next one fills its packet.
+                // A request is sent immediately, and not only when the next request fills the packet.
                 stream.set_nodelay(true)?;
                 return Ok(stream.into());
             }

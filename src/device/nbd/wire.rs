@@ -86,13 +86,13 @@ impl Command {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 
-    /// Whether a lost request can always be sent again. Its answer is void if the session has another connection.
+    /// Whether a lost request can always be sent again. An answer over an earlier connection is void.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::BlockStatus)
     }
 }
 
-/// The flag of a write that is durable when it is answered.
+/// The flag that makes a write durable before it is answered.
 pub(super) const FUA: u16 = 1;
 /// The flag of zeros that the server refuses with EOPNOTSUPP unless they are faster than a write.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
@@ -130,7 +130,7 @@ impl Headers {
             Self::Simple | Self::Structured => (0x2560_9513_u32, 28),
             Self::Extended => (0x21E4_1C71, 32),
         };
-        // With extended headers each request with data has a flag for it.
+        // With extended headers a flag marks each request that carries data.
         let has_data = self == Self::Extended && command == Command::Write;
         let flags = if has_data { flags | 1 << 5 } else { flags };
         let mut bytes = [0; REQUEST_MAX];
@@ -182,7 +182,7 @@ pub(super) enum ReplyKind {
 const CHUNK_ERROR: u16 = 1 << 15;
 
 impl Reply {
-    /// Parses the header at the beginning of `bytes`; returns it and its length. `None` if it is incomplete.
+    /// Parses the header at the beginning of `bytes`. Returns the header and its length; `None` if the header is incomplete.
     ///
     /// # Errors
     /// The violated rule.

@@ -13,9 +13,9 @@ pub enum Severity {
     Note,
     /// Metadata contradict each other; the volume holds everything that a repair needs.
     Repairable,
-    /// Content or names of files are lost, or cannot be told apart from those of other files.
+    /// Content or names of files are lost, or cannot be distinguished from those of other files.
     DataLoss,
-    /// The volume as a whole cannot be used as it is.
+    /// The volume as a whole cannot be used in its present state.
     Fatal,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for FindingSite {
     }
 }
 
-/// A fault. Fields and values are those of the finding's place.
+/// A fault. The fields and values are those of the structure at the finding's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -127,7 +127,7 @@ pub enum Kind {
         /// The inode.
         target: InodeNo,
     },
-    /// An entry names an inode that entries may not name.
+    /// An entry names an inode to which no entry may refer.
     EntryToInvalid {
         /// The entry's name.
         name: Vec<u8>,
@@ -160,7 +160,7 @@ pub enum Kind {
         /// The directory that the name refers to.
         target: InodeNo,
     },
-    /// A name lies in a leaf of the hash tree that does not cover its hash: lookups do not find it.
+    /// A name lies in a leaf of the hash tree that does not cover its hash, so lookups do not find the name.
     WrongLeaf {
         /// The name.
         name: Vec<u8>,
@@ -185,7 +185,7 @@ pub enum Kind {
         /// Names found.
         names: u32,
     },
-    /// The bitmap marks a range as free, but it is in use.
+    /// The bitmap marks a range as free, but the range is in use.
     MarkedFree {
         /// First block or inode.
         first: u64,
@@ -217,7 +217,7 @@ pub enum Kind {
     Backup,
     /// Inodes without a name that the next mount removes or truncates.
     Orphans {
-        /// Their number.
+        /// The number of orphans.
         count: u64,
     },
     /// The journal was recovered in memory, and the check reads the recovered volume.
@@ -227,7 +227,7 @@ pub enum Kind {
     },
     /// The superblock records errors.
     RecordedErrors {
-        /// Their number.
+        /// The number of errors.
         count: u32,
     },
     /// A structure was not checked.
@@ -309,19 +309,19 @@ impl fmt::Display for Kind {
                 write!(f, "{} outside the volume", Run("block", *block, *count))
             }
             Self::ClaimedTwice { block, count } => {
-                write!(f, "{} in use by something else too", Run("block", *block, *count))
+                write!(f, "{} also in use by another structure", Run("block", *block, *count))
             }
             Self::ClaimsMetadata { block, count, structure } => {
                 write!(f, "{}, which is in the {structure}", Run("block", *block, *count))
             }
             Self::EntryToUnused { name, target } => {
-                write!(f, "{} names inode {target}, not in use", text(name))
+                write!(f, "{} names inode {target}, which is not in use", text(name))
             }
             Self::EntryToInvalid { name, target } => {
                 write!(f, "{} names inode {target}, which has no name", text(name))
             }
             Self::EntryType { name, stored, actual } => {
-                write!(f, "{} has type {stored}, but is a {actual:?}", text(name))
+                write!(f, "{} records type {stored}, but the inode is a {actual:?}", text(name))
             }
             Self::BadName { name } => write!(f, "{} is not a valid name", text(name)),
             Self::DuplicateName { name } => write!(f, "{} is there more than once", text(name)),
@@ -329,7 +329,7 @@ impl fmt::Display for Kind {
                 write!(f, "{} is another name of directory inode {target}", text(name))
             }
             Self::WrongLeaf { name, hash } => {
-                write!(f, "{} with hash {hash:#010x} is in a wrong block", text(name))
+                write!(f, "{} with hash {hash:#010x} is in the wrong block", text(name))
             }
             Self::MissingDots => f.write_str("the first entries are not . and .."),
             Self::WrongParent { stored, actual } => {
@@ -348,7 +348,7 @@ impl fmt::Display for Kind {
                 "id {id} has {} bytes and {} inodes, should be {} and {}",
                 bytes.0, inodes.0, bytes.1, inodes.1
             ),
-            Self::Backup => f.write_str("it differs from the first one, or is damaged"),
+            Self::Backup => f.write_str("it differs from the primary superblock, or is damaged"),
             Self::Orphans { count } => {
                 write!(f, "{count} inodes that the next mount removes or truncates")
             }
@@ -363,7 +363,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One number, or a run of them.
+/// One number, or a run of numbers.
 struct Run(&'static str, u64, u64);
 
 impl fmt::Display for Run {
@@ -376,7 +376,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// One finding. Its one-line `Display` gives the severity, the place and the fault.
+/// One finding. `Display` shows the severity, the place and the fault on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The severity.
@@ -440,7 +440,7 @@ impl Findings {
         self.add_as(Severity::Repairable, site, Kind::Damaged { what: what.into() });
     }
 
-    /// Adds an error of the reading code: its text, at its own place, or at `site` if it names none.
+    /// Adds an error of the reading code: its text, at the place that the error names, or else at `site`.
     pub(in crate::fs) fn error(&mut self, site: impl Into<FindingSite>, error: &Error) {
         self.keep_error(site.into(), error);
     }
@@ -458,7 +458,7 @@ impl Findings {
         self.add(site, what);
     }
 
-    /// Compares a value with the expected one and adds a finding if they differ. Gives whether they are equal.
+    /// Compares a value with the expected one and adds a finding if they differ. Returns whether they are equal.
     pub(in crate::fs) fn expect(
         &mut self,
         site: impl Into<FindingSite>,
@@ -478,7 +478,7 @@ impl Findings {
         self.keep(None, site, Kind::Value { stored, expected });
     }
 
-    /// Compares two checksums and adds a finding if they differ. Gives whether they are equal.
+    /// Compares two checksums and adds a finding if they differ. Returns whether they are equal.
     pub(in crate::fs) fn checksum(
         &mut self,
         site: impl Into<FindingSite>,

@@ -14,7 +14,7 @@ pub enum Pass {
     Inodes,
     /// Entries and their indexes; counted in directories.
     Directories,
-    /// Ways to the root and link counts; counted in groups.
+    /// Paths to the root and link counts; counted in groups.
     Names,
     /// Free space, owners of blocks and counters; counted in groups.
     Space,

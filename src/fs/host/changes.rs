@@ -1,9 +1,9 @@
 //! Changes that no lease delays: an open for *reading* with `O_TRUNC`, and a truncation through an overlay above the file. Linux breaks a
 //! read lease only for an open for writing and for `truncate(2)` of the file itself.
 //!
-//! An inotify watch covers each file that is read raw. The watching thread is notified as for a lease, but only afterwards: a truncation
-//! does not wait. Until the thread runs, a reader can get the previous content. The blocks cannot belong to another file before the journal
-//! of the file system commits.
+//! An inotify watch covers each file that is read raw. The watching thread is notified as of a broken lease, but only after the change,
+//! because a truncation does not wait. Until the thread runs, a reader can get the previous content. The blocks cannot belong to another
+//! file before the journal of the file system commits.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use crate::error::Errno;
 /// The inotify events. All handles of an inode share one watch, which ends with its first event.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// A user may have few inotify instances. Without one no file is read raw, and each file reports this.
+    /// A user may have few inotify instances. Without an instance no file is read raw, and each file reports this error.
     inotify: Result<OwnedFd, Errno>,
     /// The number of files for each watch.
     watches: Mutex<HashMap<i32, u32>>,
@@ -62,7 +62,7 @@ impl Changes {
         let mut watches = self.lock();
         let flags = WatchFlags::MODIFY | WatchFlags::ONESHOT;
         let watch = inotify::add_watch(self.fd()?, path, flags)?;
-        // Set before the lock is released: the thread that handles an event of this watch must find its file.
+        // The number is set before the lock is released, because the thread that handles an event of this watch must find its file.
         let before = own.swap(watch, Ordering::SeqCst);
         if watch != before {
             *watches.entry(watch).or_default() += 1;
@@ -80,7 +80,7 @@ impl Changes {
         *files -= 1;
         if *files == 0 {
             watches.remove(&watch);
-            // This fails if the watch has ended with an event.
+            // The removal fails if the watch has ended with an event.
             let _ = self.fd().map(|inotify| inotify::remove_watch(inotify, watch));
         }
     }

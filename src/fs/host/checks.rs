@@ -1,4 +1,5 @@
-//! Checks of a file before a lease is taken: whether its data lie where FIEMAP reports them, and nowhere else.
+//! Checks of a file before its lease is taken. They find out whether the file's data lie where FIEMAP reports
+//! them, and nowhere else.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -78,7 +79,7 @@ impl Facts {
         self.statx.stx_attributes.contains(StatxAttributes::IMMUTABLE)
     }
 
-    /// The file system, if it is a supported one.
+    /// The file system, if it is supported.
     pub(super) fn fs(&self) -> Result<HostFs, Refusal> {
         match self.magic {
             EXT => Ok(HostFs::Ext),
@@ -96,7 +97,7 @@ fn statx(file: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
 }
 
-/// The first reason against raw reads of a file that does not depend on its users.
+/// The first reason against raw reads of a file that holds regardless of the file's users.
 pub(super) fn refuse(
     file: BorrowedFd<'_>,
     facts: &Facts,

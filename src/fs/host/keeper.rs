@@ -1,4 +1,4 @@
-//! The keeper of all leases: one thread handles their breaks and does nothing else, a second thread takes them again.
+//! The keeper of all leases. One thread handles breaks of leases and does nothing else; a second thread takes leases again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,7 +16,7 @@ use crate::sys::lease::{self, Waited, Watch, Watcher};
 
 /// The delay after a break before all leases are checked.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
-/// The longest sleep of the thread without files: a wake-up may be lost if the signal queue is full.
+/// The longest sleep of the thread without files. A wake-up may be lost if the signal queue is full.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
@@ -83,7 +83,7 @@ impl Ord for Plan {
     }
 }
 
-/// Ends the threads of a keeper when it is dropped.
+/// Ends the threads of a keeper when this value is dropped.
 #[derive(Debug)]
 pub struct Keeping {
     keeper: Arc<Keeper>,
@@ -158,8 +158,8 @@ impl Keeper {
         Ok(keeping)
     }
 
-    /// Whether this process was forked from the owner of the leases. It shares the leases and the watches, but not the threads. A lock that
-    /// a thread held at the fork is never released.
+    /// Whether this process was forked from the owner of the leases. Such a process shares the leases and the watches, but does not
+    /// run the keeper's threads. A lock that a thread held at the fork is never released.
     pub(super) fn is_foreign(&self) -> bool {
         self.process != std::process::id()
     }
@@ -184,11 +184,11 @@ impl Keeper {
         })
     }
 
-    /// Registers a file: breaks of its lease are handled.
+    /// Registers a file, so that breaks of its lease are handled.
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // The time is read before another file, whose lease it would wrongly prove, can be registered.
+        // The time is read before another file can be registered, because it would wrongly prove the lease of that file.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
@@ -214,7 +214,7 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. This loop waits only for the next break: while it is busy, writers wait.
+    /// Handles breaks until the keeper ends. This loop waits only for the next break, because writers wait while it is busy.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -223,7 +223,7 @@ impl Keeper {
                 Waited::Told(fd) => {
                     let file = self.files().open.get(&fd).cloned();
                     self.look_at(file, answer);
-                    // After many breaks at once, the kernel may have dropped signals.
+                    // After many simultaneous breaks, the kernel may have dropped signals.
                     due = due.min(Instant::now() + AFTER_BREAK);
                 }
                 Waited::Woken | Waited::TimedOut => due = self.prove(),
@@ -246,7 +246,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until no thread uses a file that its user has dropped: such a file is then closed, and its file system can be unmounted.
+    /// Waits until no thread uses a file that its user has dropped. The file is then closed, and its file system can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -267,7 +267,7 @@ impl Keeper {
         });
     }
 
-    /// Checks all leases, and handles breaks whose signal was lost. Gives the time at which the next proof is due.
+    /// Checks all leases, and handles breaks whose signal was lost. Returns the time at which the next proof is due.
     fn prove(&self) -> Instant {
         let begun = Proof::begin();
         self.answer_changes();
@@ -347,7 +347,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Releases the lease of a file if the kernel is breaking it.
 fn answer(file: &Arc<HostFile>) {
-    // A signal may be stale: the descriptor's number may have belonged to another file, or the lease was taken again.
+    // A signal may be stale, because the descriptor's number belonged to another file or the lease was taken again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {
         file.break_lease();
     }

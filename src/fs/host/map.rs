@@ -61,7 +61,7 @@ impl HostMap {
         self.size
     }
 
-    /// The extents in order. Adjoining ones are merged.
+    /// The extents in order. Adjoining extents are merged.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         self.extents.extents()
@@ -92,7 +92,7 @@ fn refuse(extent: &FiemapExtent) -> Result<(), Refusal> {
     }
 }
 
-/// Adds an extent. One that is too long for an entry of the map is split.
+/// Adds an extent. An extent that is too long for an entry of the map is split.
 fn push(
     extent: &FiemapExtent,
     block: BlockSize,

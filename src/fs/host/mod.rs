@@ -6,17 +6,18 @@
 //! the file for writing or truncates it waits until the lease is released. FIEMAP gives the map after the lease is taken and the data are written
 //! back, so the map stays valid while the lease is held.
 //!
-//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a reader samples
-//! before and after. When a lease is broken, the number changes before the lease is released. The reader then discards the data and repeats the read
-//! through the kernel. Therefore no read has to be drained: a writer waits for one thread to wake up, not for readers, which may not return to their
-//! queue for a long time.
+//! A read is **trusted only if the lease was held until the read completed**. Each tenure of a lease has a number ([`Tenure`]) that a
+//! reader samples before and after the read. When a lease is broken, the number changes before the lease is released. The reader then
+//! discards the data and repeats the read through the kernel. Therefore no read has to be drained. A writer waits only until one thread
+//! wakes up, and not for readers, which might not return to their queue for a long time.
 //!
-//! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. A process that was stopped for so long has not changed the
-//! number when it runs again. So the keeper of the leases proves them at intervals much shorter than that time, and a reader trusts its data only
-//! while the last [proof](Proof) is recent.
+//! The kernel removes a broken lease by force after `/proc/sys/fs/lease-break-time`. If this process was stopped for that long, the number
+//! is still unchanged when the process runs again. So the keeper of the leases proves them at intervals much shorter than that time, and a
+//! reader trusts its data only while the last [proof](Proof) is recent.
 //!
-//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An inotify watch
-//! reports these, but only afterwards: until the thread that handles the event has run, a reader can get the previous content of the file.
+//! Linux does not break a read lease for an open for reading with `O_TRUNC`, nor for a truncation through an overlay above the file. An
+//! inotify watch reports these events, but only afterwards. Until the thread that handles the event has run, a reader can get the
+//! previous content of the file.
 //!
 //! Sources: `fcntl(2)`, `inotify(7)`, `ioctl_fiemap`, Linux's Documentation/filesystems/{fiemap,locking}.rst.
 
@@ -65,7 +66,7 @@ pub struct HostFile {
     facts: Facts,
     block: BlockSize,
     assume_no_dedupe: bool,
-    /// The underlying device, or the reason why it is unknown.
+    /// The underlying device, or the reason why the device is unknown.
     beneath: Result<Beneath, Refusal>,
     /// The file's index among all files of its keeper.
     index: u32,
@@ -87,7 +88,7 @@ pub struct HostFile {
 pub struct Status {
     /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// The reason why the kernel serves the file, while it does.
+    /// The reason why the kernel serves the file; `None` while the file is read raw.
     pub refusal: Option<Refusal>,
     /// The number of broken leases.
     pub breaks: u64,
@@ -196,7 +197,7 @@ impl HostFile {
         self.block
     }
 
-    /// The index among the open files of the keeper: a small number, free again when the file is dropped.
+    /// The index among the open files of the keeper: a small number, which is used again after the file is dropped.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {
@@ -228,7 +229,7 @@ impl HostFile {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
 
-    /// Records that a read had to go through the kernel, so that the lease is taken again.
+    /// Records that a read had to go through the kernel, so that the keeper takes the lease again.
     pub fn want(self: &Arc<Self>) {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::SeqCst);
@@ -238,8 +239,8 @@ impl HostFile {
         }
     }
 
-    /// Tries to take the lease, and plans the next attempt if a writer is in the way. Two attempts never run at once: the thread that opens the file
-    /// makes the first, and one thread makes all others.
+    /// Tries to take the lease, and plans the next attempt if a writer is in the way. Two attempts never run concurrently, because the
+    /// thread that opens the file makes the first attempt, and one other thread makes all later ones.
     fn take(self: &Arc<Self>) {
         let before = {
             // The thread that ended the last tenure holds the status until its lease is released; otherwise it would release this attempt's lease.
@@ -252,7 +253,7 @@ impl HostFile {
         let refusal = match self.try_take() {
             Ok(map) => {
                 let mut status = self.lock();
-                // The tenure begins only if no break has come between. The map must be in place before the tenure begins.
+                // The tenure begins only if the lease was not broken in the meantime. The map must be in place before the tenure begins.
                 status.map = Some(Arc::new(map));
                 if self.tenure.begin(before, self.keeper.unique()) {
                     (status.refusal, status.since) = (None, Instant::now());
@@ -304,7 +305,7 @@ impl HostFile {
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
-        // An unchanged file is not checked further: other checks can wait for locks of XFS.
+        // An unchanged file is not checked further, because other checks can wait for locks of XFS.
         if relies
             && self.holds.load(Ordering::SeqCst)
             && let Ok(now) = self.facts.now(self.file.as_fd())
@@ -358,7 +359,7 @@ impl HostFile {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that came between saw `dormant` unset and planned no attempt.
+        // A reader that ran in between saw `dormant` unset and planned no attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }
@@ -369,7 +370,7 @@ impl HostFile {
     }
 }
 
-/// The block size for a file system that reports none.
+/// The block size to assume for a file system that reports none.
 const PAGE: BlockSize = match BlockSize::from_shift(12) {
     Some(size) => size,
     None => panic!("4 KiB is a block size"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sys::{rate, ticks};
 
-/// The time in seconds after which the kernel removes a broken lease; 0 is never.
+/// The time in seconds after which the kernel removes a broken lease; 0 means never.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 /// The break time to assume if it cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl Proof {
         proof
     }
 
-    /// Whether the kernel cannot have removed a lease by force that was unbroken at the last proof.
+    /// Whether a lease that was unbroken at the last proof cannot have been removed by force since then.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {
@@ -43,7 +43,7 @@ impl Proof {
         ticks()
     }
 
-    /// Records that all leases were found unbroken after the time `begun`. Gives the time until the next proof is due.
+    /// Records that all leases were found unbroken after the time `begun`. Returns the time until the next proof is due.
     pub(super) fn renew(&self, begun: u64) -> Duration {
         let text = std::fs::read_to_string(BREAK_TIME).unwrap_or_default();
         let limit = text.trim().parse().map_or(UNKNOWN, Duration::from_secs);

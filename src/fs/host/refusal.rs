@@ -16,7 +16,7 @@ pub enum Refusal {
     Device(String),
     /// A process has the file open, or mapped, for writing.
     Writers,
-    /// A process opened the file for writing or truncated it, so the lease was released. It is taken again when no writer remains.
+    /// A process opened the file for writing or truncated it, so the lease was released. The lease is taken again when no writer remains.
     Broken,
     /// The file belongs to another user, and `CAP_LEASE` is missing.
     LeasePermission,
@@ -33,8 +33,8 @@ pub enum Refusal {
     UnknownDataMode,
     /// The file is encrypted.
     Encrypted,
-    /// A program asks through fanotify for permission events of reads (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). This is checked when the file
-    /// is opened and when its lease is taken again.
+    /// A program must permit reads, through fanotify (`FAN_ACCESS_PERM`, `FAN_PRE_ACCESS`). ironmap checks for such programs when it
+    /// opens the file and when it takes the lease again.
     Watched,
     /// fs-verity checks the content at each read.
     Verity,
@@ -97,12 +97,12 @@ impl fmt::Display for Refusal {
                 return write!(f, "files of {name} are not read around the kernel");
             }
             Self::Device(reason) => return write!(f, "the device cannot be read: {reason}"),
-            Self::NoLeases(errno) => return write!(f, "there are no leases here: {errno}"),
+            Self::NoLeases(errno) => return write!(f, "leases are not available: {errno}"),
             Self::Failed(question, errno) => return write!(f, "{question}: {errno}"),
             Self::NoBlockDevice => "the file system has no block device of its own",
             Self::Writers => "the file is open or mapped for writing",
             Self::Broken => "the file was opened for writing or truncated",
-            Self::LeasePermission => "the file is another user's, and CAP_LEASE is missing",
+            Self::LeasePermission => "the file belongs to another user, and CAP_LEASE is missing",
             Self::Dedupe => {
                 "XFS with reflink can move the data by dedupe: make the file immutable (chattr +i), or opt in"
             }
@@ -110,12 +110,12 @@ impl fmt::Display for Refusal {
             Self::DataJournal => "the data is written to the journal first (data=journal)",
             Self::UnknownDataMode => "it is unknown whether the data is journalled",
             Self::Encrypted => "the file is encrypted",
-            Self::Watched => "a program is asked before the file is read (fanotify)",
+            Self::Watched => "a program must permit each read of the file (fanotify)",
             Self::Verity => "the file is under fs-verity",
             Self::Encoded => "the data is compressed or stored in another form",
             Self::Inline => "the data lies in the inode",
             Self::Unaligned => "an extent is not aligned to the device's blocks",
-            Self::NotAllocated => "an extent has no place on the device yet",
+            Self::NotAllocated => "an extent has no position on the device yet",
             Self::OutsideDevice => "an extent lies outside of the device",
             Self::TooManyExtents => "the file has too many extents to keep them in memory",
         };

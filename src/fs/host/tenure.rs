@@ -14,14 +14,14 @@ impl Tenure {
     }
 
     /// The number before a read; [`stands`](Self::stands) compares it afterwards. A map that was found for a number is valid while the
-    /// number stays.
+    /// number does not change.
     #[must_use]
     #[inline(always)]
     pub fn current(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether a number is that of a held lease.
+    /// Whether this number means that the lease is held.
     #[must_use]
     #[inline(always)]
     pub fn is_raw(number: u64) -> bool {
@@ -29,7 +29,7 @@ impl Tenure {
     }
 
     /// Whether the tenure that was current before a read is current after it. A program that changes the file's data waits until the lease
-    /// is released, and the number changes before that: a reader of such data sees the new number.
+    /// is released, and the number changes before the release, so a reader of changed data sees the new number.
     #[must_use]
     #[inline(always)]
     pub fn stands(&self, number: u64) -> bool {

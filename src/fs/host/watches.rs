@@ -1,8 +1,8 @@
-//! Permission events of fanotify: a program that scans or fills files can ask the kernel to wait for it before a read. A raw read asks no
-//! program.
+//! Permission events of fanotify. A program that scans or fills files can ask the kernel to wait for its permission before a read. A
+//! raw read would bypass such a program.
 //!
-//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so the descriptors of all
-//! processes are read, as far as permitted. The result is cached; a result that took longer is kept for longer.
+//! No system call reports whether a file is marked. The `fdinfo` of a fanotify descriptor lists its marks, so ironmap reads the
+//! `fdinfo` of all processes, as far as permitted. The result is cached. A result that took longer to read is kept longer.
 //!
 //! Sources: `fanotify_mark(2)`, Linux's Documentation/filesystems/proc.rst (3.8).
 
@@ -22,8 +22,8 @@ const KEPT: (Duration, u32) = (Duration::from_secs(1), 20);
 /// The maximum length that is read from the `fdinfo` of a descriptor. A mark takes a line of about a hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked for
-/// ours.
+/// The events before data are read: `FAN_ACCESS_PERM` and `FAN_PRE_ACCESS`. Programs that are asked before an open were already asked
+/// when this process opened the file.
 const BEFORE_READS: u64 = 0x0002_0000 | 0x0010_0000;
 /// The flag of a directory's mark that covers its entries (`FAN_EVENT_ON_CHILD`).
 const ON_CHILD: u64 = 0x0800_0000;
@@ -87,7 +87,7 @@ fn look() -> Vec<Mark> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &[u8]| name.first().is_some_and(u8::is_ascii_digit);
     for process in processes.filter(|entry| is_process(entry.file_name().as_encoded_bytes())) {
-        // This fails for a process of another user, and for one that has just ended.
+        // The look-up fails for a process of another user, and for a process that has just ended.
         let _ = look_into(&process.path(), &mut marks);
     }
     marks

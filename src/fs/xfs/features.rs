@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// `sb_features_ro_compat`: a program may read a volume with unknown bits here.
+    /// `sb_features_ro_compat`: a program that does not know a bit here can still read the volume.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RoCompat: u32 {
         /// B+trees of chunks with free inodes.
@@ -16,7 +16,7 @@ bitflags! {
         const INOBTCOUNT = 0x8;
     }
 
-    /// `sb_features_incompat`: a program may not read a volume with unknown bits here.
+    /// `sb_features_incompat`: a program that does not know a bit here must not read the volume.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Incompat: u32 {
         /// Entries of directories have file types.

@@ -68,8 +68,8 @@ impl Fork {
         matches!(self.format, Format::Extents | Format::Tree)
     }
 
-    /// Adds the extents of one leaf of the map to `into`, at least from the extent that holds `block`. Gives the first block after the
-    /// leaf.
+    /// Adds the extents of one leaf of the map to `into`, at least from the extent that holds `block`. Returns the first block after
+    /// the leaf.
     pub(super) fn leaf(
         &self,
         fs: &Xfs,
@@ -125,7 +125,7 @@ impl Fork {
         }
     }
 
-    /// The pointer of a node to the child for a block. `end` is the end of the node's range, and becomes the end of the child's.
+    /// The pointer of a node to the child for a block. `end` is the end of the node's range, and becomes the end of the child's range.
     fn child(bytes: &[u8], records: usize, block: u64, end: &mut u64, place: Place) -> Result<u64> {
         let room = bytes.len() / 16;
         if records == 0 || records > room {

@@ -1,11 +1,11 @@
-//! Sizes of a volume, and its numbering of blocks and inodes, which is by allocation groups.
+//! The sizes of a volume, and the numbering of its blocks and inodes by allocation group.
 
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::units::{BlockSize, DevOffset, FsBlock, InodeNo};
 
-/// The size of the basic sectors in which metadata record their own place.
+/// The size of the basic sectors in which metadata record their own position.
 pub(super) const BASIC_SHIFT: u8 = 9;
 /// Inodes in a chunk.
 const CHUNK: u32 = 64;
@@ -27,7 +27,7 @@ pub(crate) struct Geometry {
     pub(crate) groups: u32,
     /// The number of blocks of each group except the last.
     pub(crate) group_blocks: u32,
-    /// log2 of the above, rounded up: the bits of a block number within its group.
+    /// log2 of `group_blocks`, rounded up: the number of bits of a block number within its group.
     pub(crate) group_blocks_log: u8,
     /// log2 of the blocks in a directory block.
     pub(crate) dir_block_log: u8,
@@ -53,7 +53,7 @@ impl Geometry {
         self.blocks.saturating_sub(start).min(self.group_blocks.into())
     }
 
-    /// The block for a number with the group in its upper bits, if `count` blocks from there lie in that group.
+    /// The block that a number with the group in its upper bits names, if `count` blocks from it lie in that group.
     pub(crate) fn fs_block(&self, number: u64, count: u64, place: Place) -> Result<FsBlock> {
         let group = u32::try_from(number >> self.group_blocks_log).ok();
         let within = number & ((1 << self.group_blocks_log) - 1);
@@ -106,7 +106,7 @@ impl Geometry {
         first..(first + count).min(end)
     }
 
-    /// The length of these blocks in bytes: at least one block.
+    /// The length in bytes of a run of [`inode_blocks`](Self::inode_blocks): at least one block.
     pub(crate) fn inode_run_bytes(&self) -> usize {
         self.inodes_made() as usize * self.inode
     }
@@ -139,7 +139,7 @@ impl Geometry {
         self.block.offset_of(self.group_block(group))
     }
 
-    /// A block's place in basic sectors, as metadata record it.
+    /// A block's position in basic sectors, as metadata record it.
     pub(crate) fn basic_sector(&self, block: FsBlock) -> u64 {
         block.0 << (self.block.shift() - BASIC_SHIFT)
     }

@@ -16,7 +16,7 @@ use crate::units::DevOffset;
 /// The number of groups whose headers are checked when a volume is opened, so that a volume of any size opens fast.
 const AGES: u32 = 1024;
 
-/// Adds up free blocks and inodes of all groups: after a crash the superblock's counters are outdated.
+/// Adds up free blocks and inodes of all groups, because after a crash the superblock's counters are outdated.
 pub(super) fn count(metadata: &Metadata, superblock: &mut Superblock) -> Result<()> {
     let (mut blocks, mut inodes, mut free_inodes) = (0_u64, 0_u64, 0_u64);
     for group in 0..superblock.geometry.groups {
@@ -43,8 +43,8 @@ pub(super) fn inodes(
     Ok(raw)
 }
 
-/// Refuses a volume if a group has a header from past the head of the log, as Linux does, which reads all of them to reserve space. Other faults
-/// of a header are reported when the header is read.
+/// Refuses a volume if a group's header has changes from past the head of the log. Linux refuses it too, because it reads all headers to
+/// reserve space. Other faults of a header are reported when the header is read.
 pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     for group in 0..superblock.geometry.groups.min(AGES) {
         if let Ok((raw, place)) = free_space_of_any_age(metadata, superblock, group) {
@@ -57,8 +57,8 @@ pub(super) fn check_ages(metadata: &Metadata, superblock: &Superblock) -> Result
     Ok(())
 }
 
-/// Refuses a volume if the group of the root inode has another length than the superblock gives: a mount of Linux reads that group's inode
-/// header. Other faults of the header are reported when the header is read.
+/// Refuses a volume if the group of the root inode has another length than the superblock gives, because a mount by Linux reads that
+/// group's inode header. Other faults of the header are reported when the header is read.
 pub(super) fn check_length(metadata: &Metadata, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let group = superblock.root.0 >> geometry.inodes_per_block_log >> geometry.group_blocks_log;
@@ -85,12 +85,14 @@ fn inodes_of_any_age(
         return Err(place.corrupt("it is cut short"));
     };
     if raw.agi_magicnum != INODES_MAGIC || raw.agi_seqno.get() != group {
-        return Err(place.field("agi_seqno").corrupt(format!("it is not of group {group}")));
+        return Err(place
+            .field("agi_seqno")
+            .corrupt(format!("it does not belong to group {group}")));
     }
     Ok((raw, place))
 }
 
-/// Blocks of the trees of free space without their roots: the superblock counts them as free.
+/// Blocks of the trees of free space without their roots. The superblock counts these blocks as free.
 pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> Result<u64> {
     (0..superblock.geometry.groups).try_fold(0, |sum, group| {
         let free = free_space(metadata, superblock, group)?;
@@ -125,7 +127,9 @@ fn free_space_of_any_age(
         return Err(place.corrupt("it is cut short"));
     };
     if free.agf_magicnum != FREE_MAGIC || free.agf_seqno.get() != group {
-        return Err(place.field("agf_seqno").corrupt(format!("it is not of group {group}")));
+        return Err(place
+            .field("agf_seqno")
+            .corrupt(format!("it does not belong to group {group}")));
     }
     Ok((free, place))
 }

@@ -21,7 +21,7 @@ pub(super) struct GroupTree {
     /// The root: a block of the group.
     pub(super) root: u32,
     pub(super) levels: u32,
-    /// `bb_magic` of its blocks.
+    /// `bb_magic` of the tree's blocks.
     pub(super) magic: [u8; 4],
     /// The name of the structure, for errors.
     pub(super) name: &'static str,
@@ -36,7 +36,7 @@ struct Node {
 }
 
 impl GroupTree {
-    /// Calls `each` with the records of every leaf, from the first one on.
+    /// Calls `each` with the records of every leaf, beginning at the first leaf.
     pub(super) fn leaves<R>(
         &self,
         fs: &Xfs,
@@ -51,8 +51,8 @@ impl GroupTree {
             if leaf.right == NONE {
                 return Ok(());
             }
-            // A circle of empty leaves would be walked as many times as the group has blocks. In other circles the order of the records is
-            // wrong.
+            // A circular chain of empty leaves would be followed for as many steps as the group has blocks. In a circular chain of other
+            // leaves the order of the records is wrong.
             if leaf.records == 0 {
                 return Err(leaf
                     .place
@@ -61,7 +61,7 @@ impl GroupTree {
             }
             leaf = self.node(fs, leaf.right, 0)?;
         }
-        Err(leaf.place.field("bb_rightsib").corrupt("its leaves are a circle"))
+        Err(leaf.place.field("bb_rightsib").corrupt("its leaves form a circular chain"))
     }
 
     /// The last record whose key, by `key_of`, is not greater than `key`.
@@ -112,7 +112,7 @@ impl GroupTree {
         let place = self.place(fs);
         let geometry = &fs.superblock.geometry;
         if at == 0 || u64::from(at) >= geometry.group_len(self.group) {
-            let what = format!("block {at} of group {} is outside of it", self.group);
+            let what = format!("block {at} of group {} is outside the group", self.group);
             return Err(place.field("bb_ptr").corrupt(what));
         }
         let block = FsBlock(geometry.group_block(self.group).0 + u64::from(at));
@@ -128,7 +128,7 @@ impl GroupTree {
             fs.check_group_header(&content, block, self.group, place)
         })?;
         if u32::from(raw.bb_level.get()) != level {
-            let what = format!("level {} in the place of level {level}", raw.bb_level);
+            let what = format!("level {} instead of level {level}", raw.bb_level);
             return Err(place.field("bb_level").corrupt(what));
         }
         let (records, right) = (raw.bb_numrecs.get().into(), raw.bb_rightsib.get());

@@ -1,4 +1,4 @@
-//! Checksums, and the header in which a block of metadata records its kind, its place and its owner.
+//! Checksums, and the header in which a block of metadata records its kind, its position and its owner.
 //!
 //! Source: "Self-Describing Metadata" in the book. The checksum is CRC32C of the whole structure with the checksum field as zeros, stored
 //! little-endian.
@@ -58,7 +58,7 @@ impl Xfs {
         self.check_place(bytes, header, blocks, place)?;
         let found = u64::from_be_bytes(array(bytes, header.owner));
         if found != owner.0 {
-            return Err(place.field("owner").corrupt(format!("it is of inode {found}")));
+            return Err(place.field("owner").corrupt(format!("it belongs to inode {found}")));
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Xfs {
         self.check_place(bytes, Header::GROUP, &[block], place)?;
         let found = u32::from_be_bytes(array(bytes, Header::GROUP.owner));
         if found != group {
-            return Err(place.field("owner").corrupt(format!("it is of group {found}")));
+            return Err(place.field("owner").corrupt(format!("it belongs to group {found}")));
         }
         Ok(())
     }
@@ -105,13 +105,13 @@ impl Xfs {
             return Err(place.field("blkno").corrupt(format!("{blkno} at sector {at}")));
         }
         if array(bytes, header.uuid) != self.superblock.meta_uuid {
-            return Err(place.field("uuid").corrupt("it is of another volume"));
+            return Err(place.field("uuid").corrupt("it belongs to another volume"));
         }
         Ok(())
     }
 }
 
-/// The bytes of a field. The caller guarantees the length, because it has a whole block.
+/// The bytes of a field. The caller guarantees the length, because it passes a whole block.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

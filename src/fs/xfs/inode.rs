@@ -27,7 +27,7 @@ const BIGTIME_EPOCH: i64 = 1 << 31;
 const FS_DAX_FL: u32 = 0x0200_0000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// An inode in memory. Its map is loaded at the first use.
+/// An inode in memory. The map of its data is loaded at the first use.
 pub struct XfsInode {
     pub(super) fs: Arc<Xfs>,
     pub(super) stat: Stat,
@@ -44,7 +44,7 @@ impl Xfs {
     /// The inode with a number from outside the volume. The inode tree is checked too, because file content can look like an inode.
     ///
     /// # Errors
-    /// As [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
+    /// The errors of [`inode`](Self::inode); `Corrupt` also if the inode tree is damaged.
     pub fn inode_by_number(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         self.superblock.geometry.inode_place(number)?;
         if !self.is_in_use(number)? {
@@ -65,7 +65,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// The inode with this number, even if it has no name.
+    /// The inode with this number, even if the inode has no name.
     pub(super) fn inode_or_orphan(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let mut inode = self.inode_as_stored(number)?;
         if self.changes.has(number) {
@@ -112,7 +112,7 @@ impl Xfs {
                 return Err(place.field("di_ino").corrupt(format!("it is inode {}", v3.di_ino)));
             }
             if v3.di_uuid != self.superblock.meta_uuid {
-                return Err(place.field("di_uuid").corrupt("it is of another volume"));
+                return Err(place.field("di_uuid").corrupt("it belongs to another volume"));
             }
         }
         self.decode(number, bytes, raw, is_v5.then_some(v3), place)
@@ -191,7 +191,7 @@ impl Xfs {
         })
     }
 
-    /// The forks of an inode. An extent list must fit into the inode by the inode's own counter.
+    /// The forks of an inode. An extent list of the length in the inode's counter must fit into the inode.
     fn forks(
         &self,
         bytes: &[u8],
@@ -239,7 +239,7 @@ impl Xfs {
                 )));
             }
             (format, _) => {
-                let what = format!("format {format} of a file of this type and size");
+                let what = format!("format {format} does not fit the file's type and size");
                 return Err(field.corrupt(what));
             }
         };

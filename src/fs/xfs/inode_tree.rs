@@ -27,7 +27,8 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// Whether an inode is in use, by the tree of its group. The inode itself cannot show this: file content can look like one.
+    /// Whether an inode is in use, by the tree of its group. The inode itself cannot show this, because file content can look like an
+    /// inode.
     pub(super) fn is_in_use(&self, number: InodeNo) -> Result<bool> {
         let Some(roots) = &self.inode_roots else { return Ok(true) };
         let geometry = &self.superblock.geometry;

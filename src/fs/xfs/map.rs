@@ -14,11 +14,11 @@ use super::map_changes::{MapChange, MapChanges};
 /// A map with at most this many leaves is read completely at the first use and kept. In a larger map, lookups read single leaves through
 /// the metadata cache.
 const RESIDENT_LEAVES: usize = 16 << 10;
-/// A map with more extents than this is not kept: they take 96 MiB, and the index 80 MiB.
+/// A map with more extents than this is not kept. This many extents take 96 MiB, and their index 80 MiB.
 const RESIDENT_EXTENTS: usize = 4 << 20;
 
 impl XfsInode {
-    /// The whole map in memory; `None` if it is too large to be kept.
+    /// The whole map in memory; `None` if the map is too large to be kept.
     pub(super) fn resident(&self) -> Result<Option<&Arc<ExtentMap>>> {
         if let Some(map) = self.map.get() {
             return Ok(map.as_ref());
@@ -27,7 +27,7 @@ impl XfsInode {
         Ok(self.map.get_or_init(|| map).as_ref())
     }
 
-    /// Reads all of a fork's map; `None` if it is too large.
+    /// Reads all of a fork's map; `None` if the map is too large.
     pub(super) fn load(&self, fork: &Fork) -> Result<Option<ExtentMap>> {
         let Some(extents) = self.load_extents(fork)? else { return Ok(None) };
         self.to_map(extents).map(Some)
@@ -90,7 +90,7 @@ impl XfsInode {
     fn locate(&self, change: &MapChange, number: u64) -> Result<FsBlock> {
         let place = Place::new("intent of a mapping").inode(self.stat.inode).field("me_startblock");
         if change.is_realtime != self.data.is_realtime {
-            return Err(place.corrupt("its blocks are on another device than the file's"));
+            return Err(place.corrupt("its blocks are on a different device from the file's"));
         }
         if change.is_realtime {
             self.fs.realtime_extent(number, change.len.into(), place)
@@ -154,7 +154,7 @@ impl XfsInode {
         }
     }
 
-    /// The blocks of a structure in consecutive blocks of a fork; `None` if one of them is a hole.
+    /// The blocks of a structure in consecutive blocks of a fork; `None` if any of the blocks is a hole.
     pub(super) fn fs_blocks(
         &self,
         fork: &Fork,

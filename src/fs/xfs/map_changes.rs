@@ -50,7 +50,8 @@ impl MapChanges {
         self.changes.entry(inode).or_default().push(change);
     }
 
-    /// Adds an exchange. False if one of the inodes already has one: a file is locked until its exchange ends.
+    /// Adds an exchange. Returns false if one of the inodes already has an exchange, because a file is locked until its
+    /// exchange ends.
     pub(super) fn exchange(&mut self, exchange: Exchange) -> bool {
         let inodes = exchange.sides.map(|side| side.inode);
         if inodes[0] == inodes[1] || inodes.iter().any(|inode| self.exchanges.contains_key(inode)) {
@@ -106,7 +107,7 @@ impl MapChange {
 }
 
 impl Exchange {
-    /// Gives the extents of one side the blocks of the other. `first` is the extents of the exchange's first file.
+    /// Maps the extents of one side to the blocks of the other. `first` contains the extents of the exchange's first file.
     pub(super) fn apply(
         &self,
         [own, other]: [Side; 2],

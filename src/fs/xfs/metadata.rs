@@ -1,4 +1,4 @@
-//! Metadata: read once, cached in memory up to a limit, and seen as the log's recovery leaves them.
+//! Metadata: read once, cached in memory up to a limit, and seen in their state after the log's recovery.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl Metadata {
         Self { device, geometry, cache, inodes, structures, overlay, head, events }
     }
 
-    /// Refuses a structure with changes from past the head of the log, as Linux does: those log records are lost, and with them their changes of
-    /// other structures.
+    /// Refuses a structure with changes from past the head of the log, as Linux does, because those log records are lost together with
+    /// their changes of other structures.
     pub(super) fn check_age(&self, lsn: u64, place: Place) -> Result<()> {
         if self.is_past_head(lsn) {
             let head = self.head;
@@ -56,7 +56,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Whether a structure has such changes. A structure that is never logged has the largest position.
+    /// Whether a structure has changes from past the head of the log. A structure that is never logged has the largest position.
     pub(super) fn is_past_head(&self, lsn: u64) -> bool {
         lsn != u64::MAX && lsn > self.head
     }
@@ -70,8 +70,8 @@ impl Metadata {
         self.cache.get_or_insert_with(&block, || self.read(&[block]).map(Block::new))
     }
 
-    /// A run of inode blocks that contains `block`, as one block, because the others are likely to be needed next. The number is the byte offset of
-    /// `block` in it. If the run cannot be read as a whole, `block` is read by itself.
+    /// Reads the run of inode blocks that contains `block`, because its other blocks are likely to be needed next. Returns the run and the
+    /// byte offset of `block` in the run. If the run cannot be read as a whole, only `block` is read.
     pub(super) fn inodes(&self, block: FsBlock) -> Result<(Block, usize)> {
         let Range { start, end } = self.geometry.inode_blocks(block);
         let run = || {
@@ -121,7 +121,7 @@ impl Metadata {
         Ok(buffer)
     }
 
-    /// Bytes of the device as recovery leaves them: whole sectors.
+    /// Reads whole sectors of the device in their state after recovery.
     pub(super) fn read_at(&self, at: DevOffset, bytes: &mut [u8]) -> Result<Replayed> {
         let read = self.device.read_exact_at(bytes, at);
         let read = self.told(read, at, bytes.len() as u64);
@@ -132,7 +132,7 @@ impl Metadata {
     /// Makes all writes to the device durable.
     ///
     /// # Errors
-    /// `Io`, which is returned again by all later calls, as after a write-through request that failed.
+    /// `Io`. All later calls return it again, as they do after a failed write-through request.
     pub(super) fn flush(&self) -> Result<()> {
         let flushed = self.events.durability().flush(&*self.device);
         self.told(flushed, DevOffset(0), 0).context(|| "flush the device")

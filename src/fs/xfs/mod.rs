@@ -77,7 +77,7 @@ impl Xfs {
     /// Opens the file system for reading and for overwrites of existing data.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
+    /// The errors of [`open`](Self::open); `ReadOnly` if the log needs recovery, and for features that are supported only for reading.
     pub fn open_for_overwrites(device: Arc<dyn Device>, events: &Arc<Events>) -> Result<Arc<Self>> {
         let mut fs = Self::read(device, events, Rescue::default())?;
         fs.overwriting = Some(Overwriting::new(&fs.superblock, &fs.log)?);
@@ -90,7 +90,7 @@ impl Xfs {
     /// missing, and metadata may contradict each other.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Unsupported` for a backup of the superblock.
+    /// The errors of [`open`](Self::open); `Unsupported` for a backup of the superblock.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         events: &Arc<Events>,
@@ -164,7 +164,7 @@ impl Xfs {
         if fs.log.recovered {
             fs.superblock = fs.recovered_superblock()?;
         }
-        // This must follow the log's recovery, which can create or grow the realtime space.
+        // This step must follow the log's recovery, which can create or grow the realtime space.
         fs.join_realtime(realtime)?;
         let unfinished = fs.log.unfinished.iter();
         let told = unfinished.map(|(what, count)| format!("left unfinished: {count} times {what}"));
@@ -190,7 +190,7 @@ impl Xfs {
         }
     }
 
-    /// The superblock as the log leaves it, with the sums of the groups' counters.
+    /// The superblock after the recovery of the log, with the sums of the groups' counters.
     fn recovered_superblock(&self) -> Result<Superblock> {
         let before = &self.superblock;
         let device = self.metadata.device();

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::geometry::BASIC_SHIFT;
 
-/// Bytes of a sector of the overlay. The parts of buffers in the log are multiples of it.
+/// The length of a sector of the overlay in bytes. The parts of buffers in the log are multiples of this length.
 const SECTOR: u64 = 1 << BASIC_SHIFT;
 
 /// Whether a part of a structure was replayed from the log.

@@ -1,9 +1,9 @@
-//! Overwrites: data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log, and is
-//! refused by name.
+//! Overwrites. New data replace written blocks that belong to one file only, and no metadata change. Any other write would need the log;
+//! it is refused, and the error names the reason.
 //!
-//! So the map of a file never changes, and a write needs only the device: there is no transaction, no conversion, no new size and no time stamp.
-//! In the map for writes, unwritten extents are holes, so the simple path takes no write that would need a conversion. A file that shares blocks
-//! is not plain: each write looks up the tree of shared blocks, which is cached by group.
+//! So the map of a file never changes, and a write needs only the device, without a transaction, a conversion, a new size or a time stamp.
+//! In the map for writes, unwritten extents are holes, so the simple path never gets a write that would need a conversion. A file that
+//! shares blocks is not plain: each write looks up the tree of shared blocks, which is cached by group.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -34,7 +34,8 @@ const SHARED_GROUPS: usize = 1024;
 pub(super) struct Overwriting {
     /// Writing has ended: the volume was closed, or an error occurred.
     ended: AtomicBool,
-    /// Whether a close has made all data durable. A close holds the lock, so that a second close does not return before that.
+    /// Whether a close has made all data durable. A close holds the lock, so that a second close does not return before all data are
+    /// durable.
     closed: Mutex<bool>,
     /// The open files, with the number of open handles.
     files: Mutex<BTreeMap<InodeNo, (Arc<OpenInode>, usize)>>,
@@ -93,14 +94,14 @@ impl Overwriting {
 }
 
 impl Xfs {
-    /// Makes all written data durable. An error ends the volume: it is unknown which data the device has lost.
+    /// Makes all written data durable. An error ends the volume, because it is unknown which data the device has lost.
     pub(super) fn flush(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         overwriting.check()?;
         self.metadata.flush().inspect_err(|_| overwriting.end())
     }
 
-    /// Ends writing after requests in flight are complete. A failed call fails again.
+    /// Ends writing after requests in flight are complete. After a failed call all later calls fail too.
     pub(super) fn end_writing(&self) -> Result<()> {
         let Some(overwriting) = &self.overwriting else { return Ok(()) };
         InFlight::none_here()?;
@@ -114,7 +115,7 @@ impl Xfs {
         for open in open {
             open.alone(0..u64::MAX)?;
         }
-        // After an error has ended the volume, this fails too: data may be lost.
+        // After an error has ended the volume, this call fails too, because data may be lost.
         self.metadata.flush()?;
         *closed = true;
         Ok(())
@@ -135,7 +136,7 @@ impl Drop for Xfs {
     }
 }
 
-/// An open file on a volume that takes overwrites.
+/// An open file on a volume that accepts overwrites.
 pub(super) struct OpenFile {
     inode: Arc<XfsInode>,
     open: Arc<OpenInode>,
@@ -145,7 +146,7 @@ pub(super) struct OpenFile {
 /// The map of a file for writes and reads: unwritten extents are holes in it.
 #[derive(Clone)]
 struct WrittenMap {
-    /// The whole map; `None` if it is too large to be kept.
+    /// The whole map; `None` if the map is too large to be kept.
     resident: Option<Arc<ExtentMap>>,
     /// Whether some blocks may belong to other files too.
     may_share: bool,
@@ -253,7 +254,7 @@ impl XfsInode {
         Ok(())
     }
 
-    /// Refuses a write to a range within the file if it has blocks that are unwritten or shared with other files.
+    /// Refuses a write to a range within the file if any block of the range is unwritten or shared with other files.
     fn check_range(&self, range: Range<u64>) -> Result<()> {
         let (size, mut at) = (self.fs.superblock.geometry.block, FilePos(range.start));
         let refuse = |at: FilePos, what: &str| {

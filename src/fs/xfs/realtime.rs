@@ -1,8 +1,8 @@
 //! Space of realtime files: which blocks an extent may name, and where the library maps them.
 //!
-//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all others.
-//! With zones it can lie on the volume's own device, past everything else. An extent names a block by its number, or, with groups, by the
-//! number of a group and of a block in it.
+//! The space lies on a separate device, which is mapped past the end of the volume's own device, so that its blocks are read like all
+//! others. With zones the space can lie on the volume's own device, past all other blocks. An extent names a block by its number, or,
+//! with groups, by the number of a group and of a block in that group.
 
 use zerocopy::FromBytes;
 
@@ -19,7 +19,7 @@ use crate::units::{BlockSize, DevOffset, FsBlock};
 /// A group takes at most 31 bits of a block number, and has at least two extents.
 const MAX_GROUP_LOG: u8 = 31;
 const FEWEST_EXTENTS: u64 = 2;
-/// Without groups a number has only the bits of the block.
+/// A number without groups consists only of the bits of the block.
 const NO_GROUPS_LOG: u8 = 63;
 
 /// The numbering of the blocks of realtime files.
@@ -27,17 +27,17 @@ const NO_GROUPS_LOG: u8 = 63;
 pub(super) struct Realtime {
     /// The number of bits of the block within its group.
     log: u8,
-    /// Blocks of each group; the last one can have fewer. Without groups this is the total.
+    /// The number of blocks of each group; the last group can have fewer. Without groups this is the total number of blocks.
     group_blocks: u64,
     /// Blocks of all groups.
     blocks: u64,
     /// Blocks of a realtime extent, the unit of allocation.
     pub(super) extent: u64,
-    /// Whether groups are as far apart as their numbers, not adjacent.
+    /// Whether groups begin at positions that their numbers determine, with gaps between them.
     has_gaps: bool,
     pub(super) is_zoned: bool,
     has_groups: bool,
-    /// The first block on the volume's own device; 0 if it is another device.
+    /// The first realtime block on the volume's own device; 0 if the realtime blocks are on another device.
     start: u64,
 }
 
@@ -57,7 +57,7 @@ impl Realtime {
         let has_groups = features.contains(Incompat::METADIR);
         let is_zoned = features.contains(Incompat::ZONED);
         let of_group = u64::from(raw.sb_rgextents.get());
-        // This cannot overflow: both factors have 32 bits.
+        // The product cannot overflow, because both factors have 32 bits.
         let group_blocks = if has_groups { of_group * extent } else { blocks };
         // Without blocks there are no groups, but a group size is recorded.
         if has_groups {
@@ -155,7 +155,7 @@ impl Realtime {
         }
     }
 
-    /// The first byte past the space, if it is on the volume's own device.
+    /// The first byte past the realtime space, if the space is on the volume's own device.
     fn end(&self, block: BlockSize) -> Option<u64> {
         self.start.checked_mul(block.bytes() as u64)?.checked_add(self.len(block)?)
     }

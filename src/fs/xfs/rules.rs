@@ -54,7 +54,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",
         stored: |raw| raw.sb_versionnum.get().into(),
-        rule: "unwritten extents are in each volume with directories of version 2",
+        rule: "a volume with directories of version 2 must have unwritten extents",
         holds: |raw| raw.sb_versionnum.get() & UNWRITTEN != 0,
     },
     Rule {
@@ -62,7 +62,7 @@ const RULES: &[Rule] = &[
         stored: |raw| raw.sb_features2.get().into(),
         rule: "a bit is missing that each volume of version 5 has, or one is not known",
         holds: |raw| {
-            // Some machines read the field at another offset: Linux combines the bits of both.
+            // Some machines read the field at another offset, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
             !is_v5(raw) || bits & REQUIRED_2 == REQUIRED_2 && (bits | other) & !KNOWN_2 == 0
         },
@@ -76,13 +76,13 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_agblocks",
         stored: |raw| raw.sb_agblocks.get().into(),
-        rule: "groups have 16 MiB to 1 TiB",
+        rule: "groups must have 16 MiB to 1 TiB",
         holds: |raw| GROUP.contains(&bytes(raw, raw.sb_agblocks.get())),
     },
     Rule {
         field: "sb_dblocks",
         stored: |raw| raw.sb_dblocks.get(),
-        rule: "the last group has 64 blocks or more",
+        rule: "the last group must have 64 blocks or more",
         holds: |raw| {
             let before = u64::from(raw.sb_agcount.get() - 1) * u64::from(raw.sb_agblocks.get());
             raw.sb_dblocks.get() - before >= LAST_GROUP
@@ -109,7 +109,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logblocks",
         stored: |raw| raw.sb_logblocks.get().into(),
-        rule: "a log has at most 1048576 blocks, and 2 GiB",
+        rule: "a log must have at most 1048576 blocks and 2 GiB",
         holds: |raw| {
             let blocks = raw.sb_logblocks.get();
             blocks <= LOG_BLOCKS && bytes(raw, blocks) <= LOG_BYTES
@@ -118,7 +118,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logblocks",
         stored: |raw| raw.sb_logblocks.get().into(),
-        rule: "a log of version 5 has 256 blocks or more",
+        rule: "a log of version 5 must have 256 blocks or more",
         holds: |raw| !is_v5(raw) || raw.sb_logblocks.get() >= LEAST_LOG_BLOCKS,
     },
     Rule {
@@ -145,7 +145,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logsunit",
         stored: |raw| raw.sb_logsunit.get().into(),
-        rule: "no multiple of the block's size, or more than 256 KiB",
+        rule: "it is not a multiple of the block size, or exceeds 256 KiB",
         holds: |raw| {
             let unit = raw.sb_logsunit.get();
             unit <= 1 || unit.is_multiple_of(raw.sb_blocksize.get()) && unit <= LOG_UNIT
@@ -154,7 +154,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_rextsize",
         stored: |raw| raw.sb_rextsize.get().into(),
-        rule: "realtime extents have 4 KiB to 1 GiB",
+        rule: "realtime extents must have 4 KiB to 1 GiB",
         holds: |raw| EXTENT.contains(&bytes(raw, raw.sb_rextsize.get())),
     },
     Rule {
@@ -176,7 +176,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_width",
         stored: |raw| raw.sb_width.get().into(),
-        rule: "no multiple of sb_unit",
+        rule: "it is not a multiple of sb_unit",
         holds: |raw| {
             let (unit, width) = (raw.sb_unit.get(), raw.sb_width.get());
             (unit == 0) == (width == 0) && (unit == 0 || width.is_multiple_of(unit))
@@ -185,7 +185,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_inoalignmt",
         stored: |raw| raw.sb_inoalignmt.get().into(),
-        rule: "where chunks can have holes, they are aligned to their size",
+        rule: "chunks that can have holes must be aligned to their size",
         holds: |raw| {
             let chunk = (CHUNK * u32::from(raw.sb_inodesize.get())) >> raw.sb_blocklog;
             !has(raw, Incompat::SPARSE_INODES) || raw.sb_inoalignmt.get() == chunk
@@ -231,7 +231,7 @@ fn bytes(raw: &RawSuperblock, blocks: u32) -> u64 {
     u64::from(blocks) << raw.sb_blocklog
 }
 
-/// Refuses a superblock that breaks a rule. Its geometry was checked before.
+/// Refuses a superblock that breaks a rule. The caller has checked the geometry.
 pub(super) fn obey(raw: &RawSuperblock) -> Result<()> {
     match RULES.iter().find(|rule| !(rule.holds)(raw)) {
         None => Ok(()),

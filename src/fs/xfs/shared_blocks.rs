@@ -58,7 +58,7 @@ impl Xfs {
             name: "shared blocks",
         };
         let len = self.superblock.geometry.group_len(group);
-        // The reserved blocks come last, and their order starts again at the first block.
+        // The records of reserved blocks come last, and their order starts again at the first block.
         let mut next = (false, 0_u64);
         tree.leaves(self, |records: &[RawShared], place| {
             for record in records {
@@ -78,7 +78,7 @@ impl Xfs {
     }
 }
 
-/// Whether any of these blocks of one group is shared.
+/// Whether any of these blocks is shared. The blocks lie in one group.
 pub(super) fn overlaps(shared: &[Range<FsBlock>], blocks: &Range<FsBlock>) -> bool {
     let at = shared.partition_point(|range| range.end <= blocks.start);
     shared.get(at).is_some_and(|range| range.start < blocks.end)

@@ -34,9 +34,9 @@ pub struct Superblock {
     pub version: u8,
     /// Features that permit reads by a program that does not support them.
     pub ro_compat: RoCompat,
-    /// Features that do not.
+    /// Features that a program must support in order to read the volume.
     pub incompat: Incompat,
-    /// Features of the log. An unknown one matters only if the log needs recovery.
+    /// Features of the log. An unknown feature matters only if the log needs recovery.
     log_incompat: u32,
     /// The log position up to which the superblock has all changes; 0 in version 4.
     pub(super) lsn: u64,
@@ -49,7 +49,7 @@ pub struct Superblock {
     pub(crate) root: InodeNo,
     /// The realtime bitmap and summary on volumes without metadata directories.
     pub(crate) realtime_files: [InodeNo; 2],
-    /// The inodes of internal files, with those of quota; empty with metadata directories.
+    /// The inodes of internal files, including quota files. The list is empty on a volume with metadata directories.
     pub(crate) internal: Vec<InodeNo>,
     /// The inodes of quota files.
     pub(crate) quota: Vec<InodeNo>,
@@ -259,7 +259,7 @@ impl Superblock {
         })
     }
 
-    /// The location of the log: `outside`, if it is external.
+    /// The location of the log. If the log is external, this is `outside`.
     pub(super) fn log_range(&self, outside: Option<DeviceRange>) -> Result<LogRange> {
         let len = u64::from(self.log_blocks) << self.geometry.block.shift();
         if self.log_start == 0 {
@@ -305,7 +305,7 @@ impl Superblock {
         }
     }
 
-    /// Whether metadata have checksums and record their own places.
+    /// Whether metadata have checksums and record their own positions.
     pub(crate) fn is_v5(&self) -> bool {
         self.version == 5
     }
@@ -327,13 +327,13 @@ impl Superblock {
         features.into_iter().map(|name| name.replace('_', "-")).collect()
     }
 
-    /// The number of free blocks. After a crash it is the sum of the allocation groups' headers.
+    /// The number of free blocks. After a crash the number is the sum of the allocation groups' headers.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         self.free_blocks
     }
 
-    /// The number of inodes, and how many of them are free.
+    /// The number of inodes, and the number of free inodes among them.
     #[must_use]
     pub fn inodes(&self) -> (u64, u64) {
         (self.inodes, self.free_inodes)

@@ -16,7 +16,7 @@ impl XfsInode {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `WrongFileType` for anything else; `Corrupt`.
+    /// `WrongFileType` if the inode is no symbolic link; `Corrupt`.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.stat.file_type != FileType::Symlink {
             return Err(Error::new(ErrorKind::WrongFileType, "is not a symbolic link"));
@@ -33,12 +33,12 @@ impl XfsInode {
             _ => self.remote_target(len, place)?,
         };
         if target.contains(&0) {
-            return Err(place.corrupt("its target has a NUL"));
+            return Err(place.corrupt("its target contains a NUL"));
         }
         Ok(target)
     }
 
-    /// A target in blocks. Each extent has one header, unlike a value, in which each block has one.
+    /// A target in blocks. Each extent has one header. In the value of an attribute each block has one.
     fn remote_target(&self, len: usize, place: Place) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(len);
         let extents = self.data_map()?.map_or(&[][..], |map| map.extents());

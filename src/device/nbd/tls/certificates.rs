@@ -36,7 +36,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // All bytes that are written to it are sent before more are accepted.
+    // No limit is needed, because all bytes that are written to the session are sent before more are accepted.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -113,7 +113,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
             (InvalidData, format!("the server sends something else than TLS ({error})"))
         }
         rustls::Error::DecryptError => {
-            (InvalidData, "the bytes of the server are damaged".to_owned())
+            (InvalidData, "the bytes from the server are damaged".to_owned())
         }
         other => (InvalidData, other.to_string()),
     };
@@ -132,7 +132,8 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // The library's own texts contain the names and the times; two of them consist of its own identifiers.
+    // The library's own texts contain the names and the times. Two of these texts consist of the library's
+    // identifiers.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
     } else if words.contains("UnsupportedCertVersion") {

@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake a [pump] has the connection.
 //!
-//! STARTTLS is the first option, so that no plain text counts. The negotiation reads no byte more than it needs. So plain text after the server's
-//! consent is read as TLS, and is an error.
+//! STARTTLS is the first option, so that no unencrypted answer is accepted. The negotiation reads no byte more than it needs. So plain
+//! text after the server's consent is read as TLS, and is an error.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 
@@ -21,7 +21,7 @@ use super::stream::{Socket, Stream as _};
 use super::{Server, Tls};
 use crate::error::Result;
 
-/// The number of bytes that are received at once, in each direction.
+/// The number of bytes that one call receives, in each direction.
 const BUFFER: usize = 128 << 10;
 
 /// A TLS session. It has no socket: its user transfers the bytes between it and the server.
@@ -38,13 +38,13 @@ trait Session: Send {
     /// Prepares the message that ends the session.
     fn close(&mut self);
 
-    /// Whether it has bytes for the server.
+    /// Whether the session has bytes for the server.
     fn wants_write(&self) -> bool;
 
-    /// Writes bytes for the server, as many as it accepts.
+    /// Writes as many bytes of the session as the server accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason if the server ends the connection without one, before it has sent anything over it.
+    /// The probable reason if the server closes the connection before it has sent anything over TLS, and states no reason.
     fn refusal(&self) -> Refusal;
 }
 

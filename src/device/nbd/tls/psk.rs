@@ -1,6 +1,6 @@
 //! Authentication by a key that the server and this client share (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS 1.3.
 //!
-//! This module uses OpenSSL, because rustls does not support such keys.
+//! This module uses OpenSSL, because rustls does not support pre-shared keys.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -28,7 +28,7 @@ const MAX_FILE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of bytes for a server that accepts none: it may request answers without end.
+/// The largest number of unsent bytes. A server that accepts no bytes may still request answers without end.
 const MAX_UNSENT: usize = 1 << 20;
 /// TLS 1.2: ephemeral keys only, so that a stolen key does not decrypt earlier recordings; no certificates, and no cipher without encryption.
 const CIPHERS_1_2: &str =
@@ -79,7 +79,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons; a key contains none.
+    // A user's name may contain colons; a key contains no colon.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(ErrorKind::NotFound, format!("it has no key of the user {user:?}")));
     };
@@ -95,7 +95,7 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// Reads a file of keys. It may be a pipe: one without a writer is empty.
+/// Reads a file of keys. The file may be a pipe; a pipe without a writer is empty.
 fn content(path: &Path) -> Result<Vec<u8>> {
     let failed =
         |error: io::Error| Error::io(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), "");
@@ -263,7 +263,7 @@ fn explained(place: &str, error: &openssl::ssl::Error) -> io::Error {
         let why = "the server shows a certificate instead of knowing the key";
         (PermissionDenied, why.to_owned())
     } else if reason == "decryption failed or bad record mac" {
-        (InvalidData, "the bytes of the server are damaged".to_owned())
+        (InvalidData, "the bytes from the server are damaged".to_owned())
     } else {
         (InvalidData, format!("the server does not speak TLS with such keys ({reason})"))
     };

@@ -1,12 +1,13 @@
-//! The thread of a connection with TLS. It has the server's socket and one end of a pair of sockets. All other code uses the other end like a
-//! server's socket.
+//! The thread of a connection with TLS. The thread owns the server's socket and one end of a pair of sockets. All other code uses the
+//! other end of the pair like a server's socket.
 //!
 //! The cost is a copy, and a thread for each connection. In return, decrypted data are always in a socket. Data in the memory of the TLS library
 //! would be invisible to `poll` of a user's event loop. Both directions have bounded buffers: a direction receives more bytes only after all of its
 //! earlier bytes were sent on.
 //!
-//! When one side ends, the other side is ended too. Replies that came before the server's end are still delivered, and requests that came before this
-//! side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are transferred.
+//! When one side closes its connection, the pump closes the other side too. Replies that came before the server's end are still
+//! delivered, and requests that came before this side's end are still sent, for a moment. After [`Socket::shutdown`] no bytes are
+//! transferred.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -20,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{BUFFER, Client, Session, State, Unwaiting, is_cut, is_nothing};
 use crate::device::nbd::stream::{Ending, LINGER, Socket, Stream as _};
 
-/// The reason for the end: `None` if this side ends the connection, or the server does so regularly.
+/// The reason for the end; `None` if this side ends the connection, or if the server ends it regularly.
 type End = Option<io::Error>;
 type Flow = ControlFlow<End>;
 
@@ -146,14 +147,14 @@ impl Pump {
             }
             Ok(State::Handshake | State::Open) => {}
             Err(error) => {
-                // This sends the alert that reports the error to the server.
+                // This write sends the alert that reports the error to the server.
                 let _ = self.session.write(&mut Unwaiting(&self.server));
                 self.end = Some(Some(error));
             }
         }
     }
 
-    /// Records that the server's side is lost, if it has not ended before.
+    /// Records that the server's side is lost, unless it has already ended.
     fn end_with_io(&mut self, error: io::Error) {
         let error = match is_cut(&error) {
             true if self.has_heard => {
@@ -199,7 +200,7 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message contains its reason.
+                    // The server's last message states the reason for the end.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
                         self.receive();

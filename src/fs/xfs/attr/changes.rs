@@ -41,7 +41,7 @@ impl AttributeChanges {
         self.0.entry(inode).or_default().push(change);
     }
 
-    /// The inodes with changes, and the generations in these.
+    /// The inodes with changes, and the generations in these changes.
     pub(in crate::fs::xfs) fn inodes(&self) -> impl Iterator<Item = (InodeNo, Option<u32>)> {
         let all = |changes: &[AttributeChange]| changes.iter().find_map(|change| change.generation);
         self.0.iter().map(move |(inode, changes)| (*inode, all(changes)))
@@ -51,8 +51,8 @@ impl AttributeChanges {
         self.0.contains_key(&inode)
     }
 
-    /// Applies the changes of an inode with this generation to a list of its attributes. A log can have very many changes of one inode, so each costs
-    /// only a lookup.
+    /// Applies the changes of an inode with this generation to a list of its attributes. A log can have very many changes of one inode, so
+    /// each change costs only a lookup.
     pub(in crate::fs::xfs) fn apply(
         &self,
         (inode, generation): (InodeNo, u32),

@@ -60,7 +60,7 @@ impl XfsInode {
             }
             content = self.attribute_block(fork, map, number)?;
         }
-        Err(place.field("forw").corrupt("the leaves make a circle"))
+        Err(place.field("forw").corrupt("the leaves form a circular chain"))
     }
 
     fn attribute_block(

@@ -22,7 +22,7 @@ impl XfsInode {
     /// The extended attributes, with the names and values that the system calls give.
     ///
     /// # Errors
-    /// `Corrupt`; `LimitExceeded` for values of more than 16 MiB together.
+    /// `Corrupt`; `LimitExceeded` if the values exceed 16 MiB in total.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         let mut found = Attributes { all: Vec::new(), bytes: 0 };
         self.attributes_as_stored(&mut found)?;
@@ -52,14 +52,14 @@ impl XfsInode {
     }
 }
 
-/// The attributes found so far, without those that the system calls hide.
+/// The attributes found so far, except attributes that the system calls hide.
 struct Attributes {
     all: Vec<Attribute>,
     bytes: usize,
 }
 
 impl Attributes {
-    /// Adds an attribute, if the system calls show it. Only then `value` is read.
+    /// Adds an attribute, if the system calls show it. `value` is read only in that case.
     fn add(
         &mut self,
         name: &[u8],

@@ -31,7 +31,7 @@ impl<'l> Leaves<'l> {
         Self { found, map, previous: 0, alike: Vec::new() }
     }
 
-    /// Checks the next leaf and gives its last hash.
+    /// Checks the next leaf and returns its last hash.
     pub(super) fn check(&mut self, checker: &mut Checker<'_>, block: &IndexBlock) -> Option<u32> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = checker.fs.superblock.is_v5();
@@ -78,7 +78,7 @@ impl<'l> Leaves<'l> {
         entries.last().map(|entry| entry.hashval.get())
     }
 
-    /// Checks an entry. Gives the bytes of its name and of a local value, or `None` if they exceed the block.
+    /// Checks an entry. Returns the bytes of its name and of a local value, or `None` if they exceed the block.
     fn entry(
         &mut self,
         checker: &mut Checker<'_>,
@@ -93,7 +93,7 @@ impl<'l> Leaves<'l> {
             checker.wrong(place.field("flags"), format!("{bits:#x} of an attribute"));
         }
         if bits & flags::INCOMPLETE != 0 {
-            // A crash leaves such an attribute, and Linux skips it.
+            // A crash can leave such an attribute, and Linux skips it.
             let what = Kind::Damaged { what: "an attribute whose change did not end".into() };
             checker.findings.add_as(Severity::Note, place.field("flags"), what);
         }
@@ -151,7 +151,7 @@ impl<'l> Leaves<'l> {
         }
         let sum: usize = used.iter().map(|(start, end)| end - start).sum();
         checker.findings.expect(place.field("usedbytes"), counts.usedbytes.get(), sum as u64);
-        // In a block of 64 KiB without names the field holds 0.
+        // The field holds 0 in a block of 64 KiB without names.
         let first = match counts.firstused.get() {
             0 => 1 << 16,
             first => usize::from(first),

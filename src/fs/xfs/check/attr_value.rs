@@ -13,7 +13,8 @@ use crate::units::FsBlock;
 const LONGEST_VALUE: u32 = 64 << 10;
 
 impl Checker<'_> {
-    /// The value of an attribute; `None` if a part of it is missing, which is reported.
+    /// The value of an attribute. If a part of the value is missing, this is reported, and the
+    /// result is `None`.
     pub(super) fn remote_value(
         &mut self,
         found: &Found,

@@ -53,7 +53,7 @@ impl Checker<'_> {
             if start < end {
                 self.wrong(
                     site,
-                    format!("the chunk of inode {start} of the group overlaps the one before"),
+                    format!("the chunk of inode {start} of the group overlaps the previous chunk"),
                 );
                 continue;
             }
@@ -118,11 +118,11 @@ impl Checker<'_> {
         }
     }
 
-    /// Claims the blocks of a chunk that hold an inode of it.
+    /// Claims the blocks of a chunk that hold at least one of its inodes.
     fn claim_chunk(&mut self, group: u32, record: Record) {
         let log = self.fs.superblock.geometry.inodes_per_block_log;
         if 1 << log > CHUNK {
-            // If several chunks share a block, only the first one claims it.
+            // If several chunks share a block, only the first chunk claims it.
             let block = record.start >> log;
             let before = self.inodes.chunks.last();
             let geometry = &self.fs.superblock.geometry;
@@ -147,7 +147,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that the tree of chunks with free inodes has exactly those chunks of the other tree.
+    /// Checks that the tree of free inodes has exactly those chunks of the inode tree that have a free
+    /// inode.
     pub(super) fn check_free_chunks(&mut self, group: u32, all: &[Record], found: &Walked) {
         let site = FindingSite::of_group(group, Place::new("tree of free inodes").field("record"));
         let raws = <[RawChunk]>::ref_from_bytes(&found.records).unwrap_or_default();

@@ -59,7 +59,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a block of entries. Gives its longest unused run, or `None` if the block cannot be read.
+    /// Checks a block of entries. Returns its longest unused run, or `None` if the block cannot be read.
     fn check_entry_block(&mut self, dir: &mut Dir<'_>, number: u64, is_only: bool) -> Option<u16> {
         let geometry = self.fs.superblock.geometry;
         let place = dir.found.part("directory block");
@@ -120,7 +120,7 @@ impl Checker<'_> {
         Some(best)
     }
 
-    /// Checks the entries of a block and gives its unused runs.
+    /// Checks the entries of a block and returns its unused runs.
     fn check_area(&mut self, dir: &mut Dir<'_>, area: &Area<'_>, start: usize) -> Vec<(u16, u16)> {
         let (bytes, place) = (area.bytes, area.place);
         let (mut at, mut runs, mut was_unused) = (start, Vec::new(), false);
@@ -167,7 +167,7 @@ impl Checker<'_> {
         runs
     }
 
-    /// Checks that the header lists the three longest unused runs, longest first. Gives the length of the longest.
+    /// Checks that the header lists the three longest unused runs, longest first. Returns the length of the longest.
     fn check_unused(&mut self, bytes: &[u8], runs: &[(u16, u16)], place: Place) -> u16 {
         let at = if self.fs.superblock.is_v5() { UNUSED_AT_V5 } else { UNUSED_AT };
         let stored = <[RawUnused; 3]>::ref_from_prefix(&bytes[at..]);

@@ -7,7 +7,8 @@ use super::directories::Dir;
 use crate::fs::check::Kind;
 
 impl Checker<'_> {
-    /// Compares these blocks, the first at `start`, with the blocks of entries.
+    /// Compares the blocks that record free room, of which the first is at `start`, with the blocks of
+    /// entries.
     pub(super) fn check_rooms(&mut self, dir: &Dir<'_>, start: u64) {
         let geometry = self.fs.superblock.geometry;
         let log = geometry.dir_block_log;
@@ -26,7 +27,7 @@ impl Checker<'_> {
                 first += 1 << log;
             }
         }
-        // Entry blocks past these are not found by a search for room.
+        // A search for room does not find entry blocks past the recorded ones.
         let covered = (seen as usize).saturating_mul(per_block);
         if dir.whole && dir.bests.len() > covered {
             let place = dir.found.part("directory free space");

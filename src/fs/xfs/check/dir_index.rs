@@ -56,7 +56,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a leaf and gives its last hash. A single leaf also records the free room of blocks.
+    /// Checks a leaf and returns its last hash. A single leaf also records the free room of blocks.
     fn check_leaf(&mut self, block: &IndexBlock, leaves: &mut Leaves) -> Option<u32> {
         let (bytes, place) = (&block.content[..], block.place);
         let is_v5 = self.fs.superblock.is_v5();
@@ -93,7 +93,7 @@ impl Checker<'_> {
         raws.last().map(|raw| raw.hashval.get())
     }
 
-    /// Records the used entries of an index, and gives the number of unused ones.
+    /// Records the used entries of an index, and returns the number of unused ones.
     pub(super) fn take_index(
         &mut self,
         raws: &[RawHashEntry],

@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 /// The valid codes of types in entries.
 const TYPES: std::ops::RangeInclusive<u8> = 1..=7;
 
-/// A directory while it is checked.
+/// A directory that is being checked.
 pub(super) struct Dir<'d> {
     pub(super) found: &'d Found,
     pub(super) map: &'d Map,
@@ -37,14 +37,14 @@ pub(super) struct Dir<'d> {
 pub(super) struct Entry<'e> {
     pub(super) name: &'e [u8],
     pub(super) target: InodeNo,
-    /// The code of the file type, if the volume has these.
+    /// The code of the file type, if the volume records types.
     pub(super) file_type: Option<u8>,
     /// The address, in units of 8 bytes from the start of the directory.
     pub(super) address: u32,
 }
 
 impl Checker<'_> {
-    /// Reads all directories: to check them, or again to collect names.
+    /// Reads all directories, either to check them or, a second time, to collect names.
     pub(super) fn check_directories(&mut self) {
         let count = self.directories.len();
         for at in 0..count {

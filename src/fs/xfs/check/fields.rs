@@ -17,7 +17,7 @@ const MOST_LINKS: u32 = i32::MAX as u32;
 const LONGEST_TARGET: u64 = 1024;
 
 impl Checker<'_> {
-    /// Reports wrong fields of an inode in use. Gives whether its forks can be read.
+    /// Reports wrong fields of an inode in use. Returns whether its forks can be read.
     pub(super) fn check_core(&mut self, found: &Found) -> bool {
         let Some(file_type) = found.file_type() else {
             let (stored, rule) = (found.mode().into(), "it names no file type");
@@ -32,7 +32,7 @@ impl Checker<'_> {
         self.check_flags(found, file_type);
         self.check_hints(found, file_type);
         self.check_times(found);
-        // Version 1 had the link count in this field, and metadata files have their kind.
+        // Version 1 had the link count in this field; metadata files have their kind in it.
         if found.is_metadata() {
             self.check_metadata_core(found, file_type);
         } else if found.raw.di_version > 1 {
@@ -92,7 +92,7 @@ impl Checker<'_> {
         };
         match file_type {
             FileType::Directory | FileType::Symlink if size == 0 && found.links() > 0 => {
-                invalid("a directory or link has content");
+                invalid("a directory or link must have content");
             }
             FileType::Symlink if size > LONGEST_TARGET => {
                 invalid("a target of more than 1024 bytes");
@@ -100,7 +100,7 @@ impl Checker<'_> {
             FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket
                 if size != 0 =>
             {
-                invalid("a special file has no content");
+                invalid("a special file must have no content");
             }
             _ => {}
         }
@@ -176,7 +176,7 @@ impl Checker<'_> {
         let is_realtime = bits & (flags::REALTIME | flags::REALTIME_INHERIT) != 0;
         let unit = self.superblock.sb_rextsize.get().max(1);
         if has_hint && is_realtime && !hint.is_multiple_of(unit) {
-            let (stored, rule) = (hint.into(), "no multiple of a realtime extent");
+            let (stored, rule) = (hint.into(), "it is not a multiple of a realtime extent");
             self.findings.add(found.place("di_extsize"), Kind::Invalid { stored, rule });
         }
         let Some(v3) = &found.v3 else { return };
@@ -198,7 +198,7 @@ impl Checker<'_> {
         let copies = found.v3.as_ref().filter(has_hint).map_or(0, |v3| v3.di_cowextsize.get());
         let hints = [("di_extsize", found.raw.di_extsize.get()), ("di_cowextsize", copies)];
         for (name, hint) in hints.into_iter().filter(|(_, hint)| *hint > most) {
-            let (stored, rule) = (hint.into(), "longer than any extent");
+            let (stored, rule) = (hint.into(), "it exceeds the longest extent");
             self.findings.add(found.place(name), Kind::Invalid { stored, rule });
         }
     }
@@ -233,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks the formats of the forks. Gives whether they can be read.
+    /// Checks the formats of the forks. Returns whether they can be read.
     fn check_formats(&mut self, found: &Found, file_type: FileType) -> bool {
         let (raw, findings) = (&found.raw, &mut self.findings);
         let (room, offset) = (found.literal().len(), usize::from(raw.di_forkoff) * 8);

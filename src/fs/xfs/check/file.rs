@@ -138,7 +138,7 @@ impl Checker<'_> {
             _ => self.remote_target(found, data, len),
         };
         match target {
-            Some(target) if target.contains(&0) => self.wrong(place, "its target has a NUL"),
+            Some(target) if target.contains(&0) => self.wrong(place, "its target contains a NUL"),
             Some(_) => {}
             None => {
                 let what = format!("its blocks do not hold its {len} bytes");

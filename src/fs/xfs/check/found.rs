@@ -69,7 +69,7 @@ impl Found {
         is_zoned && self.space_tree() == Some(metatype::REALTIME_OWNERS)
     }
 
-    /// The project. In a file of a realtime group it is the number of the group.
+    /// The project id. In a file of a realtime group this field holds the number of the group.
     pub(super) fn project(&self) -> u32 {
         let raw = &self.raw;
         u32::from(raw.di_projid_lo.get()) | u32::from(raw.di_projid_hi.get()) << 16

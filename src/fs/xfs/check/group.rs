@@ -20,7 +20,7 @@ use crate::units::InodeNo;
 pub(super) struct Group {
     /// The owners of its blocks, free space included; first unsorted.
     pub(super) owned: Vec<Owned>,
-    /// The owners according to the tree of owners, if the volume has one and it is complete.
+    /// The owners according to the tree of owners, if the volume has a complete tree of owners.
     pub(super) recorded: Option<Vec<Owned>>,
     /// The recorded reference counts, if their tree is complete.
     pub(super) shared: Option<Vec<Shared>>,

@@ -36,7 +36,7 @@ pub(super) struct Index<'i> {
     pub(super) count: u64,
 }
 
-/// Checks a leaf and gives its last hash, if it has entries.
+/// Checks a leaf and returns its last hash, if the leaf has entries.
 pub(super) type Leaf<'l> = &'l mut dyn FnMut(&mut Checker<'_>, &IndexBlock) -> Option<u32>;
 
 struct Walk<'w, 'i> {
@@ -47,7 +47,7 @@ struct Walk<'w, 'i> {
 }
 
 impl Checker<'_> {
-    /// Walks an index, leaf by leaf. Gives whether it is complete.
+    /// Walks an index, leaf by leaf. Returns whether the index is complete.
     pub(super) fn walk_index(&mut self, index: &Index<'_>, leaf: Leaf<'_>) -> bool {
         let mut walk = Walk { index, seen: HashSet::new(), last: Vec::new() };
         let Some(root) = self.index_block(&mut walk, index.root) else { return false };
@@ -97,7 +97,7 @@ impl Checker<'_> {
         Some(IndexBlock { content, blocks, magic, place })
     }
 
-    /// Checks a block and the subtree below it. Gives the last hash.
+    /// Checks a block and the subtree below it. Returns the last hash.
     fn index_below(
         &mut self,
         walk: &mut Walk<'_, '_>,

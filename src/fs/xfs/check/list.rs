@@ -13,7 +13,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind};
 
 impl Checker<'_> {
-    /// Checks the used part of the list according to the header. Gives its number of blocks.
+    /// Checks the used part of the list according to the header. Returns its number of blocks.
     pub(super) fn check_list(&mut self, group: u32, raw: &RawFree) -> u32 {
         let header = FindingSite::of_group(group, Place::new("header of free space"));
         let site = FindingSite::of_group(group, Place::new("list of free blocks"));

@@ -151,7 +151,7 @@ impl Xfs {
         }
     }
 
-    /// Checks the children of a node. Gives the first block of the fork that they map.
+    /// Checks the children of a node. Returns the first block of the fork that they map.
     fn map_children(
         &self,
         walk: &mut Walk<'_>,
@@ -161,7 +161,7 @@ impl Xfs {
     ) -> Option<u64> {
         if count == 0 || count > room {
             walk.map.whole = false;
-            let what = format!("{count} records, of 1 to {room}");
+            let what = format!("{count} records, but 1 to {room} are valid");
             walk.findings.add(place.field("bb_numrecs"), Kind::Damaged { what });
             return None;
         }
@@ -231,7 +231,7 @@ impl Xfs {
         let (room, count) = ((content.len() - header) / EXTENT, usize::from(raw.bb_numrecs.get()));
         if count > room || count == 0 {
             walk.map.whole = false;
-            let what = format!("{count} records, of 1 to {room}");
+            let what = format!("{count} records, but 1 to {room} are valid");
             walk.findings.add(place.field("bb_numrecs"), Kind::Damaged { what });
             return None;
         }

@@ -65,7 +65,7 @@ impl Checker<'_> {
             let (stored, rule) = (bits.into(), "flags of a metadata file are missing");
             self.findings.add(found.place("di_flags"), Kind::Invalid { stored, rule });
         }
-        // Such files permit no access, and no quota counts them.
+        // Metadata files permit no access, and no quota counts them.
         let raw = &found.raw;
         self.findings.expect(found.place("di_mode"), found.mode() & PERMISSIONS, 0_u32);
         self.findings.expect(found.place("di_uid"), raw.di_uid.get(), 0_u32);
@@ -138,7 +138,7 @@ impl Checker<'_> {
                 let place = PLACE.inode(directory.unwrap_or(root));
                 self.findings.add(place, Kind::Damaged { what });
             }
-            // The number of groups may be wrong too.
+            // The number of groups may be wrong too, so the search stops after a few missing files.
             if directory.is_none() || missing >= TOLD {
                 break;
             }

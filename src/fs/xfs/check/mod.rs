@@ -4,8 +4,8 @@
 //! parent pointers; metadata directories; names (which inodes are reachable, and by how many names); owners of blocks, free space and counters,
 //! quota. The log is recovered first, and the check reads the recovered volume.
 //!
-//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. It shares the layouts, the checksums, the
-//! name hashes and the recovery with ordinary reads.
+//! Ordinary reads stop at the first fault; a check continues, so it has its own walks of the structures. Layouts, checksums, name hashes
+//! and recovery are those of ordinary reads.
 //!
 //! **Memory**: 24 bytes for each extent of a file and for each free extent, and as many again with a tree of owners; 24 bytes for each inode of all
 //! chunks; 24 bytes for each free realtime extent, for at most four million of them; 48 bytes for each directory; the names in metadata directories;
@@ -64,10 +64,10 @@ use crate::fs::check::{FindingSite, Findings, Kind, Pass, Progress, Report, Seve
 use crate::units::{DevOffset, FsBlock};
 
 impl Xfs {
-    /// Checks the whole volume as the log's recovery leaves it, and writes nothing. `progress` is called with the progress.
+    /// Checks the whole volume in its state after the log's recovery, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors
-    /// Faults of the volume are no errors: the report has them. `Io` only if the superblock cannot be read again.
+    /// Faults of the volume are in the report and are not errors. `Io` only if the superblock cannot be read again.
     pub fn check(self: &Arc<Self>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
         Checker::new(self, progress)?.run()
     }
@@ -163,7 +163,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether the log has operations that the next mount must finish. Until then, free space and its trees may be older than files.
+    /// Whether the log has operations that the next mount must finish. Until that mount, free space and its trees may be older than the
+    /// maps of files.
     fn is_unfinished(&self) -> bool {
         let log = self.fs.log();
         log.finished > log.finished_attributes || !log.unfinished.is_empty()

@@ -1,4 +1,4 @@
-//! The check of names: every inode must be reachable from the root, by as many names as its link count.
+//! The check of names. Every inode must be reachable from the root, by as many names as its link count.
 
 use super::Checker;
 use super::table::CHUNK;

@@ -1,4 +1,4 @@
-//! The owners of the blocks of each group: every block has exactly one owner, unless files share it.
+//! The owners of the blocks of each group. Every block has exactly one owner, unless files share it.
 //!
 //! The groups of realtime files are treated like the groups of the volume. Only zones have blocks that are neither owned nor free: blocks
 //! whose content a file has overwritten elsewhere.
@@ -11,7 +11,7 @@ use crate::error::Place;
 use crate::fs::check::{FindingSite, Kind, Pass};
 use crate::units::InodeNo;
 
-/// The owner of free space: no inode has the number 0.
+/// The owner of free space. No inode has the number 0.
 pub(super) const FREE: u64 = 0;
 
 /// A group of the volume or of the realtime device.
@@ -38,7 +38,7 @@ pub(super) struct Owned {
     pub(super) len: u32,
     /// The owner as the tree of owners encodes it, or [`FREE`].
     pub(super) owner: u64,
-    /// The offset as that tree encodes it: the block of the file, with flag bits.
+    /// The offset as the tree of owners encodes it: the block of the file, with flag bits.
     pub(super) offset: u64,
 }
 
@@ -47,13 +47,13 @@ impl Owned {
         u64::from(self.start) + u64::from(self.len)
     }
 
-    /// Whether these are data of a file: only data can be shared.
+    /// Whether the run is data of a file. Only data can be shared.
     pub(super) fn is_data(&self) -> bool {
         let bits = owner_bits::ATTRIBUTES | owner_bits::MAP_BLOCK;
         self.has_offset() && self.offset & bits == 0
     }
 
-    /// Whether these are blocks of a file with an offset in it.
+    /// Whether the run belongs to a file and has an offset in that file.
     pub(super) fn has_offset(&self) -> bool {
         self.owner != FREE && self.owner >> 63 == 0 && self.offset & owner_bits::MAP_BLOCK == 0
     }
@@ -81,7 +81,7 @@ impl Owned {
 }
 
 impl Checker<'_> {
-    /// Records that blocks of a group, which contains them, are in use.
+    /// Records that blocks are in use. The blocks must lie within the group.
     pub(super) fn claim(
         &mut self,
         space: Space,
@@ -90,7 +90,7 @@ impl Checker<'_> {
         offset: u64,
     ) {
         let owned = &mut self.group(space).owned;
-        // Consecutive blocks of a structure become one run: most inodes and trees are contiguous.
+        // Consecutive blocks of a structure become one run, because most inodes and trees are contiguous.
         if let Some(last) = owned.last_mut()
             && last.owner == owner
             && last.end() == u64::from(start)
@@ -144,7 +144,7 @@ impl Checker<'_> {
         let site = space.site(["blocks", "realtime blocks"]);
         // The highest end of the runs so far, and the run that ends there.
         let (mut end, mut last): (u64, Option<Owned>) = (0, None);
-        // The highest end, and its run, among runs that are not data of a file: these share nothing.
+        // The run with the highest end among runs that are not data of a file. Such runs share no blocks.
         let mut sole: Option<Owned> = None;
         for run in owned {
             let (start, run_end) = (u64::from(run.start), run.end().min(length));

@@ -1,7 +1,7 @@
 //! Parent pointers: for each name of an inode, an attribute has the directory, the directory's generation, and the name.
 //!
-//! The first comparison takes little memory: each inode has a sum of fingerprints; names add to it and attributes subtract from it. Only
-//! inodes whose sum is not 0 are read again in full.
+//! The first comparison takes little memory. Each inode has a sum of fingerprints, to which names add and from which attributes
+//! subtract. Only inodes whose sum is not 0 are read again in full.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -177,7 +177,7 @@ impl Checker<'_> {
             self.compare_parents(number, both);
         }
         for number in more {
-            let what = "its parent pointers are not its names".into();
+            let what = "its parent pointers differ from its names".into();
             self.findings.add(pointers_of(number), Kind::Records { what });
         }
     }

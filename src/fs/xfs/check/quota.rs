@@ -30,8 +30,8 @@ struct Used {
 pub(super) struct Accounts([Usage; 3]);
 
 impl Accounts {
-    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` of the blocks are
-    /// realtime blocks.
+    /// Adds an inode. Linux counts all inodes except quota files; the realtime bitmap and summary count for root. `realtime` is the number
+    /// of its blocks that are realtime blocks.
     pub(super) fn add(&mut self, superblock: &Superblock, found: &Found, realtime: u64) {
         if found.is_metadata() || superblock.quota.contains(&found.number) {
             return;
@@ -92,7 +92,7 @@ impl Checker<'_> {
         let has_tree = self.fs.superblock.metadata_root.is_some();
         if has_quota && !has_tree && files.iter().all(|file| matches!(file.number, 0 | u64::MAX)) {
             let place = Place::new("superblock").field("sb_versionnum");
-            self.findings.wrong(place, "it has quota, and no file of it");
+            self.findings.wrong(place, "it has quota, but no quota file");
         }
         let accounts = std::mem::take(&mut self.accounts);
         for (file, usage) in files.into_iter().zip(accounts.0) {

@@ -1,7 +1,7 @@
 //! Space of realtime files: the free extents by the bitmaps and their summaries, and the trees of realtime groups.
 //!
-//! A volume with metadata directories has these files for each group, found by name. Other volumes have a single bitmap and a single summary.
-//! Zones have no bitmap: a block without an owner is freed with its whole zone.
+//! A volume with metadata directories has a bitmap and a summary for each group, which are found by name. Other volumes have a
+//! single bitmap and a single summary. Zones have no bitmap, because a block without an owner is freed with its whole zone.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ struct Layout {
     has_headers: bool,
     /// Words in a block.
     words: u64,
-    /// Blocks of a bitmap: enough for the longest group, in a shorter group too.
+    /// Blocks of a bitmap. A shorter group has as many as the longest group.
     blocks: u64,
     /// The number of size classes (powers of two) in a summary.
     levels: u64,
@@ -71,7 +71,7 @@ struct FreeRuns {
 }
 
 impl FreeRuns {
-    /// Adds the next word, and gives its bits past the end.
+    /// Adds the next word, and returns its bits past the end.
     fn word(&mut self, word: u32) -> u32 {
         let bits = WORD.min(self.end - self.at);
         let after = u64::from(word) >> bits << bits;
@@ -114,7 +114,7 @@ impl Checker<'_> {
         self.fs.superblock.realtime().copied()
     }
 
-    /// The files of each realtime group. The full name begins with the number of the group.
+    /// The names and kinds of the files of each realtime group. A full name has the number of the group in front.
     pub(super) fn realtime_files(&self) -> Vec<(&'static str, u16)> {
         let sb = &self.fs.superblock;
         let mut files = Vec::new();
@@ -137,7 +137,7 @@ impl Checker<'_> {
         Some((Space::Realtime(group.try_into().ok()?), start.try_into().ok()?))
     }
 
-    /// Reads the tree in the data fork of a realtime group's file, and gives its number of blocks.
+    /// Reads the tree in the data fork of a realtime group's file, and returns its number of blocks.
     pub(super) fn check_space_file(&mut self, found: &Found) -> u64 {
         let kind = found.space_tree().filter(|_| found.raw.di_format == format::META_BTREE);
         let Some(kind) = kind else { return 0 };
@@ -206,7 +206,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads the bitmap of a group, compares it with the summary, and records its free extents. Gives their number.
+    /// Reads the bitmap of a group, compares it with the summary, and records its free extents. Returns their number.
     fn check_realtime_group(&mut self, realtime: &Realtime, group: u32) -> Option<u64> {
         let space = Space::Realtime(group);
         let layout = Layout::new(realtime, self.fs.superblock.geometry.block.bytes());

@@ -42,7 +42,7 @@ fn shared(owned: &[Owned]) -> Vec<Shared> {
     runs
 }
 
-/// Appends a run. It is merged with the last one if they adjoin and have equal counts.
+/// Appends a run, or lengthens the last run if the two adjoin and have equal counts.
 fn add(runs: &mut Vec<Shared>, run: Shared) {
     match runs.last_mut() {
         Some(last) if last.end == run.start && last.count == run.count => last.end = run.end,
@@ -69,7 +69,7 @@ impl Checker<'_> {
                 continue;
             }
             if is_copy == was_copy && u64::from(start) < end {
-                self.wrong(site, format!("the run at block {start} overlaps the one before"));
+                self.wrong(site, format!("the run at block {start} overlaps the previous run"));
             }
             (end, was_copy) = (run_end, is_copy);
             if is_copy {

@@ -30,7 +30,7 @@ fn joined(runs: &[Owned]) -> Vec<Owned> {
     let bits = |run: &Owned| run.offset & !owner_bits::OFFSET;
     sorted.sort_unstable_by_key(|run| (run.owner, bits(run), run.start, run.offset));
     let mut joined: Vec<Owned> = Vec::with_capacity(sorted.len());
-    // Runs of one owner can share blocks, so a run may continue an earlier one than the last.
+    // Runs of one owner can share blocks, so a run may continue a run before the last one.
     let mut open: Vec<usize> = Vec::new();
     for run in sorted {
         open.retain(|at| {

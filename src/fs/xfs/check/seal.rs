@@ -1,4 +1,5 @@
-//! The self-describing fields of metadata blocks: checksum, place, volume, owner, age. A wrong field is reported, and the check continues.
+//! The self-describing fields of metadata blocks: checksum, position, volume, owner, age. A wrong field is reported, and the check
+//! continues.
 
 use super::super::header::{Header, array, crc_of};
 use super::super::overlay::Replayed;
@@ -7,7 +8,7 @@ use crate::fs::check::{FindingSite, Findings};
 use crate::fs::xfs::Xfs;
 use crate::units::{FsBlock, InodeNo};
 
-const OTHER_VOLUME: &str = "it is of another volume";
+const OTHER_VOLUME: &str = "it belongs to another volume";
 
 impl Xfs {
     /// Reports a wrong header of a structure of an inode. The structure lies in these blocks.

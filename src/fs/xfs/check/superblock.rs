@@ -46,7 +46,7 @@ impl Checker<'_> {
         Ok((bytes, replayed == super::super::overlay::Replayed::Yes))
     }
 
-    /// Checks the first superblock. It obeys the rules of opening, otherwise the volume would not be open.
+    /// Checks the first superblock. Opening the volume has checked the rules for the other fields.
     fn check_first(&mut self) {
         let (raw, findings) = (self.superblock.clone(), &mut self.findings);
         findings.expect(PLACE.field("sb_flags"), raw.sb_flags, 0_u32);
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a copy. Copies are not kept up to date: only constant fields are compared.
+    /// Checks a copy. Only constant fields are compared, because copies are not kept up to date.
     fn check_copy(&mut self, site: FindingSite, bytes: &[u8]) {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         let Ok((raw, _)) = RawSuperblock::ref_from_prefix(bytes) else { return };
@@ -101,7 +101,7 @@ impl Checker<'_> {
         let rest = bytes.get(end..).unwrap_or_default();
         if let Some(at) = rest.iter().position(|byte| *byte != 0) {
             let at = end + at;
-            self.wrong(site, format!("the rest of its sector is not zeros, from byte {at} on"));
+            self.wrong(site, format!("its sector has nonzero bytes from byte {at} on"));
         }
     }
 
@@ -131,10 +131,10 @@ impl Checker<'_> {
             self.findings.add(site, Kind::Invalid { stored: stored.into(), rule });
         };
         if unit != 0 && !raw.sb_agblocks.get().is_multiple_of(unit) {
-            invalid("sb_unit", unit, "groups are no multiple of it");
+            invalid("sb_unit", unit, "the size of a group is not a multiple of it");
         }
         if (unit == 0) != (width == 0) || unit != 0 && !width.is_multiple_of(unit) {
-            invalid("sb_width", width, "no multiple of sb_unit");
+            invalid("sb_width", width, "it is not a multiple of sb_unit");
         }
         if raw.sb_versionnum.get() & version::STRIPES == 0 && unit != 0 {
             invalid("sb_unit", unit, "sb_versionnum has no stripe bit");
@@ -159,7 +159,7 @@ impl Checker<'_> {
         }
         let extents = u64::from(raw.sb_rgextents.get());
         if extents < FEWEST_EXTENTS {
-            let rule = "a realtime group has two extents or more";
+            let rule = "a realtime group must have two extents or more";
             self.findings.add(field("sb_rgextents"), Kind::Invalid { stored: extents, rule });
         } else {
             let groups = raw.sb_rextents.get().div_ceil(extents);
@@ -173,7 +173,8 @@ impl Checker<'_> {
         }
         if self.fs.superblock.incompat.contains(Incompat::ZONED) {
             self.findings.expect(field("sb_frextents"), raw.sb_frextents.get(), 0_u64);
-            let (stored, rule) = (raw.sb_rtreserved.get(), "more than all realtime blocks");
+            let (stored, rule) =
+                (raw.sb_rtreserved.get(), "it exceeds the number of realtime blocks");
             if stored > raw.sb_rblocks.get() {
                 self.findings.add(field("sb_rtreserved"), Kind::Invalid { stored, rule });
             }

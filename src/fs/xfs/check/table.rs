@@ -14,15 +14,15 @@ pub(super) struct State {
     pub(super) file_type: Option<FileType>,
     /// Whether the inode is in use, by its mode.
     pub(super) used: bool,
-    /// Whether its blocks may be shared.
+    /// Whether the inode's blocks may be shared.
     pub(super) shares: bool,
-    /// Whether it points to a next inode of an unlinked list.
+    /// Whether the inode points to a next inode of an unlinked list.
     pub(super) has_next: bool,
-    /// Whether an unlinked list contains it.
+    /// Whether an unlinked list contains the inode.
     pub(super) unlinked: bool,
-    /// Whether it is internal to the file system.
+    /// Whether the inode is internal to the file system.
     pub(super) metadata: bool,
-    /// The sum of fingerprints of its names minus that of its parent pointers: 0 if they agree.
+    /// The sum of fingerprints of the inode's names minus the sum for its parent pointers: 0 if they agree.
     pub(super) parents: u64,
     /// The stored link count, and the number of names that were found.
     pub(super) links: u32,
@@ -107,7 +107,7 @@ pub(super) struct Directory {
     pub(super) number: InodeNo,
     /// The target of `..`; 0 if it was not found.
     pub(super) dot_dot: InodeNo,
-    /// The directory that contains this one; 0 for none.
+    /// The directory that contains this directory; 0 if there is none.
     pub(super) parent: InodeNo,
     /// The number of subdirectories.
     pub(super) children: u32,

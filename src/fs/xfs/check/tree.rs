@@ -1,4 +1,4 @@
-//! Block-by-block walks of the B+trees of a group, and of those in the data fork of an internal file.
+//! Block-by-block walks of the B+trees of a group, and of the B+trees in the data fork of an internal file.
 
 use std::collections::HashSet;
 
@@ -149,7 +149,7 @@ pub(super) struct Walked {
     pub(super) records: Vec<u8>,
     /// The number of blocks of the tree.
     pub(super) blocks: u32,
-    /// Whether no part of it is missing.
+    /// Whether no part of the tree is missing.
     pub(super) whole: bool,
 }
 
@@ -207,7 +207,7 @@ impl Decoded {
 }
 
 impl Checker<'_> {
-    /// Walks a tree in the data fork of a file, from the root in its inode. Its blocks are recorded as used.
+    /// Walks a tree in the data fork of a file, from the root in its inode. The tree's blocks are recorded as used.
     pub(super) fn walk_file_tree(&mut self, found: &Found, shape: &Shape) -> Walked {
         let place = found.part(shape.name);
         let Ok((root, rest)) = RawRoot::ref_from_prefix(found.data()) else {
@@ -236,7 +236,7 @@ impl Checker<'_> {
         self.end_of_walk(walk)
     }
 
-    /// Walks a tree from its root. Its blocks are recorded as used.
+    /// Walks a tree from its root. The tree's blocks are recorded as used.
     pub(super) fn walk_tree(
         &mut self,
         group: u32,
@@ -254,7 +254,7 @@ impl Checker<'_> {
         self.end_of_walk(walk)
     }
 
-    /// Checks that no block follows the last one of each level.
+    /// Checks that no block follows the last block of each level.
     fn end_of_walk(&mut self, walk: Walk<'_>) -> Walked {
         for (block, right) in walk.last.iter().flatten().copied() {
             if right != walk.home.none() {
@@ -286,7 +286,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a block and the subtree below it. Gives the lowest and the highest key, or `None` for a block of another structure.
+    /// Checks a block and the subtree below it. Returns the lowest and the highest key, or `None` for a block of another structure.
     fn tree_block(&mut self, walk: &mut Walk<'_>, block: u64, level: u32) -> Option<(Key, Key)> {
         let site = self.site_of(walk, Some(block), "");
         let Some(number) = self.block_of(walk, block) else {
@@ -312,7 +312,7 @@ impl Checker<'_> {
         let field = |name| FindingSite { place: site.place.field(name), ..site };
         if header.magic != walk.shape.magic[usize::from(is_v5)] {
             walk.found.whole = false;
-            let what = format!("{:02x?} is not of this tree", header.magic);
+            let what = format!("{:02x?} does not belong to this tree", header.magic);
             self.findings.add(field("bb_magic"), Kind::Damaged { what });
             return None;
         }
@@ -342,7 +342,7 @@ impl Checker<'_> {
             _ => room / 2,
         };
         if count < least || count > room {
-            let what = format!("{count} records, of {least} to {room}");
+            let what = format!("{count} records, but {least} to {room} are valid");
             self.findings.add(field("bb_numrecs"), Kind::Damaged { what });
             walk.found.whole &= count <= room;
         }

@@ -38,7 +38,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows a list and gives its number of inodes.
+    /// Follows a list and returns its number of inodes.
     fn follow(&mut self, group: u32, list: u32, head: u32) -> u64 {
         let geometry = self.fs.superblock.geometry;
         let place = Place::new("header of inodes").field("agi_unlinked");

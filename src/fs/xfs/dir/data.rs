@@ -16,7 +16,7 @@ use crate::units::InodeNo;
 /// The kind of a block of entries, for its checksum.
 const KIND: u8 = 3;
 
-/// A checked block of entries: where the entries begin and end, and the index after them if it is the directory's only block.
+/// A checked block of entries: where the entries begin and end, and the index after them if the block is the directory's only block.
 pub(super) struct Data<'a> {
     bytes: &'a [u8],
     start: usize,

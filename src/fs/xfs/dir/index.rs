@@ -26,7 +26,7 @@ struct IndexBlock {
     count: usize,
     /// 0 for a leaf.
     level: u16,
-    /// The next leaf; 0 for none.
+    /// The next leaf; 0 if there is none.
     next: u64,
 }
 
@@ -68,7 +68,7 @@ impl XfsInode {
                 return Err(place.field("forw").corrupt("the leaf after a leaf is a node"));
             }
         }
-        Err(place.field("forw").corrupt("the leaves make a circle"))
+        Err(place.field("forw").corrupt("the leaves form a circular chain"))
     }
 
     /// Looks for a name in the only block of a directory, which holds its index.
@@ -84,7 +84,7 @@ impl XfsInode {
         Ok(None)
     }
 
-    /// The inode of an entry of the index, if it has that name.
+    /// The inode of an entry of the index, if the entry has that name.
     fn entry_of_address(
         &self,
         map: Option<&ExtentMap>,
@@ -122,7 +122,7 @@ impl XfsInode {
             }
             let children = Self::index_entries(&block, self.index_header(), place)?;
             let at = children.partition_point(|entry| entry.hashval.get() < hash);
-            // Past the last hash there is no entry: the last leaf is searched and has none.
+            // No entry has a hash past the last one. The search then ends in the last leaf.
             let Some(child) = children.get(at).or(children.last()) else {
                 return Err(place.field("count").corrupt("a node without children"));
             };

@@ -12,14 +12,15 @@ use crate::fs::{DirCursor, DirEntry};
 use crate::iomap::IomapType;
 use crate::units::{FileBlock, FilePos};
 
-/// The rest of a directory.
+/// The entries of a directory that remain to be listed.
 pub struct XfsListing {
     inode: Arc<XfsInode>,
     /// The position in units of 8 bytes from the start of the directory.
     cursor: u64,
     /// Entries that were read but not returned yet.
     ready: VecDeque<Entry>,
-    /// The next block to read, in file-system blocks of the file; `None` after the last one, or an error.
+    /// The next block to read, in file-system blocks of the file; `None` after the last block or after an
+    /// error.
     next_block: Option<u64>,
 }
 

@@ -71,7 +71,7 @@ impl Xfs {
     }
 }
 
-/// A letter of ISO 8859-1 in lower case: Linux folds every byte so, whatever the encoding of the name.
+/// A letter of ISO 8859-1 in lower case. Linux folds bytes in this way whatever the encoding of the name.
 fn fold_case(byte: u8) -> u32 {
     let is_upper = matches!(byte, b'A'..=b'Z' | 0xC0..=0xD6 | 0xD8..=0xDE);
     u32::from(if is_upper { byte + 32 } else { byte })

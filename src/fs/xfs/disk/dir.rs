@@ -27,7 +27,7 @@ pub(crate) const LEAF_HEADER_V5: usize = 64;
 pub(crate) const LEAF_OFFSET: u64 = 1 << 35;
 /// First byte of the blocks that record the free room of entry blocks.
 pub(crate) const FREE_OFFSET: u64 = 1 << 36;
-/// Magic of these blocks, without and with checksums, and the size of their headers.
+/// Magic of a block that records free room, without and with checksums, and the size of its header.
 pub(crate) const FREE: u32 = u32::from_be_bytes(*b"XD2F");
 pub(crate) const FREE_V5: u32 = u32::from_be_bytes(*b"XDF3");
 pub(crate) const FREE_HEADER: usize = 16;
@@ -36,7 +36,7 @@ pub(crate) const FREE_HEADER_V5: usize = 64;
 pub(crate) const NO_BLOCK: u16 = 0xFFFF;
 /// First two bytes of unused space between entries.
 pub(crate) const FREE_TAG: u16 = 0xFFFF;
-/// The alignment of entries. Their address counts these units.
+/// The alignment of entries in bytes. Addresses of entries count units of this length.
 pub(crate) const ALIGN: usize = 8;
 /// `address` of a removed entry of the index.
 pub(crate) const STALE: u32 = 0;
@@ -62,7 +62,7 @@ pub(crate) struct RawUnused {
 
 layout!(RawUnused: 4 { length @ 2 });
 
-/// Byte offset of the first of these runs, without and with checksums.
+/// Byte offset of the first unused run, without and with checksums.
 pub(crate) const UNUSED_AT: usize = 4;
 pub(crate) const UNUSED_AT_V5: usize = 48;
 

@@ -68,7 +68,7 @@ pub(crate) mod item {
 pub(crate) mod buffer {
     /// Only `di_next_unlinked` of the inodes in the buffer is logged.
     pub(crate) const INODES: u16 = 0x1;
-    /// The blocks were freed: earlier content in the log must not be written.
+    /// The blocks were freed, so earlier content in the log must not be written.
     pub(crate) const CANCEL: u16 = 0x2;
     /// Bytes for each bit of the map.
     pub(crate) const CHUNK: usize = 128;

@@ -1,6 +1,7 @@
-//! Unfinished intents: the part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
+//! Unfinished intents. The part that a reader can see is finished in memory, as the kernel's recovery finishes it on the device.
 //!
-//! This part is changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these are only counted.
+//! Recovery in memory finishes changes of attributes and of file maps. Other intents change trees that record the owners of blocks; these
+//! intents are only counted.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,7 @@ pub(super) struct Intents {
 
 struct Intent {
     what: &'static str,
-    /// The position in the log: intents are finished in the order in which they were logged.
+    /// The position in the log. Intents are finished in the order in which they were logged.
     order: u64,
     regions: Vec<Vec<u8>>,
 }
@@ -64,7 +65,7 @@ pub(super) struct Ended {
 }
 
 impl Intents {
-    /// Handles an intent or the end of one. False for items of other types. Both have the number at byte 8.
+    /// Handles an intent or the end of one. Returns false for items of other types. An intent and its end have the number at byte 8.
     pub(super) fn take(&mut self, code: u16, number: u64, regions: &[Vec<u8>]) -> bool {
         for (intent, done, what) in INTENTS {
             if code == intent {
@@ -116,7 +117,7 @@ impl Intents {
     }
 }
 
-/// Adds the changes of an intent. False if they are not of data.
+/// Adds the changes of an intent. Returns false if they do not concern data.
 fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of a mapping");
     let Ok((raw, rest)) = RawMappingIntent::ref_from_prefix(region) else {
@@ -160,7 +161,7 @@ fn add_mappings(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -
     Ok(true)
 }
 
-/// Adds an exchange. False if it is not of data.
+/// Adds an exchange. Returns false if it does not concern data.
 fn add_exchange(region: &[u8], superblock: &Superblock, into: &mut MapChanges) -> Result<bool> {
     let place = Place::new("intent of an exchange");
     let Ok((raw, _)) = RawExchange::ref_from_prefix(region) else {

@@ -1,7 +1,7 @@
 //! The head and the tail of the log: the end of the last whole record, and the start of recovery.
 //!
-//! Each block has its cycle. Blocks before the head have the newest cycle, blocks after it the cycle before, so a binary search finds the
-//! head. Several records can be in flight, so a crash can leave old blocks before the head, or a record without its end.
+//! Each block has its cycle. Blocks before the head have the newest cycle, blocks after the head have the previous cycle, so a binary
+//! search finds the head. Several records can be in flight, so a crash can leave old blocks before the head, or a record without its end.
 
 use super::record::{LogBlocks, Position, cycle_of};
 use crate::error::{ErrorKind, Result};
@@ -51,7 +51,8 @@ pub(super) fn find(log: &LogBlocks<'_>, superblock: &Superblock) -> Result<State
     Ok(State::Dirty { tail, head })
 }
 
-/// The first incomplete record among the last ones, if any: these were in flight, and everything from that record on counts as not written.
+/// The first incomplete record among the last ones, if any. The last records were in flight, so everything from that record on counts as
+/// not written.
 fn first_bad(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -83,7 +84,7 @@ fn is_whole(log: &LogBlocks<'_>, superblock: &Superblock, at: Position) -> Resul
 /// The tail in the last record. All records from there on are complete, so recovery does not meet a bad one midway.
 ///
 /// Lost records may have begun to overwrite the tail. In that case they contain a newer tail, which is lost too, and the overwritten part
-/// was already written home.
+/// was already written to its final position.
 fn find_tail(
     log: &LogBlocks<'_>,
     superblock: &Superblock,
@@ -117,7 +118,7 @@ fn find_tail(
             return Err(log
                 .place(last.block)
                 .field("h_tail_lsn")
-                .corrupt("the records make a circle"));
+                .corrupt("the records form a circular chain"));
         }
         at = next;
     }
@@ -160,7 +161,8 @@ fn find_head(log: &LogBlocks<'_>) -> Result<Option<Position>> {
     let (mut low, mut high) = (0, log.count - 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // Zeroed blocks, which no crash leaves, lie before the head, as in Linux: a record that ends at them is not the last one.
+        // No crash leaves zeroed blocks. As in Linux they count as blocks before the head, so a record that ends at them is not the last
+        // record.
         if log.cycle(middle)? == last { high = middle } else { low = middle }
     }
     // The end of the log, before block 0, has the previous cycle, unless that was not written either.
@@ -187,7 +189,8 @@ fn first_stale(log: &LogBlocks<'_>, head: u32, stale: impl Fn(bool) -> u32) -> R
 
 /// The last record that begins before a position. A log that was written has one.
 fn last_record(log: &LogBlocks<'_>, end: Position) -> Result<Position> {
-    let none = || log.place(end.block % log.count).corrupt("none is before the head of the log");
+    let none =
+        || log.place(end.block % log.count).corrupt("no record precedes the head of the log");
     last_header(log, end)?.ok_or_else(none)
 }
 

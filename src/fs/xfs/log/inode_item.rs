@@ -33,7 +33,7 @@ const FIELDS: [(usize, usize); 16] = [
     (92, 4), // di_gen
     (6, 2),  // di_onlink, or the type of a metadata file
 ];
-/// The same fields that version 3 adds.
+/// The fields that version 3 adds, in the same form.
 const FIELDS_V3: [(usize, usize); 4] = [
     (104, 8), // di_changecount
     (120, 8), // di_flags2
@@ -83,13 +83,13 @@ impl Replay<'_> {
             return Err(place.field("ilf_boffset").corrupt(what));
         };
         if u16::from_be_bytes(array(inode, 0)) != MAGIC {
-            return Err(place.field("di_magic").corrupt("no inode is at its place"));
+            return Err(place.field("di_magic").corrupt("no inode is at its position"));
         }
         let core = item.region(1, self.place)?;
         if u16::from_le_bytes(array(core, 0)) != MAGIC {
             return Err(place
                 .field("di_magic")
-                .corrupt("its fields in the log are not an inode's"));
+                .corrupt("its fields in the log are not those of an inode"));
         }
         let is_v3 = core.get(4) == Some(&3);
         if is_v3 != self.superblock.is_v5() || core.len() < if is_v3 { FORKS_V3 } else { LOGGED_V2 }
@@ -259,7 +259,7 @@ const OWNER_KEY: usize = 20;
 /// The layout of a tree's root in an inode.
 #[derive(Clone, Copy)]
 struct Root {
-    /// The length of a child's keys. Its pointer has 8 bytes.
+    /// The length of a child's keys. A child's pointer has 8 bytes.
     keys: usize,
     /// The length of a record, if the root can also be a leaf.
     record: Option<usize>,
@@ -305,7 +305,7 @@ fn copy_root(
     let [room_in_log, room] =
         [content.len(), fork.len().saturating_sub(4)].map(|len| len / (first + second));
     if count > room || count > room_in_log || fork.len() < size_of::<RawRoot>() {
-        return Err(place.corrupt(format!("a root of {count} records, of {room}")));
+        return Err(place.corrupt(format!("a root of {count} records, with room for {room}")));
     }
     fork[..2].copy_from_slice(&raw.bb_level.get().to_be_bytes());
     fork[2..4].copy_from_slice(&raw.bb_numrecs.get().to_be_bytes());

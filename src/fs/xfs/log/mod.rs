@@ -1,7 +1,7 @@
 //! The log, recovered in memory into an overlay of sectors. Nothing is written.
 //!
-//! The log has parts of buffers instead of blocks, so the overlay has sectors. It never contains data, so extents are not split, unlike at the blocks
-//! of ext4's log. Map changes that the log has begun are applied when a map is read.
+//! The log contains parts of buffers instead of blocks, so the overlay consists of sectors. The log never contains file data, so extents
+//! need not be split at logged blocks as with ext4. Map changes that the log has begun are applied when a map is read.
 
 mod attr_intent;
 mod finish;
@@ -43,7 +43,7 @@ pub struct LogState {
     pub recovered: bool,
     /// The number of recovered transactions.
     pub transactions: u64,
-    /// Changes of attributes and file maps with an unfinished intent in the log: recovery finished them in memory.
+    /// Changes of attributes and file maps with an unfinished intent in the log, which recovery finished in memory.
     pub finished: u64,
     /// The number of attribute changes among these.
     pub finished_attributes: u64,
@@ -66,7 +66,7 @@ impl LogState {
 /// The result of a recovery.
 pub(super) struct Recovery {
     pub(super) state: LogState,
-    /// Changes that are not written home on the device.
+    /// Changes that the device does not have yet.
     pub(super) overlay: Overlay,
     /// Unfinished changes of maps and attributes.
     pub(super) changes: MapChanges,
@@ -90,7 +90,7 @@ pub(super) fn recover(
         State::Dirty { tail, head } => (tail, head),
     };
     superblock.check_log_features()?;
-    // Freed blocks are collected first: their earlier content must not be applied.
+    // Freed blocks are collected first, because their earlier content must not be applied.
     let mut cancelled = Cancelled::default();
     for_each_transaction(&log, superblock, (tail, head), |transaction| {
         cancelled.collect(&transaction)

@@ -1,5 +1,5 @@
-//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log has the inodes, but not the blocks of the trees, which
-//! record the inode that owns them.
+//! Maps that get another owner. When two files exchange their maps (`xfs_fsr`), the log contains the inodes, but not the blocks of the
+//! trees. Each of these blocks records the inode that owns it.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
@@ -40,7 +40,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Writes the owner into a block. Gives the pointers to its children.
+    /// Writes the owner into a block. Returns the pointers to its children.
     fn own_block(&mut self, number: u64, level: u16, owner: InodeNo) -> Result<Vec<u64>> {
         let place = Place::new("node of extents").inode(owner);
         let geometry = self.superblock.geometry;
@@ -52,7 +52,8 @@ impl Replay<'_> {
             return Err(place.corrupt("it is cut short"));
         };
         if u32::from_be_bytes(raw.bb_magic) != MAP_V5 || raw.bb_level.get() != level {
-            // The block was freed later, so its content in the log must not be applied. If it was not, the reader of the map detects that.
+            // The block was freed later, so its content in the log must not be applied. If it was not freed, the reader of the map detects
+            // that.
             return Ok(Vec::new());
         }
         let field = Header::MAP.owner;

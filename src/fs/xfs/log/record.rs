@@ -57,11 +57,11 @@ pub(super) struct Record {
 /// The unchecked header of a record: an unmount record may come from another kind of machine.
 pub(super) struct Outline {
     pub(super) tail: Position,
-    /// The maximum number of blocks of a record in its mount.
+    /// The maximum number of blocks of a record in the mount that wrote it.
     pub(super) most_blocks: u32,
     /// The block after the record.
     end: u32,
-    /// Whether it is an unmount record.
+    /// Whether the record is an unmount record.
     pub(super) is_unmount: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'a> LogBlocks<'a> {
         Ok(Self { device, range, count })
     }
 
-    /// Reads consecutive blocks; the first block follows the last one.
+    /// Reads consecutive blocks. The log's first block follows its last one.
     pub(super) fn read(&self, first: u32, count: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count as usize * BLOCK];
         let before_end = (self.count - first).min(count) as usize * BLOCK;
@@ -214,7 +214,7 @@ impl<'a> LogBlocks<'a> {
             return Ok(());
         }
         let (found, own) = (uuid_text(&found), uuid_text(&own));
-        let what = format!("the log is that of the volume {found}, and this is {own}");
+        let what = format!("the log belongs to volume {found}, not to this volume {own}");
         Err(self.place(at.block).field("h_fs_uuid").corrupt(what))
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions are applied in order to sectors in memory.
+//! Applies transactions, one after the other, to sectors in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl Cancelled {
         u16::try_from(len).is_ok_and(|len| self.0.contains_key(&(at, len)))
     }
 
-    /// Processes a cancellation: after the last one, the buffer may be reused for other content.
+    /// Processes a cancellation of a buffer. After its last cancellation, the buffer may be reused for other content.
     fn pass(&mut self, raw: &RawBufferItem) {
         if let Some(count) = self.0.get_mut(&key(raw)) {
             *count -= 1;
@@ -100,8 +100,8 @@ impl<'a> Replay<'a> {
         Ok((self.overlay, self.intents.end(self.superblock)?))
     }
 
-    /// Applies a transaction: first buffers, then items that change parts of them, then unlinked lists. Cancellations come last, because
-    /// they apply to later transactions.
+    /// Applies a transaction: first buffers, then items that change parts of buffers, then unlinked lists. Cancellations come last,
+    /// because they apply to later transactions.
     pub(super) fn transaction(&mut self, transaction: &Transaction) -> Result<()> {
         let lsn = transaction.lsn;
         self.place = transaction.place;
@@ -162,7 +162,7 @@ impl<'a> Replay<'a> {
         self.overlay.put(at, bytes);
     }
 
-    /// Stores a part of a buffer, rounded to whole sectors: the inodes around a changed one keep their content on the device.
+    /// Stores a part of a buffer, rounded to whole sectors, so that inodes in other sectors keep their content on the device.
     pub(super) fn put_part(&mut self, at: u64, bytes: &[u8], part: Range<usize>) {
         const SECTOR: usize = 1 << BASIC_SHIFT;
         let start = part.start / SECTOR * SECTOR;
@@ -205,7 +205,7 @@ impl<'a> Replay<'a> {
             };
             let from = field.start - range.start;
             let inode = &mut bytes[start..start + size];
-            // A wrong checksum stays wrong: this change does not repair the inode.
+            // A wrong checksum stays wrong, because this change does not repair the inode.
             let is_sound = self.superblock.is_v5() && is_sealed(inode);
             inode[NEXT_UNLINKED..NEXT_UNLINKED + 4].copy_from_slice(&content[from..from + 4]);
             if is_sound {
@@ -253,7 +253,7 @@ impl<'a> Replay<'a> {
         Ok(parts)
     }
 
-    /// Creates new unused inodes. Their first use comes later in the log.
+    /// Creates new unused inodes. The first use of these inodes comes later in the log.
     fn create_inodes(&mut self, item: &Item) -> Result<()> {
         let place = self.place;
         let Ok((raw, _)) = RawInodeCreate::ref_from_prefix(item.region(0, place)?) else {
@@ -265,7 +265,7 @@ impl<'a> Replay<'a> {
         let bytes = length << geometry.block.shift();
         let most = geometry.inodes_made();
         if size != geometry.inode || count > most || bytes != u64::from(count) * size as u64 {
-            let what = format!("{count} inodes of {size} bytes, of {most} at most");
+            let what = format!("{count} inodes of {size} bytes, but at most {most} are valid");
             return Err(place.field("icl_count").corrupt(what));
         }
         let (group, within) = (u64::from(raw.icl_ag.get()), u64::from(raw.icl_agbno.get()));
@@ -326,7 +326,7 @@ impl Turn {
     }
 }
 
-/// The log position up to which a structure has all changes; `None` if it has no such field, and is always written.
+/// The log position up to which a structure has all changes. A structure without such a field gives `None`, and is always written.
 fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let (lsn, uuid) = match &array::<4>(bytes, 0) {
         b"AB3B" | b"AB3C" | b"IAB3" | b"FIB3" | b"RMB3" | b"R3FC" => (24, 32),

@@ -9,7 +9,7 @@ use crate::error::{Place, Result};
 use crate::fs::xfs::disk::log::{RawOperation, TRANSACTION_HEADER, TRANSACTION_MAGIC, operation};
 use crate::fs::xfs::header::array;
 
-/// The maximum number of regions of an item: a buffer's map has a run of bits for each region.
+/// The maximum number of regions of an item. A buffer's map has a run of bits for each region.
 const MAX_REGIONS: u16 = 1 << 12;
 
 /// An item: its regions, of which the first has the type.
@@ -72,7 +72,8 @@ impl Transactions {
                 self.0.insert(number, Open { lsn: record.lsn, ..Open::default() });
                 continue;
             }
-            // The transaction began before the tail: all of it is already written home.
+            // The transaction began before the tail, so all of it has already been written to its final
+            // position.
             let Some(open) = self.0.get_mut(&number) else { continue };
             if flags & operation::UNMOUNT != 0 {
                 self.0.remove(&number);
@@ -113,7 +114,7 @@ impl Open {
         Ok(())
     }
 
-    /// Adds the rest of a region that began in the previous record.
+    /// Adds the remaining bytes of a region that began in the previous record.
     fn go_on(&mut self, content: &[u8], place: Place) -> Result<()> {
         match self.items.last_mut().and_then(|item| item.regions.last_mut()) {
             Some(region) => region.extend_from_slice(content),
