@@ -21,7 +21,7 @@ use crate::iomap::ExtentMap;
 use crate::units::{BlockSize, FsBlock, InodeNo};
 
 const PLACE: Place = Place::new("inode");
-/// The attributes of 256-byte inodes need no allocation.
+/// The space in an `Inode` for attributes. Those of a 256-byte inode fit without an allocation.
 const XATTR_ROOM: usize = 96;
 
 impl InodeFlags {
@@ -39,8 +39,8 @@ impl InodeFlags {
         .union(Self::TOP_DIR)
         .union(Self::PROJECT_INHERIT);
 
-    /// The changeable flags that a file of this type cannot get: the kernel would refuse every later `chattr` on it. A test compares with a kernel's
-    /// mount.
+    /// The changeable flags that a file of this type must not get, because the kernel would then
+    /// refuse every later `chattr` on the file. A test compares this set with a kernel's mount.
     pub(super) fn refused_by(file_type: FileType) -> Self {
         match file_type {
             FileType::Directory => Self::empty(),
@@ -49,8 +49,8 @@ impl InodeFlags {
         }
     }
 
-    /// The directory's flags that a new file inherits: those about the treatment of content. Only directories inherit flags about directories, and
-    /// files without content get the fewest. A test compares with a kernel's mount.
+    /// The directory's flags that a new file inherits. Every type inherits some flags about the treatment of content, but files without
+    /// content get the fewest. Only directories inherit flags about directories. A test compares this set with a kernel's mount.
     pub(super) fn inherited_by(file_type: FileType) -> Self {
         let any = Self::NO_DUMP | Self::NO_ATIME;
         let content = any
@@ -70,13 +70,13 @@ impl InodeFlags {
     }
 }
 
-/// The maximum number of reads of an inode that changes at the same time.
+/// The maximum number of attempts to read an inode that changes during the read.
 const ATTEMPTS: u32 = 64;
 
-/// The short name within this format.
+/// The short name of the type within this format.
 pub(super) type Inode = Ext4Inode;
 
-/// An inode in memory. Its map is loaded at the first use.
+/// An inode in memory. Its map is loaded when it is first used.
 pub struct Ext4Inode {
     pub(crate) fs: Arc<Ext4>,
     pub(crate) number: InodeNo,

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::layout;
 
-/// Size of the part that every revision has.
+/// The size of the part that inodes of every revision have.
 pub(crate) const GOOD_OLD_SIZE: usize = 128;
 /// Byte offset of `i_checksum_lo` in the inode.
 pub(crate) const CHECKSUM_LO_OFFSET: usize = 0x7C;
