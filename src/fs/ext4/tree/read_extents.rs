@@ -1,4 +1,4 @@
-//! The extent tree, read from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change it.
+//! Reads of the extent tree, from its root in the inode to the leaf for a block. Other modules of [`tree`](super) change the tree.
 
 use std::ops::Range;
 
@@ -17,18 +17,18 @@ use crate::units::{FileBlock, FsBlock};
 
 const HEADER: usize = size_of::<RawExtentHeader>();
 const ENTRY: usize = size_of::<RawExtent>();
-/// The number of blocks of a file that 32 bits can count.
+/// The maximum number of blocks of a file, which 32-bit numbers can address.
 pub(in crate::fs::ext4) const MAX_BLOCKS: u64 = 1 << 32;
 
 /// A node with a checked header.
 pub(in crate::fs::ext4) struct Node<'a> {
     pub(in crate::fs::ext4) depth: u16,
-    /// The maximum number of entries.
+    /// The maximum number of entries in the node.
     pub(in crate::fs::ext4) max: usize,
     entries: &'a [u8],
 }
 
-/// Checks a node's header. The depth is known for every node except the root.
+/// Checks a node's header. The expected depth is known for every node except the root.
 pub(in crate::fs::ext4) fn node(
     bytes: &[u8],
     depth: Option<u16>,
@@ -56,14 +56,14 @@ pub(in crate::fs::ext4) fn node(
         return Err(place.field("eh_entries").corrupt(format!("{entries} of {max} entries")));
     }
     if entries == 0 && found > 0 {
-        // Everything below would read as a hole.
+        // Otherwise, everything below this node would read as a hole.
         return Err(place.field("eh_entries").corrupt("an inner node without entries"));
     }
     Ok(Node { depth: found, max, entries: &rest[..entries * ENTRY] })
 }
 
 impl<'a> Node<'a> {
-    /// Refuses a tree that is deeper than Linux creates and reads. Such a tree can only be freed.
+    /// Refuses a tree that is deeper than the trees that Linux creates and reads. Such a tree can only be freed.
     pub(in crate::fs::ext4) fn check_depth(&self, place: Place) -> Result<()> {
         if self.depth <= MAX_DEPTH {
             return Ok(());
