@@ -290,7 +290,7 @@ impl Inode {
         }
         match self.fs.inode(number) {
             Ok(inode) if inode.is_internal() => {
-                Err(corrupt(&format!("inode {number}, an attribute's value")))
+                Err(corrupt(&format!("inode {number}, which holds an attribute's value")))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(corrupt(&format!("inode {number}, not in use")).source(error))

@@ -95,7 +95,7 @@ impl Inode {
         }
         match self.dir_block(block)? {
             Some(area) => Ok(area),
-            None => Err(place.corrupt(format!("points to block {block}, a hole"))),
+            None => Err(place.corrupt(format!("points to block {block}, which is a hole"))),
         }
     }
 

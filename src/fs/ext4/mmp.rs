@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::device::{BlockFile, OpenMode, Psync};
 
-    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Gives the outcome and the time
+    /// Opens a volume made by mke2fs whose sequence number is set to `seq` and grows by `step` at each wait. Returns the outcome and the time
     /// waited.
     fn opened(features: &str, seq: Option<u32>, step: u32) -> (Result<()>, Duration) {
         opened_to(Purpose::Read, 5, features, seq, step)

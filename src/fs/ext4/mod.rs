@@ -223,7 +223,9 @@ impl Ext4 {
         // This check must precede any write, because recovery writes single blocks.
         let (block, unit) = (superblock.block_size.bytes(), device.limits().logical_block);
         if unit as usize > block {
-            let text = format!("blocks of {block} bytes on a device with sectors of {unit}");
+            let text = format!(
+                "blocks of {block} bytes are smaller than the device's sectors of {unit} bytes"
+            );
             return Err(Error::unsupported(text));
         }
         Ok(superblock)

@@ -197,9 +197,8 @@ impl Handle<'_> {
         let first = u64::from(sb.first_data_block);
         if start.0 < first || !self.fs.blocks.contain(start, count) {
             let all = sb.blocks_count;
-            return Err(
-                BLOCK_BITMAP.corrupt(format!("{count} blocks from {start} of {all} are freed"))
-            );
+            return Err(BLOCK_BITMAP
+                .corrupt(format!("{count} blocks from {start} of {all} cannot be freed")));
         }
         if !(start.0 - first).is_multiple_of(cluster) || !count.is_multiple_of(cluster) {
             return Err(Error::invalid(format!(

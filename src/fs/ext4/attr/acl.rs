@@ -26,7 +26,7 @@ const OTHER: u16 = 0x20;
 
 const ACCESS: Name<'_> = Name { index: NameIndex::ACL_ACCESS, name: b"" };
 const DEFAULT: Name<'_> = Name { index: NameIndex::ACL_DEFAULT, name: b"" };
-/// The lengths of the version and of an entry in the system calls' form.
+/// The lengths of the version field and of an entry in the system calls' form.
 const VERSION: usize = 4;
 const ENTRY: usize = 8;
 

@@ -122,7 +122,7 @@ impl<'a> Lists<'a> {
         room.is_some_and(|room| taken + space(entry) + END <= room)
     }
 
-    /// Adds an attribute. Attributes in a block are sorted, because the kernel searches them so.
+    /// Adds an attribute. Attributes in a block are sorted, because the kernel's search relies on their order.
     pub(super) fn insert(&mut self, entry: Entry<'a>, home: Home) {
         let (list, changed) = self.list(home);
         *changed = true;
@@ -216,7 +216,7 @@ impl<'a> Lists<'a> {
     /// The new content of an attribute block, with a reference count of one. The block is not sealed yet.
     ///
     /// # Errors
-    /// As [`inode_area`](Self::inode_area).
+    /// The errors of [`inode_area`](Self::inode_area).
     pub(super) fn block(&self) -> Result<Vec<u8>> {
         let mut block = vec![0; self.superblock().block_size.bytes()];
         let hash_of = |entry: &Entry<'_>| match entry.value {

@@ -140,7 +140,7 @@ impl Checker<'_> {
         let after = blocks.partition_point(|data| data.first <= block);
         let data = blocks[..after].last().filter(|data| block < data.first + data.count);
         let Some(data) = data else {
-            let what = format!("points to block {block}, a hole");
+            let what = format!("points to block {block}, which is a hole");
             self.findings.add(place, Kind::Damaged { what });
             return None;
         };

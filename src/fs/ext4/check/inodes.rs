@@ -188,7 +188,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks flags against features and type. Gives whether the inode has a map of blocks.
+    /// Checks flags against the features and the type. Returns whether the inode has a map of blocks.
     fn check_flags_of_inode(&mut self, inode: &Found, file_type: FileType) -> bool {
         let (sb, flags) = (&self.fs.superblock, inode.flags());
         let directory = file_type == FileType::Directory;

@@ -240,7 +240,9 @@ fn block_size(options: &MkfsOptions, size: u64, sector: u32) -> Result<BlockSize
     let bytes = options.block_size.unwrap_or(sector.max(usual));
     let shift = bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8);
     shift.and_then(BlockSize::from_shift).ok_or_else(|| {
-        Error::invalid(format!("blocks of {bytes} bytes: a power of two from 1024 to 65536"))
+        Error::invalid(format!(
+            "blocks of {bytes} bytes; the size must be a power of two from 1024 to 65536"
+        ))
     })
 }
 
@@ -249,7 +251,7 @@ fn inode_size(options: &MkfsOptions, block: BlockSize, features: &Features) -> R
     if size < 128 || !size.is_power_of_two() || usize::from(size) > block.bytes() {
         let most = block.bytes();
         return Err(Error::invalid(format!(
-            "inodes of {size} bytes: a power of two from 128 to {most}"
+            "inodes of {size} bytes; the size must be a power of two from 128 to {most}"
         )));
     }
     let inline = features.incompat.contains(Incompat::INLINE_DATA);
@@ -263,14 +265,14 @@ fn cluster_blocks(options: &MkfsOptions, block: BlockSize, features: &Features) 
     if !features.ro_compat.contains(RoCompat::BIGALLOC) {
         return match options.cluster_size {
             None => Ok(1),
-            Some(_) => Err(Error::invalid("a cluster size needs bigalloc")),
+            Some(_) => Err(Error::invalid("a cluster size is set without bigalloc")),
         };
     }
     let bytes = block.bytes() as u32;
     let cluster = options.cluster_size.unwrap_or(16 * bytes);
     if cluster < 2 * bytes || !cluster.is_power_of_two() || cluster / bytes > 1 << 12 {
         return Err(Error::invalid(format!(
-            "clusters of {cluster} bytes: a power of two from 2 to 4096 blocks"
+            "clusters of {cluster} bytes; the size must be a power of two from 2 to 4096 blocks"
         )));
     }
     Ok(cluster / bytes)
@@ -352,7 +354,9 @@ fn inodes(options: &MkfsOptions, size: u64, cluster: u64) -> Result<u64> {
     // Links, and small files in their inodes, use no cluster, so an explicit ratio may be less than a cluster.
     let ratio = options.inode_ratio.unwrap_or(usual.max(cluster));
     if ratio < 1024 {
-        return Err(Error::invalid(format!("an inode for each {ratio} bytes: 1024 at least")));
+        return Err(Error::invalid(format!(
+            "an inode for each {ratio} bytes; the minimum is 1024"
+        )));
     }
     Ok(size / ratio)
 }

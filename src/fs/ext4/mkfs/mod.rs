@@ -59,14 +59,14 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     if size > device.size() {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "a volume of {size} bytes does not fit on a device of {has} bytes"
+            "a volume of {size} bytes does not fit on a device that has {has}"
         )));
     }
     let geometry = Geometry::new(options, size, device.limits().logical_block)?;
     if device.limits().logical_block as usize > geometry.block_size.bytes() {
         let (block, unit) = (geometry.block_size.bytes(), device.limits().logical_block);
         return Err(Error::unsupported(format!(
-            "blocks of {block} bytes on a device with sectors of {unit}"
+            "blocks of {block} bytes are smaller than the device's sectors of {unit} bytes"
         )));
     }
     let identity = identity(options)?;

@@ -104,7 +104,10 @@ pub(super) fn superblock(
 fn name(raw: &mut RawSuperblock, options: &MkfsOptions, identity: &Identity) -> Result<()> {
     let label = &options.label;
     let Some(name) = raw.s_volume_name.get_mut(..label.len()) else {
-        return Err(Error::invalid(format!("a label of {} bytes; the limit is 16", label.len())));
+        return Err(Error::invalid(format!(
+            "a label of {} bytes; it can have at most 16",
+            label.len()
+        )));
     };
     name.copy_from_slice(label);
     raw.s_uuid = identity.uuid;

@@ -72,7 +72,7 @@ impl Operation<'_> {
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         let directory = file == NewFile::Directory;
         if directory {
@@ -105,15 +105,15 @@ impl Operation<'_> {
         let locked = self.lock(dir);
         let dir = self.directory(&locked)?;
         if self.entry(&dir, name)?.is_some() {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         if inode == dir.number() {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
         }
         let locked = self.lock(inode);
         let inode = locked.named()?;
         if inode.file_type() == FileType::Directory {
-            return Err(refuse(ErrorKind::NotPermitted, "a directory has one name"));
+            return Err(refuse(ErrorKind::NotPermitted, "a directory can have only one name"));
         }
         if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
             return Err(refuse(ErrorKind::NotPermitted, "the file is immutable or append-only"));

@@ -30,7 +30,7 @@ impl Operation<'_> {
             return Err(refuse(ErrorKind::NotPermitted, "the file is append-only"));
         }
         let end = pos.0.checked_add(len).filter(|_| len > 0);
-        let Some(end) = end else { return Err(Error::invalid("an empty range")) };
+        let Some(end) = end else { return Err(Error::invalid("the range is empty or too large")) };
         self.check_size(&inode, end)?;
         let inode = self.without_capabilities(&file, inode)?;
         if inode.has_inline_data() {
@@ -173,7 +173,9 @@ impl Operation<'_> {
     ) -> Result<()> {
         let blocks = self.whole_blocks(&range)?;
         if range.end >= inode.size() {
-            return Err(Error::invalid("a range that reaches the file's end is truncated instead"));
+            return Err(Error::invalid(
+                "the range reaches the file's end: truncate the file instead",
+            ));
         }
         let count = (blocks.end.0 - blocks.start.0) as i64;
         let size = inode.size() - (range.end - range.start);

@@ -54,7 +54,7 @@ impl<'a> Operation<'a> {
         let moved = from_dir.lookup(old_name)?.number();
         let there = self.entry(&to_dir, new_name)?;
         if there.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-            return Err(refuse(ErrorKind::Exists, "the name is taken"));
+            return Err(refuse(ErrorKind::Exists, "the name exists already"));
         }
         if there.is_none() && flags.contains(RenameFlags::EXCHANGE) {
             return Err(refuse(ErrorKind::NotFound, "the name to exchange with does not exist"));

@@ -118,7 +118,7 @@ pub(crate) fn resize(
     if blocks > device.size() >> shift {
         let has = device.size();
         return Err(Error::invalid(format!(
-            "a volume of {} bytes does not fit on a device of {has} bytes",
+            "a volume of {} bytes does not fit on a device that has {has}",
             blocks << shift
         )));
     }

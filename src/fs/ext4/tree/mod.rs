@@ -75,7 +75,9 @@ impl InodeToChange<'_> {
             return Err(Error::new(ErrorKind::FileTooLarge, what));
         }
         if extent.len == 0 || !self.fs.blocks.contain(extent.start, u64::from(extent.len)) {
-            return Err(Error::invalid(format!("an extent {extent:?} of no blocks of the volume")));
+            return Err(Error::invalid(format!(
+                "the extent {extent:?} is empty or outside the volume"
+            )));
         }
         match Map::of(self)? {
             Map::Extents(tree) => tree.map(handle, extent),

@@ -150,7 +150,7 @@ impl Reserved {
             }
             Self::Blocks(count) if count <= blocks / 2 => Ok(count),
             Self::Blocks(count) => Err(Error::invalid(format!(
-                "{count} blocks reserved; the limit is {}, half of the volume",
+                "{count} blocks reserved; at most {}, half of the volume, are possible",
                 blocks / 2
             ))),
         }
@@ -166,7 +166,7 @@ pub(super) fn mounts(count: u16) -> Result<u16> {
     if count <= MOST {
         return Ok(count);
     }
-    Err(Error::invalid(format!("a mount count of {count}: at most {MOST}")))
+    Err(Error::invalid(format!("a mount count of {count}; it can be at most {MOST}")))
 }
 
 /// A time in the superblock's form, which is the lower 32 bits and the next 8 bits.
@@ -188,7 +188,7 @@ pub(super) fn put(field: &mut [u8], text: &[u8], most: usize, what: &str) -> Res
     if text.len() > most || text.contains(&0) {
         let len = text.len();
         return Err(Error::invalid(format!(
-            "a {what} of {len} bytes; the limit is {most} bytes, none of them zero"
+            "a {what} of {len} bytes; it can have at most {most}, and no zero bytes"
         )));
     }
     field.fill(0);
