@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// All threads get a block from the thread that has read it, which may be interrupted before the cache has it.
+    /// One thread reads a block and passes it to the others. It may be interrupted before the block is in the cache.
     #[test]
     fn several_threads_change_a_block_that_none_of_them_has_read() {
         const THREADS: usize = 4;
@@ -347,7 +347,7 @@ mod tests {
             })
         };
         thread::scope(|scope| {
-            // Every thread runs to the end, because the others wait for it at each block.
+            // Every thread must visit all blocks, because the other threads wait for it at each block.
             let count_failed = || (0..COUNT).filter(|block| change(*block).is_err()).count();
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count_failed)).collect();
             assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 0));

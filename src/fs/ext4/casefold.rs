@@ -40,7 +40,7 @@ pub(super) fn fold(name: &[u8]) -> Option<String> {
     Some(text.chars().filter(|c| !is_ignorable(*c)).default_case_fold().nfd().collect())
 }
 
-/// A name to look up, with its directory's rule of equality.
+/// A name to look up, together with the directory's rule for equal names.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a [u8],
     folded: Option<String>,
@@ -116,8 +116,8 @@ mod tests {
     use super::super::hash::{HashVersion, NameHash};
     use super::{fold, is_younger};
 
-    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables of Unicode 12.1: the hashes of the
-    /// folded names are equal.
+    /// Every character folds, decomposes, reorders or vanishes as in debugfs, which has the tables
+    /// of Unicode 12.1. The test compares the hashes of the folded names.
     #[test]
     fn folding_agrees_with_debugfs() {
         let hash = NameHash { version: HashVersion::HalfMd4, unsigned: false, seed: [0; 4] };

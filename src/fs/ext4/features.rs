@@ -89,7 +89,7 @@ bitflags! {
         const HUGE_FILE = 0x8;
         /// Descriptors carry a CRC16.
         const GDT_CSUM = 0x10;
-        /// Directories with more than 65,000 subdirectories have a link count of 1.
+        /// A directory with more than 65,000 subdirectories has a link count of 1.
         const DIR_NLINK = 0x20;
         /// Inodes are larger than 128 bytes.
         const EXTRA_ISIZE = 0x40;

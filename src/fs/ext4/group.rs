@@ -156,7 +156,7 @@ impl Superblock {
         })
     }
 
-    /// Whether descriptors have checksums, and therefore flags for uninitialised groups.
+    /// Whether descriptors have checksums. Only then they have flags for uninitialised groups.
     pub(super) fn has_uninit_groups(&self) -> bool {
         self.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }

@@ -1,4 +1,4 @@
-//! Inodes: lookup by number, checks, and decoding.
+//! Inodes: reading by number, checks, and decoding.
 
 use std::sync::{Arc, OnceLock};
 
@@ -194,7 +194,7 @@ pub(super) struct InodePlace {
     pub(super) at: usize,
     /// The inode as a part of a block that has its own checksum.
     pub(super) part: Part,
-    /// Whether no inode of its group is in use.
+    /// Whether no inode of the inode's group is in use.
     uninit: bool,
 }
 

@@ -34,7 +34,7 @@ impl PassedOver {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// An empty record with the same tolerance.
+    /// An empty record that tolerates the same faults.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }

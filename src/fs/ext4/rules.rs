@@ -195,7 +195,7 @@ impl Superblock {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// Whether inodes have room for `extra` bytes of fields after the first 128.
+    /// Whether inodes have room for `extra` bytes of fields after their first 128 bytes.
     fn has_room_for(&self, extra: u16) -> bool {
         let room = usize::from(self.inode_size) - GOOD_OLD_SIZE;
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room

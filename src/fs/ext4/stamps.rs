@@ -97,7 +97,7 @@ fn decode(slot: u64) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    /// A fixed clock may have any time that an inode can represent, including the epoch.
+    /// A fixed clock may have any time that an inode can represent, including the first second of 1970.
     #[test]
     fn all_times_of_an_inode_can_wait() {
         let stamps = Stamps::default();

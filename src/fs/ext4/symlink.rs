@@ -9,7 +9,7 @@ use crate::fs::FileType;
 use crate::fs::InodeFlags;
 use crate::units::{FileBlock, FilePos};
 
-/// The size of `i_block`, which holds a short target and its NUL.
+/// The size of `i_block`. A short target and the NUL after it must fit into it.
 pub(super) const SHORT_LINK: u64 = 60;
 
 /// Whether a link's target is in the inode, decided as in Linux. A short target can be in a block too, so the target is in the inode only if the link

@@ -65,7 +65,7 @@ pub(crate) struct Writing {
     pub(crate) unheard: Mutex<Option<Error>>,
     /// The corruption that was found, and the reaction to it.
     pub(super) errors: Errors,
-    /// Whether an operation has enabled a feature that the backups of the superblock do not have yet.
+    /// Whether an operation has enabled a feature that is not yet set in the backups of the superblock.
     pub(super) features_switched: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Allocation of blocks near a goal, and their release.
+//! Allocation of blocks near a goal, and freeing of blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

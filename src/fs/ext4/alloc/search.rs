@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::bitmap::Bits;
 
-/// A run of this many clusters is as good as any longer one.
+/// The length in clusters from which a longer run is no longer better.
 const LONG: u32 = 2048;
 /// The number of groups that are skipped before a shorter run is accepted. A search of a bitmap without a result counts as `BITMAP` skipped groups.
 pub(super) const PATIENCE: u32 = 1024;
@@ -79,7 +79,7 @@ impl Wish {
                 return Found::Longest(longest);
             }
             let end = space.bits.next_set(start, range.end.min(start.saturating_add(limit)));
-            // A run that continues a file is accepted at any length: the next run may begin right after it, in the next group.
+            // A run that continues a file is accepted at any length, because the file's next run may follow it directly, in the next group.
             if goal == Some(start) {
                 return Found::Run(start..end.min(start.saturating_add(self.want)));
             }
@@ -128,12 +128,12 @@ mod tests {
         };
         find(10, 10..11);
         find(11, 11..12);
-        // The place is taken, so each file gets a separate place.
+        // The clusters up to here are in use, so each file gets a separate aligned start.
         find(11, 64..65);
         find(11, 128..129);
         find(65, 65..66);
         find(129, 129..130);
-        // The space after a file stays free for it while other requests follow.
+        // While other requests follow, the space after a file stays free for that file.
         find(11, 192..193);
     }
 

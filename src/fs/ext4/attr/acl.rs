@@ -160,7 +160,7 @@ impl Attributes<'_> {
 }
 
 impl Acl {
-    /// The list of an inode under this name.
+    /// The access control list that the inode has under this attribute name.
     fn of(inode: &Inode, name: &[u8]) -> Result<Option<Self>> {
         inode.xattr(name)?.map_or(Ok(None), |value| Self::parse(&value))
     }

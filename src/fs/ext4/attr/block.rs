@@ -61,7 +61,7 @@ impl Attributes<'_> {
         })
     }
 
-    /// Drops an inode's reference to a block. The last reference frees the block; `values` are the value inodes that the block names.
+    /// Drops an inode's reference to a block. Dropping the last reference frees the block. `values` are the value inodes to which the block refers.
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,

@@ -75,7 +75,7 @@ impl Attributes<'_> {
         let mut lists = Lists::new(self, block.as_ref())?;
         let credits = self.xattr_credits();
         if let Some((_, number)) = &block {
-            // The other inodes that share the block keep its values.
+            // If other inodes share the block, they keep its values.
             if !self.is_shared(*number)? {
                 self.drop_values(h, &mut lists, Home::Block, credits)?;
             }

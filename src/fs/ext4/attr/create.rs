@@ -18,7 +18,7 @@ pub(crate) struct NewInode<'a> {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) links: u16,
-    /// The flags, without those for the kind of map.
+    /// The flags, without the flags for the kind of map.
     pub(crate) flags: InodeFlags,
     /// The value of all time stamps.
     pub(crate) time: Timestamp,
@@ -45,7 +45,7 @@ impl Handle<'_> {
     /// Initialises a newly allocated inode. The previous content of its slot in the inode table is lost.
     ///
     /// # Errors
-    /// As [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
+    /// The errors of [`update_inode`](Self::update_inode); `InvalidInput` for a target that is too long.
     pub(crate) fn init_inode(&mut self, inode: &impl MayChange, new: &NewInode<'_>) -> Result<()> {
         if let Body::Target(target) = new.body
             && target.len() >= 60

@@ -248,7 +248,7 @@ fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// The two bits count the 32-bit epochs since 1901: the edges of each epoch are distinct from their neighbours.
+    /// The two bits count the 32-bit epochs since 1901. The first and the last time of each epoch must differ from those of the adjacent epochs.
     #[test]
     fn times_take_34_bits() {
         for epoch in 0..4_i64 {

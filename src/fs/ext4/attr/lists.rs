@@ -253,7 +253,7 @@ fn order<'a>(entry: &'a Entry<'_>) -> (NameIndex, usize, &'a [u8]) {
     (entry.index, entry.name.len(), entry.name)
 }
 
-/// The length of an attribute: entry, name and value, each padded to 4 bytes.
+/// The space that an attribute takes: its entry with the name, and its value, each padded to a multiple of 4 bytes.
 fn space(entry: &Entry<'_>) -> usize {
     let value = match entry.value {
         Value::Here(value) => value.len().next_multiple_of(4),

@@ -315,7 +315,7 @@ pub(in crate::fs::ext4) fn value_checksum(sb: &Superblock, value: &[u8]) -> u32 
     crc32c_raw(seed, value)
 }
 
-/// The words of a value that its hash covers.
+/// The words from which a value's hash is computed.
 fn words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     value.chunks(4).map(|chunk| {
         let mut word = [0; 4];

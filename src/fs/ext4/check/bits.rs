@@ -1,4 +1,4 @@
-//! A large set of bits, and its comparison with a bitmap on disk.
+//! A large set of bits, and its comparison with a bitmap on the device.
 
 use std::ops::Range;
 
@@ -94,7 +94,7 @@ fn mask(count: u64) -> u64 {
     if count >= WORD { !0 } else { (1 << count) - 1 }
 }
 
-/// The 64 bits at an index of a bitmap on disk, with ones past its end.
+/// The 64 bits at an index of a bitmap on disk. Bits past the bitmap's end are ones.
 fn word_of(bitmap: &[u8], index: usize) -> u64 {
     let mut bytes = [0xFF; 8];
     let rest = bitmap.get(index * 8..).unwrap_or_default();
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Differences are reported as runs with their direction, even if the group does not begin at a word.
+    /// Differences are reported as runs, each with its direction, even if the group does not begin at a word boundary.
     #[test]
     fn differences_are_runs() {
         let mut bits = Bits::new(300);

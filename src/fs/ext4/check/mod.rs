@@ -1,4 +1,4 @@
-//! The check of a volume: it reads all metadata and changes nothing.
+//! The check of a volume, which reads all metadata and changes nothing.
 //!
 //! The passes, in order: superblock and groups; inodes with their maps and attributes; directories with their hash trees;
 //! names, which determine the reachable inodes and their link counts; bitmaps and counters; quota. Before the first pass, the

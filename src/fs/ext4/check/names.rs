@@ -27,7 +27,7 @@ impl Checker<'_> {
             let what = Kind::Damaged { what: "the root is not a directory in use".to_owned() };
             self.findings.add_as(Severity::Fatal, PLACE.inode(ROOT), what);
         }
-        // The state of each directory: unknown, on the current path, reachable from the root, or lost.
+        // The state of each directory: not visited, on the current path, reachable from the root, or lost.
         let mut state = vec![Reach::Unknown; self.directories.len()];
         // The index of one directory of each loop.
         let mut looped = HashSet::new();

@@ -12,7 +12,7 @@ use crate::units::FsBlock;
 
 /// The size of a read at a random position in bytes. If a block is larger than this, a read has the size of a block.
 const PIECE: usize = 16 << 10;
-/// The maximum number of pieces in one read if reads are sequential.
+/// The maximum number of pieces in one read. Only sequential reads reach it.
 const AHEAD: u64 = 64;
 /// The maximum memory of cached pieces in bytes.
 const KEPT: usize = 32 << 20;

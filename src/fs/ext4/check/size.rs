@@ -83,7 +83,7 @@ impl Checker<'_> {
         if file_type != FileType::Regular {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
-            // mke2fs creates such inodes for files that are only a hole; Linux reads zeros.
+            // mke2fs creates such inodes for files whose content is only a hole. Linux reads zeros.
             let what = Kind::Invalid { stored, rule: "more than the inode holds" };
             self.findings.add_as(Severity::Note, place, what);
         }

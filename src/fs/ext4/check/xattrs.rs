@@ -28,7 +28,7 @@ pub(super) struct SharedBlock {
     charged: Charged,
 }
 
-/// The charge of an inode for its attributes.
+/// The amount that an inode is charged for its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
     /// The charge in `i_blocks`.

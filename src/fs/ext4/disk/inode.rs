@@ -46,7 +46,7 @@ layout!(RawInode: 128 {
     i_blocks_high @ 0x74, i_checksum_lo @ 0x7C,
 });
 
-/// The extra part from byte 128 on; `i_extra_isize` is the length of its valid part.
+/// The extra part, from byte 128 on. `i_extra_isize` is the length of the part that is valid.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawInodeExtra {

@@ -30,7 +30,7 @@ layout!(RawHeader: 12 { h_blocktype @ 4, h_sequence @ 8 });
 pub(crate) const CHECKSUM_CRC32: u8 = 1;
 pub(crate) const CHECKSUM_CRC32C: u8 = 4;
 
-/// The journal's superblock, its first block. Version 1 ends before `s_feature_compat`.
+/// The journal's superblock, which is its first block. In version 1, the superblock ends before `s_feature_compat`.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawJournalSuperblock {

@@ -430,7 +430,7 @@ mod tests {
         blocks
     }
 
-    /// Edits that overlap in every way give the same result as if applied in order, for any part of the map. Seed 7.
+    /// Edits that overlap in all possible ways, when merged, give the same map as when they are applied in order. Seed 7.
     #[test]
     fn merged_ranges_are_those_of_the_edits_in_turn() {
         let mut state = 7_u64;

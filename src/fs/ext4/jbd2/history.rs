@@ -40,7 +40,7 @@ pub(in crate::fs::ext4) struct Transaction {
 }
 
 impl History {
-    /// Reads the whole log. A volume without a readable journal has no history.
+    /// Reads the whole log. If the journal is missing or unreadable, the history is empty.
     ///
     /// # Errors
     /// `Io`, `LimitExceeded`; `Corrupt` if the journal's superblock is damaged.

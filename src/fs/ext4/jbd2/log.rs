@@ -70,7 +70,7 @@ impl Log {
         Self { fs: Arc::clone(fs), home: Home::Device(first), superblock }
     }
 
-    /// The same journal with another superblock.
+    /// Returns the same journal with another superblock.
     pub(super) fn with(self, superblock: JournalSuperblock) -> Self {
         Self { superblock, ..self }
     }

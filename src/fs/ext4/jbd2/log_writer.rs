@@ -77,7 +77,7 @@ impl LogWriter {
 
     /// Whether a transaction that changes `blocks` blocks fits into an empty log.
     pub(crate) fn has_room_for(&self, blocks: usize) -> bool {
-        // A descriptor has tags for at least 30 blocks, and the commit takes one block.
+        // A descriptor block has tags for at least 30 blocks. The commit block takes one more block.
         (blocks + blocks.div_ceil(30) + 1) < self.len() as usize
     }
 

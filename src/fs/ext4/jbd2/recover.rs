@@ -92,7 +92,7 @@ impl Transaction {
     }
 }
 
-/// The fault of a transaction that has a commit block.
+/// Why a transaction that has a commit block is not valid.
 enum Fault {
     Damaged(Error),
     /// Only the commit block is wrong, and the journal commits asynchronously.

@@ -229,7 +229,7 @@ pub(crate) fn seal_journal_superblock(raw: &mut RawJournalSuperblock) {
 mod tests {
     use super::*;
 
-    /// The blocks of a journal may all be the same one, so the volume's size limits neither time nor memory.
+    /// All blocks of a journal may be mapped to the same block, so the volume's size limits neither time nor memory.
     #[test]
     fn an_endless_journal_is_refused() {
         let size = BlockSize::from_shift(10).unwrap();

@@ -161,7 +161,7 @@ impl Transactions {
     /// true if `write` began after this call; its flush then also covers earlier writes of the caller.
     ///
     /// # Errors
-    /// `ReadOnly` after an abort; the error of `write`, which aborts.
+    /// `ReadOnly` after an abort; the error of `write`, which aborts the volume.
     pub(crate) fn commit<F>(
         &self,
         tid: Tid,
@@ -280,7 +280,7 @@ mod tests {
         member.tid()
     }
 
-    /// A flush of the device does not cover writes after its begin: a sync of such a write needs one more flush.
+    /// A flush of the device does not cover writes that end after the flush has begun. A sync of such a write needs one more flush.
     #[test]
     fn a_thread_that_joins_a_running_commit_may_miss_its_flush() {
         let transactions = Transactions::new(8);

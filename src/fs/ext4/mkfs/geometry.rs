@@ -1,4 +1,4 @@
-//! The numbers of a new volume: its groups, inodes and reserved blocks, computed from its size and the options.
+//! The numbers of a new volume, that is, its groups, inodes and reserved blocks. They are computed from its size and the options.
 //!
 //! Where the options leave a choice, the numbers are those that mke2fs chooses, as its volumes show (docs/PROVENANCE.md).
 
@@ -134,7 +134,7 @@ impl Geometry {
         too_small()
     }
 
-    /// The minimum size of the last group: its metadata, and some blocks for files.
+    /// The minimum size of the last group: its metadata and some blocks for files.
     pub(in crate::fs::ext4) fn least_last_group(&self) -> u64 {
         let own = 2 + u64::from(self.table_blocks);
         let backup = if self.has_backup(self.groups - 1) { self.backup_blocks() } else { 0 };

@@ -4,7 +4,7 @@ use super::features::Features;
 use crate::fs::ext4::OnError;
 use crate::setters::setters;
 
-/// Options of a new volume. The defaults are those of mke2fs.
+/// The options of a new volume. The defaults equal those of mke2fs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MkfsOptions {

@@ -4,7 +4,7 @@
 //! full directory is converted to the next form, and a full tree grows by splits. Each such step leaves a valid directory with
 //! unchanged names. If the next step finds no space, the completed steps are therefore not undone. A directory never shrinks.
 //!
-//! The caller holds the directory's lock, and updates its link count and time stamps.
+//! The caller must hold the directory's lock. It updates the directory's link count and time stamps.
 
 mod entries;
 mod hashed;
@@ -155,7 +155,7 @@ impl Directory<'_> {
         self.change_entries(h, home, |mut entries| entries.set_target(at, target))
     }
 
-    /// Creates the first entries of a new directory, `.` and `..`. Its inode must have an empty map and no attributes.
+    /// Creates the first entries of a new directory, `.` and `..`. The directory's inode must have an empty map and no attributes.
     ///
     /// # Errors
     /// `NoSpace`; nothing is changed in that case.

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::fs::ext4::operation::{Content, Operation, Shared};
 
-    /// This does not compile for a type that is a proof, because `At` is ambiguous for it.
+    /// For a type that is a proof, this does not compile, because `At` is then ambiguous.
     macro_rules! proves_nothing {
         ($($type:ty),+) => {
             $({
@@ -99,7 +99,7 @@ mod tests {
         };
     }
 
-    /// A number, an inode that was read without its lock, a shared lock, and the lock of a file's content do not permit a change of an inode.
+    /// None of these permits a change of an inode: a number, an inode that was read without its lock, a shared lock, or the lock of a file's content.
     #[test]
     fn only_a_proof_permits_a_change() {
         proves_nothing!(InodeNo, Inode, Shared<'_>, Content<'_>, Operation<'_>, Ext4);

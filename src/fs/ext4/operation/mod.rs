@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::sync::MutexGuard;
 use crate::units::InodeNo;
 
-/// A volume, and the right to change it.
+/// A volume, with the right to change it.
 pub(crate) struct Operation<'a> {
     fs: &'a Arc<Ext4>,
     pub(crate) writing: &'a Writing,

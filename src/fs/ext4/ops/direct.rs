@@ -146,7 +146,7 @@ impl Ext4 {
         })
     }
 
-    /// Zeros the last block of a file past its end, because the file is about to grow.
+    /// Zeros the part of a file's last block that is past the end, because the file is about to grow.
     ///
     /// # Errors
     /// `Busy` if the thread has requests in flight; `ReadOnly`, `Io`.
@@ -440,8 +440,8 @@ mod tests {
         volume.open_inode(fs.inode(number).unwrap(), FileOptions::new().write(true)).unwrap()
     }
 
-    /// A thread that has looked up the ranges to convert may arrive when the file is freed and its number reused: unwritten blocks of the new file
-    /// stay zeros.
+    /// A thread that has looked up ranges to convert may continue after the file was freed and its
+    /// number reused. The unwritten blocks of the new file must stay zeros.
     #[test]
     fn a_conversion_is_that_of_the_file_that_was_written() {
         let (volume, mut queue) = volume();
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// A `whole` write without enough room leaves the file unchanged; any other write is done in part.
+    /// If there is too little space, a `whole` write leaves the file unchanged, and any other write is done in part.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;
@@ -494,7 +494,7 @@ mod tests {
         assert!(written > 0 && written as u64 <= ROOM && file.size() == 4096 + written as u64);
     }
 
-    /// A thread that waits for the content while the map changes detects, after the wait, that its mapping is outdated.
+    /// While a thread waits for the content, the map changes. After the wait, the thread must detect that its mapping is outdated.
     #[test]
     fn a_thread_that_enters_after_a_change_sees_it() {
         let (volume, _queue) = volume();

@@ -204,7 +204,7 @@ impl Ext4 {
         stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
     }
 
-    /// Moves the pending time stamps of one inode.
+    /// Moves the pending time stamps of one inode into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             // The inode may be closed and removed at the same time. The shared lock makes the thread that removes it wait.

@@ -115,7 +115,7 @@ impl Operation<'_> {
             && dir.flags().contains(InodeFlags::INDEX)
     }
 
-    /// Refuses another subdirectory if the format cannot count it.
+    /// Refuses another subdirectory if the directory's link count cannot include it.
     fn check_room_for_link(&self, dir: &Inode) -> Result<()> {
         if dir.stat().links >= MAX_LINKS && !self.may_lose_count(dir) {
             return Err(refuse(

@@ -208,7 +208,7 @@ impl Operation<'_> {
         Ok((adopted, wrong))
     }
 
-    /// Checks an inode that may be an orphan: it must be in use and not internal.
+    /// Checks that an inode can be an orphan, that is, that it is in use and not internal.
     fn check_orphan(&self, number: InodeNo) -> Result<Inode> {
         if !self.is_inode_in_use(number)? {
             return Err(Place::new("orphans").inode(number).corrupt("it is not in use"));
@@ -226,7 +226,7 @@ mod tests {
     use crate::fs::ext4::{MkfsOptions, ROOT};
     use crate::fs::{Clock, Credentials, NewFile, Writer};
 
-    /// Adjacent list entries that end at the same time do not cut off the orphans after them: the list on the device has all remaining ones.
+    /// If threads remove adjacent orphans at the same time, the orphans after them stay on the list: the list on the device contains all that remain.
     #[test]
     fn threads_that_end_neighbours_keep_the_list_whole() {
         const COUNT: usize = 64;

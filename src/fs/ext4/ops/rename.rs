@@ -14,7 +14,7 @@ use crate::units::InodeNo;
 
 const WHITEOUT: NewFile<'static> = NewFile::CharDevice(0, 0);
 
-/// Two names, and their inodes.
+/// A rename of a name: both directories and names, and the inodes that the names refer to.
 struct Move<'a> {
     from: &'a InodeToChange<'a>,
     from_locked: &'a Locked<'a>,

@@ -136,7 +136,7 @@ impl Descriptors {
         sb.decode_group(&self.bytes[Self::range(sb, number)]).unwrap_or_default()
     }
 
-    /// The bytes of a descriptor, for a caller that seals it.
+    /// The bytes of a descriptor. The caller must seal the descriptor after a change.
     pub(super) fn bytes_of(&mut self, sb: &Superblock, number: u32) -> &mut [u8] {
         &mut self.bytes[Self::range(sb, number)]
     }

@@ -145,7 +145,7 @@ impl Moves {
 mod tests {
     use super::*;
 
-    /// Clusters move once, and their pieces get the same target.
+    /// Each cluster moves only once, and all pieces of a cluster move together.
     #[test]
     fn a_cluster_moves_as_a_whole_and_once() {
         let mut moves =

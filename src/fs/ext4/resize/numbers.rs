@@ -149,7 +149,7 @@ impl Numbers {
             .map_or(number, |new| InodeNo(u64::from(new)))
     }
 
-    /// The new number of an inode, if it changes.
+    /// The new number of an inode; `None` if its number does not change.
     pub(super) fn of_raw(&self, number: u32) -> Option<u32> {
         self.new.get(&number).copied()
     }

@@ -7,11 +7,11 @@
 //! - [`path`]: the path to a leaf, which is read and checked again for each change.
 //! - [`node`]: a node's bytes.
 //! - [`splice`]: the basic change of a tree, which splits and removes nodes as needed.
-//! - [`pieces`]: cuts and joins of extents.
+//! - [`pieces`]: functions that cut and join extents.
 //! - [`extents`]: mapping, unmapping, change of state and shifting, built from the modules above.
 //! - [`clusters`]: the space of a file whose space is allocated in clusters.
-//! - [`indirect`]: the changes of pointer maps.
-//! - [`read_extents`] and [`read_indirect`]: decoded maps for readers.
+//! - [`indirect`]: changes of maps that consist of pointers.
+//! - [`read_extents`] and [`read_indirect`]: decoding of maps for readers.
 
 mod clusters;
 mod extents;

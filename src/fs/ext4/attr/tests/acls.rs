@@ -25,7 +25,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NOBODY: u32 = u32::MAX;
 
-/// Valid lists, then invalid ones.
+/// Valid lists, followed by invalid lists.
 fn lists() -> Vec<Vec<u8>> {
     let list = |entries: &[(u16, u16, u32)]| list(entries);
     let (user, group, other) = ((1, 6, NOBODY), (4, 5, NOBODY), (0x20, 1, NOBODY));

@@ -76,7 +76,7 @@ fn content_is_taken_out_of_the_inode() {
     image.fsck();
 }
 
-/// A file that outgrows the inode of a full volume keeps its content.
+/// If a file outgrows its inode on a full volume, it keeps its content.
 #[test]
 fn content_without_a_block_to_go_to_stays() {
     let image = Image::with_files(KIND, &["a"]);

@@ -158,7 +158,7 @@ fn the_kernel_refuses_the_same() {
     }
 }
 
-/// Names and values that Linux refuses are refused with its errno.
+/// Names and values that Linux refuses are refused with the same errno.
 #[test]
 fn refusals_are_those_of_the_kernel() {
     let kind = "-t ext4 -O ea_inode";

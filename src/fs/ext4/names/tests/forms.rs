@@ -184,7 +184,7 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// An invalid name is not added, removed or set; a missing name is not removed or set.
+/// An invalid name cannot be added, removed or set; a missing name cannot be removed or set.
 #[test]
 fn an_invalid_name_is_refused() {
     let mut volume = Volume::new("16M", "-t ext4 -b 1024");
