@@ -133,7 +133,7 @@ impl Area {
             return corrupt("inode", format!("{number} of {count}"));
         }
         if name.is_empty() {
-            return corrupt("name_len", "a name without length".to_owned());
+            return corrupt("name_len", "the name has length 0".to_owned());
         }
         if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
             return corrupt(

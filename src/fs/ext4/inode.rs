@@ -261,7 +261,7 @@ impl Inode {
             newest = Some(now);
         }
         let busy = || {
-            let what = format!("inode {} changes each time that it is read", self.number);
+            let what = format!("inode {} changes during every attempt to read it", self.number);
             Error::new(ErrorKind::Busy, what)
         };
         Err(corrupt.unwrap_or_else(busy))
@@ -311,7 +311,9 @@ impl Inode {
 
         let mode = u32::from(raw.i_mode.get());
         let Some(file_type) = FileType::from_mode(mode) else {
-            return Err(place.field("i_mode").corrupt(format!("{mode:#o} names no file type")));
+            return Err(place
+                .field("i_mode")
+                .corrupt(format!("{mode:#o} does not contain a valid file type")));
         };
         let flags = InodeFlags::from_bits_retain(raw.i_flags.get());
         let mut size = u64::from(raw.i_size_lo.get());

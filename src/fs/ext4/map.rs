@@ -168,7 +168,7 @@ impl Inode {
                 let map = ExtentMap::new(extents, size).map_err(|extent| {
                     let place = Place::new("extent header").inode(self.number).field("ee_block");
                     place.corrupt(format!(
-                        "the extent of block {} overlaps the one before",
+                        "the extent of block {} overlaps the previous extent",
                         extent.first
                     ))
                 })?;

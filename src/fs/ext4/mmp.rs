@@ -73,7 +73,7 @@ fn check_with(
         return Ok(());
     }
     if seq == SEQ_FSCK {
-        let what = format!("e2fsck is running on it, from {}", holder());
+        let what = format!("e2fsck is running on the volume, started from {}", holder());
         return Err(Error::new(ErrorKind::Busy, what));
     }
     // A holder raises its interval if its device is slow, so the larger interval counts.

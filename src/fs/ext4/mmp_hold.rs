@@ -93,7 +93,10 @@ impl MmpHold {
         let held = Self { count, thread: Some(thread) };
         std::thread::sleep(mmp::patience(sb.mmp_interval));
         if held.check().is_err() || !held.count.is_ours()? {
-            return Err(Error::new(ErrorKind::Busy, "another node took it at the same time (mmp)"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "another node took the volume at the same time (mmp)",
+            ));
         }
         Ok(Some(held))
     }

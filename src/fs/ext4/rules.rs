@@ -81,10 +81,10 @@ const RULES: &[Rule] = &[
         let (size, block) = (usize::from(sb.inode_size), sb.block_size.bytes());
         unless((GOOD_OLD_SIZE..=block).contains(&size) && size.is_power_of_two(), sb.inode_size)
     }),
-    mount("s_want_extra_isize", "more than an inode has room for", |raw, sb| {
+    mount("s_want_extra_isize", "larger than the room in an inode", |raw, sb| {
         unless(sb.has_room_for(raw.s_want_extra_isize.get()), raw.s_want_extra_isize)
     }),
-    mount("s_min_extra_isize", "more than an inode has room for", |raw, sb| {
+    mount("s_min_extra_isize", "larger than the room in an inode", |raw, sb| {
         unless(sb.has_room_for(raw.s_min_extra_isize.get()), raw.s_min_extra_isize)
     }),
     mount("s_inodes_per_group", "not from a block of inodes to a block of bits", |_, sb| {
@@ -107,7 +107,7 @@ const RULES: &[Rule] = &[
             sb.first_meta_bg,
         )
     }),
-    mount("s_reserved_gdt_blocks", "more than a block of pointers can name", |_, sb| {
+    mount("s_reserved_gdt_blocks", "larger than the number of pointers in a block", |_, sb| {
         let reserved = sb.reserved_descriptor_blocks;
         unless(usize::from(reserved) <= sb.block_size.bytes() / 4, reserved)
     }),
@@ -129,7 +129,7 @@ const RULES: &[Rule] = &[
     mount("s_def_hash_version", "not a hash function", |_, sb| {
         unless(sb.hash_version <= LAST_HASH, sb.hash_version)
     }),
-    mount("s_journal_dev", "a second journal, beside that of s_journal_inum", |raw, sb| {
+    mount("s_journal_dev", "a second journal, in addition to s_journal_inum", |raw, sb| {
         unless(sb.journal_inode.is_none() || raw.s_journal_dev.get() == 0, raw.s_journal_dev)
     }),
     mount("s_journal_inum", "no journal, with has_journal", |raw, sb| {
@@ -160,13 +160,13 @@ const RULES: &[Rule] = &[
         let plain = size == 0 || size.is_power_of_two() && size <= MOST_DESCRIPTOR;
         unless(plain || sb.incompat.contains(Incompat::SIXTY_FOUR_BIT), size)
     }),
-    fsck("s_log_groups_per_flex", "more than 31", |raw, _| {
+    fsck("s_log_groups_per_flex", "larger than 31", |raw, _| {
         unless(raw.s_log_groups_per_flex <= MOST_FLEX, raw.s_log_groups_per_flex)
     }),
     fsck("s_r_blocks_count", "more than half of the volume is reserved", |_, sb| {
         unless(sb.reserved_blocks <= sb.blocks_count / 2, sb.reserved_blocks)
     }),
-    fsck("s_rev_level", "at most 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
+    fsck("s_rev_level", "larger than 1", |_, sb| unless(sb.revision <= REV_DYNAMIC, sb.revision)),
     fsck("s_journal_inum", "no journal, and no UUID of one, with has_journal", |_, sb| {
         unless(!sb.has_external_journal() || sb.journal_uuid != [0; 16], 0_u64)
     }),
@@ -174,7 +174,7 @@ const RULES: &[Rule] = &[
         let journal = sb.compat.contains(Compat::HAS_JOURNAL);
         unless(journal || !sb.compat.contains(Compat::ORPHAN_FILE), sb.compat.bits())
     }),
-    fsck("s_feature_compat", "features that e2fsck does not know", |raw, _| {
+    fsck("s_feature_compat", "features that e2fsck does not support", |raw, _| {
         unless(Compat::KNOWN.contains(features(raw).compat), raw.s_feature_compat)
     }),
     fsck("s_feature_ro_compat", "orphan_present without orphan_file", |_, sb| {
@@ -185,7 +185,7 @@ const RULES: &[Rule] = &[
         let wide = sb.incompat.contains(Incompat::SIXTY_FOUR_BIT);
         unless(!wide || sb.incompat.contains(Incompat::EXTENTS), sb.incompat.bits())
     }),
-    fsck("s_feature_ro_compat", "features that e2fsck does not know", |raw, _| {
+    fsck("s_feature_ro_compat", "features that e2fsck does not support", |raw, _| {
         unless(RoCompat::KNOWN.contains(features(raw).ro_compat), raw.s_feature_ro_compat)
     }),
 ];

@@ -49,7 +49,7 @@ impl Handle<'_> {
                 return Ok(FreshInode(number));
             }
         }
-        Err(Error::new(ErrorKind::NoSpace, "no inodes are left"))
+        Err(Error::new(ErrorKind::NoSpace, "no free inodes remain"))
     }
 
     fn allocate_inode_in(&mut self, number: u32, directory: bool) -> Result<Option<InodeNo>> {
@@ -88,7 +88,7 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         if Bits::new(&content, None).is_set(bit..bit + 1) {
             let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
-            return Err(place.corrupt("it is in use already"));
+            return Err(place.corrupt("the inode is already in use"));
         }
         drop(content);
         group.take_inode(self, bit, directory)?;
@@ -107,7 +107,7 @@ impl Handle<'_> {
         let content = group.inode_bitmap()?;
         let place = INODE_BITMAP.block(group.descriptor.inode_bitmap).inode(inode);
         if !Bits::new(&content, None).is_set(bit..bit + 1) {
-            return Err(place.corrupt("it is freed but is already free"));
+            return Err(place.corrupt("the inode is freed but is already free"));
         }
         drop(content);
         let Some(directories) = group.descriptor.directories.checked_sub(u32::from(directory))
@@ -144,7 +144,9 @@ impl Superblock {
     fn place_of_bit(&self, inode: InodeNo) -> Result<(u32, u32)> {
         let numbers = u64::from(self.first_inode)..=u64::from(self.inodes_count);
         if !numbers.contains(&inode.0) {
-            return Err(INODE_BITMAP.inode(inode).corrupt("it is not an inode of a file"));
+            return Err(INODE_BITMAP
+                .inode(inode)
+                .corrupt("the inode is reserved or does not exist"));
         }
         let bit = ((inode.0 - 1) % u64::from(self.inodes_per_group)) as u32;
         Ok((self.group_of(inode), bit))

@@ -208,7 +208,7 @@ impl Acl {
         if self.0.iter().any(|entry| entry.perm > 7)
             || self.0.iter().filter(named).any(|entry| entry.id == UNDEFINED_ID)
         {
-            return Err(invalid("an entry has wrong permissions or an invalid id"));
+            return Err(invalid("an entry has invalid permissions or an invalid id"));
         }
         Ok(())
     }

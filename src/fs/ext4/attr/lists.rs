@@ -272,7 +272,7 @@ fn lay_out(
 ) -> Result<(), &'static str> {
     let taken: usize = list.iter().map(space).sum();
     if first + taken + END > area.len() {
-        return Err("values that shared their bytes do not fit separately");
+        return Err("values that overlapped do not fit separately");
     }
     let (mut at, mut end) = (first, area.len());
     for entry in list {

@@ -81,7 +81,8 @@ impl Checker<'_> {
         }
         let per_group = sb.inodes_per_group;
         if descriptor.unused_inodes > per_group {
-            let (stored, rule) = (u64::from(descriptor.unused_inodes), "more than a group has");
+            let (stored, rule) =
+                (u64::from(descriptor.unused_inodes), "larger than the group's number of inodes");
             self.findings.add(site("bg_itable_unused"), Kind::Invalid { stored, rule });
             trusted = false;
         }

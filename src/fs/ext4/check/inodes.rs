@@ -153,7 +153,7 @@ impl Checker<'_> {
         if missing && number >= self.fs.superblock.first_inode
             || low(dtime) && !clock.into_iter().any(low)
         {
-            let (stored, rule) = (u64::from(dtime), "not the time when a file was deleted");
+            let (stored, rule) = (u64::from(dtime), "not a valid time of deletion");
             self.findings.add(inode.place("i_dtime"), Kind::Invalid { stored, rule });
         }
     }
@@ -183,7 +183,8 @@ impl Checker<'_> {
         }
         let (extra, rest) = inode.extra();
         if extra > rest.len() || extra % 4 != 0 || (extra > 0 && extra < 4) {
-            let (stored, rule) = (extra as u64, "not a size that the inode has room for");
+            let (stored, rule) =
+                (extra as u64, "larger than the room in the inode, or not a valid size");
             self.findings.add(inode.place("i_extra_isize"), Kind::Invalid { stored, rule });
         }
     }
@@ -202,7 +203,7 @@ impl Checker<'_> {
                 sb.incompat.contains(Incompat::EXTENTS),
                 "extents, on a volume without the feature",
             ),
-            (InodeFlags::EXTENTS, mapped && !inline, "extents of a file type that has no blocks"),
+            (InodeFlags::EXTENTS, mapped && !inline, "extents, on a file type that has no blocks"),
             (
                 InodeFlags::INDEX,
                 directory && sb.compat.contains(Compat::DIR_INDEX),
@@ -211,12 +212,12 @@ impl Checker<'_> {
             (
                 InodeFlags::INLINE_DATA,
                 mapped && sb.incompat.contains(Incompat::INLINE_DATA),
-                "inline data of a file type that has none, or on a volume without the feature",
+                "inline data, on a file type or a volume that does not support them",
             ),
             (
                 InodeFlags::EA_INODE,
                 file_type == FileType::Regular && sb.incompat.contains(Incompat::EA_INODE),
-                "an attribute's value that is not a regular file, or on a volume without the feature",
+                "an attribute's value, but not a regular file, or on a volume without the feature",
             ),
             (
                 InodeFlags::ENCRYPT,
@@ -245,7 +246,7 @@ impl Checker<'_> {
             && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
             && inode.raw().i_block[SPARE_WORDS..].iter().any(|byte| *byte != 0)
         {
-            let (stored, rule) = (0, "more than the number of a device");
+            let (stored, rule) = (0, "words after the number of a device are not zero");
             self.findings.add(inode.place("i_block"), Kind::Invalid { stored, rule });
         }
         mapped && !inline && !short

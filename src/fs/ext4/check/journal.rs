@@ -123,7 +123,7 @@ impl Checker<'_> {
         let number = number.filter(|number| *number <= self.fs.superblock.inodes_count);
         let inode = number.and_then(|number| self.inode(number));
         let Some(inode) = inode.filter(|inode| inode.file_type() == Some(FileType::Regular)) else {
-            let what = Kind::Damaged { what: "it is not there".to_owned() };
+            let what = Kind::Damaged { what: "the inode is not a regular file in use".to_owned() };
             return self.findings.add_as(Severity::Repairable, place, what);
         };
         let blocks = self.fs.superblock.block_size.blocks_for(inode.size());

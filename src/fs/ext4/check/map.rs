@@ -95,7 +95,7 @@ impl Walk<'_, '_> {
         }
         if found > MAX_DEPTH && depth.is_none() {
             // The blocks of a tree that is too deep still belong to the file.
-            let (stored, rule) = (u64::from(found), "deeper than Linux reads");
+            let (stored, rule) = (u64::from(found), "deeper than the trees that Linux reads");
             self.findings.add(place.field("eh_depth"), Kind::Invalid { stored, rule });
         }
         let (count, max) = (usize::from(header.eh_entries.get()), usize::from(header.eh_max.get()));

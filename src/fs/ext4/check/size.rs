@@ -49,7 +49,7 @@ impl Checker<'_> {
                         self.findings.expect(place, size, extent.end * unit);
                     }
                 } else if size > self.largest(inode) {
-                    let rule = "more than a file can have";
+                    let rule = "larger than the maximum size of a file";
                     self.findings.add(place, Kind::Invalid { stored: size, rule });
                 }
                 let large = self.fs.superblock.ro_compat.contains(RoCompat::LARGE_FILE);
@@ -84,7 +84,7 @@ impl Checker<'_> {
             self.findings.expect(place, stored, expected);
         } else if stored > expected {
             // mke2fs creates such inodes for files whose content is only a hole. Linux reads zeros.
-            let what = Kind::Invalid { stored, rule: "more than the inode holds" };
+            let what = Kind::Invalid { stored, rule: "larger than the content in the inode" };
             self.findings.add_as(Severity::Note, place, what);
         }
     }

@@ -60,7 +60,11 @@ pub(in crate::fs::ext4) fn restore_log(fs: &Arc<Ext4>) -> Result<LogWriter> {
     let log = Log::open(fs, number)?;
     let next = match log.superblock.start {
         Some(start) => walked_sequence(fs, &log, start)?,
-        None => return Err(PLACE.field("s_start").corrupt("the log has no start")),
+        None => {
+            return Err(PLACE
+                .field("s_start")
+                .corrupt("the log has no start, but fast commits need one"));
+        }
     };
     let (log, raw) = emptied(fs, log, next)?;
     let mut writer = LogWriter::new(&log, raw, fs.superblock.block_size, next)?;

@@ -109,7 +109,7 @@ impl JournalSuperblock {
         if u64::from(blocks) > available {
             return Err(place
                 .field("s_maxlen")
-                .corrupt(format!("{blocks} blocks in a journal of {available}")));
+                .corrupt(format!("{blocks} blocks, but the journal has only {available}")));
         }
         if blocks > MAX_BLOCKS {
             let what = format!("a journal of {blocks} blocks, the limit is {MAX_BLOCKS}");
@@ -128,7 +128,9 @@ impl JournalSuperblock {
         }
         if log.start == 0 || log.is_empty() {
             let (first, end) = (log.start, log.end);
-            return Err(place.field("s_first").corrupt(format!("the log from {first} to {end}")));
+            return Err(place
+                .field("s_first")
+                .corrupt(format!("the log from block {first} to block {end} is not valid")));
         }
         let start = raw.s_start.get();
         if start != 0 && !log.contains(&start) {

@@ -110,7 +110,8 @@ impl Geometry {
     /// Divides the volume into groups. The last group is omitted if it is hardly larger than its
     /// own metadata. Returns false if the bitmaps of so few groups cannot cover all inodes.
     fn divide(&mut self, inodes: u64) -> Result<bool> {
-        let too_small = || Err(Error::new(ErrorKind::NoSpace, "too small for a file system"));
+        let too_small =
+            || Err(Error::new(ErrorKind::NoSpace, "the volume is too small for a file system"));
         let per_group = u64::from(self.blocks_per_group);
         for _ in 0..2 {
             let Some(blocks) = self.blocks.checked_sub(u64::from(self.first_data_block)) else {

@@ -26,7 +26,10 @@ impl Directory<'_> {
             }
         }
         if blocks == 0 {
-            return Err(PLACE.inode(self.number).field("i_size").corrupt("it has no block"));
+            return Err(PLACE
+                .inode(self.number)
+                .field("i_size")
+                .corrupt("the directory has no block"));
         }
         if blocks == 1 && self.hashes_directories() {
             self.make_hashed(h)?;

@@ -37,12 +37,12 @@ impl Directory<'_> {
         let middle = median(&all);
         let (lower, upper) = all.split_at(middle);
         let (Some(last), Some(first)) = (lower.last(), upper.first()) else {
-            return Err(leaf.place.corrupt("one entry fills it"));
+            return Err(leaf.place.corrupt("a single entry fills the leaf"));
         };
         // The lowest bit of the upper leaf's hash marks that names with this hash begin in the previous leaf.
         let hash = first.hash | u32::from(first.hash == last.hash);
         if !path.parent().takes(hash) {
-            return Err(leaf.place.corrupt("it has names that belong to another leaf"));
+            return Err(leaf.place.corrupt("the leaf has names that belong to another leaf"));
         }
         let pack = |mut entries: Entries<'_>, half: &[Hashed<'_>]| {
             entries.pack(half.iter().map(|entry| (entry.name, entry.target)));

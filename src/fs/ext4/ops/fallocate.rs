@@ -160,7 +160,9 @@ impl Operation<'_> {
         let size = self.superblock.block_size;
         let unit = u64::from(self.superblock.cluster_blocks) * size.bytes() as u64;
         if !range.start.is_multiple_of(unit) || !range.end.is_multiple_of(unit) {
-            return Err(Error::invalid(format!("not whole blocks of {unit} bytes")));
+            return Err(Error::invalid(format!(
+                "the range does not consist of whole blocks of {unit} bytes"
+            )));
         }
         Ok(FileBlock(range.start >> size.shift())..FileBlock(range.end >> size.shift()))
     }

@@ -152,13 +152,13 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(refuse(ErrorKind::NameTooLong, "a name has at most 255 bytes"));
     }
     if name.is_empty() {
-        return Err(refuse(ErrorKind::NotFound, "an empty name"));
+        return Err(refuse(ErrorKind::NotFound, "the name is empty"));
     }
     if name == b"." || name == b".." {
         return Err(refuse(ErrorKind::Exists, "the directory is there"));
     }
     if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-        return Err(Error::invalid("a name holds neither `/` nor NUL"));
+        return Err(Error::invalid("a name cannot contain `/` or NUL"));
     }
     Ok(())
 }

@@ -45,7 +45,10 @@ impl Ext4 {
     pub(super) fn check_size(&self, inode: &Inode, size: u64) -> Result<()> {
         let limit = inode.most_blocks() << self.superblock.block_size.shift();
         if size > limit {
-            return Err(refuse(ErrorKind::FileTooLarge, "larger than the format can map"));
+            return Err(refuse(
+                ErrorKind::FileTooLarge,
+                "the size is larger than the file's map can reach",
+            ));
         }
         Ok(())
     }

@@ -351,7 +351,9 @@ impl QuotaFile {
     fn header(&self, fs: &Ext4) -> Result<RawQuotaHeader> {
         let (content, at) = self.read(fs, 0)?;
         let header = RawQuotaHeader::read_from_prefix(&content[at..]);
-        header.map(|(header, _)| header).map_err(|_| self.place.corrupt("it has no header"))
+        header
+            .map(|(header, _)| header)
+            .map_err(|_| self.place.corrupt("the block is too small for a header"))
     }
 
     fn pointer(&self, fs: &Ext4, node: u32, slot: u8) -> Result<u32> {

@@ -244,7 +244,7 @@ fn check_state(device: &Arc<dyn Device>) -> Result<()> {
         return Err(PLACE.field("s_state").corrupt("errors are recorded: run e2fsck -f first"));
     }
     if sb.incompat.contains(Incompat::RECOVER) || read(device)?.s_state.get() & STATE_VALID == 0 {
-        let what = "it was not unmounted, or a resize did not end: use e2fsck -f first";
+        let what = "the volume was not unmounted, or a resize did not end: run e2fsck -f first";
         return Err(PLACE.field("s_state").corrupt(what));
     }
     Ok(())
@@ -263,7 +263,7 @@ fn check_features(sb: &Superblock) -> Result<()> {
     }
     if sb.compat.contains(Compat::SPARSE_SUPER2) && sb.incompat.contains(Incompat::META_BG) {
         // If a group got a backup, its descriptors would have to move by one block.
-        return Err(Error::unsupported("sparse_super2 beside meta_bg: use resize2fs"));
+        return Err(Error::unsupported("sparse_super2 together with meta_bg: use resize2fs"));
     }
     Ok(())
 }

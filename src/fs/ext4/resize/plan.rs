@@ -123,7 +123,7 @@ impl Plan {
         let map = if moved { Some(self.map(item, number, shape, space)?) } else { None };
         let grown = map.as_ref().is_some_and(|map| map.blocks.len() != nodes.len());
         if grown && sb.ro_compat.contains(RoCompat::QUOTA) {
-            let what = "with the feature quota: maps of files would take more or less space: use resize2fs, or tune2fs -O ^quota";
+            let what = "the feature quota, because maps of files would change their size: use resize2fs, or tune2fs -O ^quota";
             return Err(Error::unsupported(what));
         }
         let attributes = attributes.is_some_and(|block| evicted.meets(&block));

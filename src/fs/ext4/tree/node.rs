@@ -35,7 +35,7 @@ impl<'a> NodeMut<'a> {
         let slots = <[RawEntry]>::mut_from_prefix_with_elems(rest, max);
         let (slots, _) = slots.map_err(|_| cut())?;
         if usize::from(header.eh_entries.get()) > max {
-            return Err(place.field("eh_entries").corrupt("more than eh_max"));
+            return Err(place.field("eh_entries").corrupt("larger than eh_max"));
         }
         Ok(Self { header, slots })
     }

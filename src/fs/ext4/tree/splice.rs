@@ -89,7 +89,7 @@ impl Tree<'_> {
                 depth += 1;
             }
             if depth > usize::from(MAX_DEPTH) {
-                let what = format!("its map would need {depth} levels");
+                let what = format!("the file's map would need {depth} levels");
                 return Err(Error::new(ErrorKind::FileTooLarge, what));
             }
         }
@@ -105,7 +105,7 @@ impl Tree<'_> {
         let blocks = clusters as u64 * u64::from(sb.cluster_blocks);
         let more = blocks << (sb.block_size.shift() - 9);
         if u64::from(self.raw_inode()?.i_blocks_lo.get()) + more > u64::from(u32::MAX) {
-            return Err(Error::new(ErrorKind::FileTooLarge, "it would take more than 2 TiB"));
+            return Err(Error::new(ErrorKind::FileTooLarge, "the file would take more than 2 TiB"));
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ impl MapEdit {
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
         let before = inode.before.as_ref().filter(|before| !inode.is_new() && before.has_map());
         if before.is_some() && !after.has_map() {
-            let what = "its content moves from blocks into the inode";
+            let what = "the content would move from blocks into the inode";
             return Err(PLACE.inode(after.number()).corrupt(what));
         }
         if after.file_type() == FileType::Directory || !after.has_map() {

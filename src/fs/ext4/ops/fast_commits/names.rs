@@ -124,9 +124,7 @@ impl<'a> Plan<'a> {
             _ if edit.created_in.is_some() => HashMap::new(),
             Some(before) => entries_among(before, edit)?,
             None => {
-                return Err(PLACE
-                    .inode(dir)
-                    .corrupt("entries of an inode that is not a directory"));
+                return Err(PLACE.inode(dir).corrupt("it has entries but is not a directory"));
             }
         };
         for (name, &new) in &edit.names {
@@ -170,9 +168,9 @@ impl<'a> Plan<'a> {
             let directory = after.file_type() == FileType::Directory;
             let changed = inode.was_directory() != directory && !inode.is_new();
             if changed || (directory && inode.names > 1) {
-                return Err(place.corrupt(
-                    "an inode that is not a directory, or a directory with several names",
-                ));
+                return Err(
+                    place.corrupt("it is not a directory, or is a directory with several names")
+                );
             }
             inode.after = Some(after);
         }
