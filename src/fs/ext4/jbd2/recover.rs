@@ -7,9 +7,9 @@
 //!
 //! - A block without the magic number or with another sequence number ends the log. A transaction without a commit block ends it too.
 //! - A transaction with a bad descriptor, revoke or commit block is an error, unless its commit is older than
-//! the previous commit. Such a transaction remains from an earlier use of the journal, and ends the log.
+//!   the previous commit. Such a transaction remains from an earlier use of the journal, and ends the log.
 //! - With asynchronous commits, a bad commit block counts as an interrupted commit and ends the log. With
-//! checksums of the first version, a later commit proves that it was not interrupted, so it is an error.
+//!   checksums of the first version, a later commit proves that it was not interrupted, so it is an error.
 //! - A bad copy is an error in Linux if Linux would write it. Here it is an error only if no later copy or revocation supersedes it.
 
 use std::collections::BTreeMap;

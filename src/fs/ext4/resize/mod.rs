@@ -8,7 +8,7 @@
 //!
 //! 1. Write blocks that are free in the old volume: new bitmaps and tables, and copies of blocks that move.
 //! 2. Write blocks that are in use in both volumes. If the volume has a journal with enough room, they are written in one transaction.
-//! Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as unchecked.
+//!    Otherwise they are written in the order of their [ranks](edits::Rank), while the superblock marks the volume as unchecked.
 //! 3. Write the superblock, and then the backups. The superblock's single sector decides whether this is the old or the new volume.
 
 mod bitmaps;

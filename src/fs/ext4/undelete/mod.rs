@@ -2,7 +2,7 @@
 //!
 //! - ext2 and debugfs leave the map in the inode, together with the size and `i_dtime`.
 //! - On ext3 and ext4, Linux clears the map of every file that it deletes. Older copies of the inode, of the map's
-//! blocks and of directories remain in the log until later transactions overwrite them; `History` reads them.
+//!   blocks and of directories remain in the log until later transactions overwrite them; `History` reads them.
 //!
 //! A file is read from the volume in the state before the transaction that deleted the file. Blocks that have been reused hold other
 //! data. If a block was reused and then freed again, this is recognised only if the other file is also found as a deleted file.

@@ -7,10 +7,10 @@
 //!
 //! - The blocks in the log are written home first. A second recovery writes the same content.
 //! - Fast commits are valid if they name the next transaction. A single write of the log's superblock empties the log and sets the
-//! number of the next transaction to theirs. The fast commits stay valid, and the home blocks are those to which they apply.
+//!   number of the next transaction to theirs. The fast commits stay valid, and the home blocks are those to which they apply.
 //! - All changes are made in memory and then committed as that one transaction. Before its commit block is written, nothing has changed: a
-//! second recovery finds the fast commits again, on the same volume. After it, the next transaction has another number, so the fast commits are
-//! outdated, and the log holds their changes. As for every transaction, the commit block is written when the other blocks are durable.
+//!   second recovery finds the fast commits again, on the same volume. After it, the next transaction has another number, so the fast commits are
+//!   outdated, and the log holds their changes. As for every transaction, the commit block is written when the other blocks are durable.
 //!
 //! One transaction has room for these changes. Linux also keeps the changes of fast commits in its running transaction, which is limited to a
 //! quarter of the log. Here the transaction may use the whole log, which is empty. If even that is too small, nothing is written.
