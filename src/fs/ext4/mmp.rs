@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The longest update interval in the format, in seconds. A longer interval on a volume is replaced by this one.
 const LONGEST_INTERVAL: u16 = 300;
 
-/// The purpose of the open, which determines how long the open waits for a live holder to show.
+/// The purpose of the open, which determines how long the open waits for a sign of a live holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// An open for reading waits at most 20 seconds, whatever the volume's interval. A wrong decision can return wrong data, but does not damage the

@@ -13,7 +13,7 @@ use crate::units::InodeNo;
 
 /// The extended attribute that gives privileges to a program.
 const CAPABILITY: &[u8] = b"security.capability";
-/// The maximum number of blocks changed with only an inode: the inode's block and the superblock, and a reserve.
+/// The maximum number of blocks that a change of only an inode modifies, among them the inode's block and the superblock.
 const CREDITS: u32 = 4;
 
 impl SetAttributes {

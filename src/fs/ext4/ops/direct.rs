@@ -376,8 +376,8 @@ impl Operation<'_> {
     }
 }
 
-/// The blocks that written byte ranges cover, and the parts of the ranges in them. A block that a
-/// range covers only partly is skipped if `fill` fails for the gap.
+/// The blocks that written byte ranges cover, and the parts of the ranges in these blocks. The first or the last block of a range is
+/// skipped if `fill` returns false for the bytes between the range and the edge of that block.
 fn filled_blocks(
     size: BlockSize,
     written: &[Range<u64>],

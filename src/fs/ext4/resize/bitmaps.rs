@@ -116,7 +116,7 @@ impl Descriptors {
                 let place = Place::new("group descriptor");
                 block.copy_from_slice(&fs.blocks.read(fs.descriptor_block(first), place)?);
             }
-            // The bits after the last group's descriptor belong to no group.
+            // The bytes after the last group's descriptor belong to no group, so they are not copied.
             if old.groups > first && old.groups - first < per_block {
                 let used = (old.groups - first) as usize * usize::from(old.descriptor_size);
                 block[used..].fill(0);
